@@ -1,0 +1,43 @@
+"""Errors that are the user's or the environment's: what was wrong, the value, and the remedy.
+
+The command line prints them without a traceback. Our own bugs are assertions, not these.
+"""
+
+from __future__ import annotations
+
+
+class ReasonSpecError(Exception):
+    """Base of all errors with a remedy; ``str(error)`` is complete on its own."""
+
+    exit_code = 2
+
+
+class SettingsError(ReasonSpecError):
+    """A setting has an unknown name or a value out of range."""
+
+
+class DataError(ReasonSpecError):
+    """A file of the user is missing, damaged, or lacks a field."""
+
+
+class EngineError(ReasonSpecError):
+    """An engine could not start, or died while it worked."""
+
+
+class UnsupportedModelError(EngineError):
+    """A model cannot run on the chosen engine."""
+
+
+class MissingDependencyError(ReasonSpecError):
+    """An optional package is needed; the message holds the exact install line."""
+
+    def __init__(self, package: str, needed_for: str, extra: str | None = None) -> None:
+        target = f"reason-spec[{extra}]" if extra else package
+        super().__init__(
+            f"{needed_for} needs the package {package!r}, which is not installed. "
+            f"Install it with: pip install '{target}'"
+        )
+
+
+class ResumeError(ReasonSpecError):
+    """An output folder holds a run of other settings, or cannot be continued."""

@@ -1,0 +1,163 @@
+"""The values every room of the accelerator speaks: prefixes, sampling, steps, verdicts, usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias
+
+Origin: TypeAlias = Literal["draft", "target", "cache"]
+"""Who wrote a step: the small model, the large model or the suffix cache."""
+
+FinishReason: TypeAlias = Literal["boundary", "eos", "length", "stop", "cancelled", "failed"]
+"""Why a generation ended. ``boundary`` ends a step, ``eos`` and ``stop`` end the text."""
+
+Decision: TypeAlias = Literal["accept", "reject", "unknown"]
+"""A verifier's answer; ``unknown`` means that it could not tell, and the target's step stands."""
+
+LossClass: TypeAlias = Literal["exact", "verified", "routed"]
+"""What a mode may change: nothing, the wording of a step, or the step itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseKey:
+    """Keys the counter-based sampling noise, so that a sample does not depend on batching.
+
+    Two requests with equal keys draw the same noise at the same position of the text.
+    """
+
+    seed: int = 0
+    problem: int = 0
+    sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen: greedy at ``temperature`` 0, else sampled.
+
+    ``top_k`` 0 and ``top_p`` 1.0 switch the truncations off.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    noise: NoiseKey = field(default_factory=NoiseKey)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature <= 0.0
+
+
+class Prefix:
+    """An immutable run of token ids that shares everything before it with its parent.
+
+    Strategies hold nodes; engines map the tokens of a node to the keys and values they have
+    already computed. ``len(prefix)`` counts all tokens from the root.
+    """
+
+    __slots__ = ("_length", "parent", "tokens")
+
+    def __init__(self, tokens: tuple[int, ...] = (), parent: Prefix | None = None) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self._length = len(tokens) + (len(parent) if parent is not None else 0)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def extend(self, tokens: tuple[int, ...]) -> Prefix:
+        """Return the prefix that continues this one with ``tokens``."""
+        return Prefix(tokens, self)
+
+    def nodes(self) -> Iterator[Prefix]:
+        """Yield this node and its ancestors, the nearest first."""
+        node: Prefix | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def to_tuple(self) -> tuple[int, ...]:
+        """Return all token ids from the root on."""
+        runs = [node.tokens for node in self.nodes()]
+        return tuple(token for run in reversed(runs) for token in run)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Work done by one engine; cancelled work is counted where it was done.
+
+    ``num_passes`` counts forward passes in which a request took part: a pass shared by several
+    requests counts once for each of them.
+    """
+
+    num_prompt_tokens: int = 0
+    num_cached_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_discarded_tokens: int = 0
+    num_passes: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    num_scored_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    @property
+    def alpha_token(self) -> float | None:
+        """Share of token-level drafts that the model confirmed; None where nothing was drafted."""
+        if self.num_drafted_tokens == 0:
+            return None
+        return self.num_accepted_draft_tokens / self.num_drafted_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verifier's answer about one drafted step.
+
+    ``score`` is the verifier's own measure (higher means more likely the same step), None where it
+    has none. ``cost_seconds`` and ``cost_tokens`` are what this verdict took.
+    """
+
+    decision: Decision
+    score: float | None = None
+    cost_seconds: float = 0.0
+    cost_tokens: int = 0
+    reason: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return self.decision == "accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A piece of reasoning that ends at a boundary, or at the end of the text.
+
+    ``tokens`` are ids of the tokenizer named by ``tokenizer_id``: the model that wrote them.
+    ``verdict`` is the verifier's answer that let a drafted step stand, or that refused the draft
+    in whose place the target's step stands; None where there was no draft to compare.
+    ``num_stop_overlap`` counts characters of the stop string in the steps before this one.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    origin: Origin
+    finish: FinishReason
+    tokenizer_id: str = ""
+    logprobs: tuple[float, ...] | None = None
+    verdict: Verdict | None = None
+    num_stop_overlap: int = 0
+
+    @property
+    def ends_text(self) -> bool:
+        return self.finish in ("eos", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question of a task, with the reference answer where there is one."""
+
+    id: str
+    question: str
+    answer: str | None = None
+    task: str = "auto"
