@@ -1,0 +1,217 @@
+"""Where a step ends, and where a user's stop string cuts the text; both work token by token.
+
+A step ends at the end of the token whose bytes complete its boundary. What follows from that:
+
+- leading blank lines belong to the step they precede, so no step is empty;
+- bytes of the same token behind the boundary belong to the step that it ends;
+- a blank line inside a fenced block, a tool call or a JSON value is not a boundary;
+- text that ends without a boundary is a step of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+BLANK_LINE = "\n\n"
+_FENCE = b"```"
+_WHITESPACE = b" \t\r\n"
+_JSON_OPENERS = b"{["
+_JSON_CLOSERS = b"}]"
+_JSON_SECOND_BYTES = b'{["'
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What separates two steps.
+
+    The default delimiter is a blank line, which may hold spaces and tabs; any other delimiter is
+    matched literally. ``protected`` holds pairs of tags with no boundary between them.
+    """
+
+    delimiter: str = BLANK_LINE
+    protected: tuple[tuple[str, str], ...] = (("<tool_call>", "</tool_call>"),)
+    protect_fences: bool = True
+    protect_json: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.delimiter:
+            raise ValueError("the boundary's delimiter is empty; use '\\n\\n' for a blank line")
+
+
+class BoundaryScanner:
+    """Reads one step as bytes and says when it is complete; make a new scanner for each step."""
+
+    def __init__(self, boundary: Boundary) -> None:
+        self._boundary = boundary
+        self._delimiter = boundary.delimiter.encode()
+        self._blank_line = boundary.delimiter == BLANK_LINE
+        self._tags = [(opener.encode(), closer.encode()) for opener, closer in boundary.protected]
+        self._line = bytearray()
+        self._recent = bytearray()
+        self._has_content = False
+        self._closing_tag: bytes | None = None
+        self._in_fence = False
+        self._json = _JsonDepth()
+        self.complete = False
+
+    def feed(self, token_bytes: bytes) -> bool:
+        """Take the bytes of one token; return True once the step is complete."""
+        for byte in token_bytes:
+            self._take(byte)
+        return self.complete
+
+    @property
+    def _protected(self) -> bool:
+        return self._in_fence or self._closing_tag is not None or self._json.open
+
+    def _take(self, byte: int) -> None:
+        line_was_blank = not self._line.strip(_WHITESPACE)
+        if byte == 0x0A:
+            self._end_line()
+            if self._blank_line and line_was_blank and self._has_content and not self._protected:
+                self.complete = True
+        else:
+            self._line.append(byte)
+            if byte not in _WHITESPACE:
+                self._has_content = True
+        if not self._blank_line:
+            self._match_literal(byte)
+
+    def _match_literal(self, byte: int) -> None:
+        self._recent.append(byte)
+        del self._recent[: -len(self._delimiter)]
+        if self._recent == self._delimiter and self._has_content and not self._protected:
+            self.complete = True
+
+    def _end_line(self) -> None:
+        line = bytes(self._line)
+        self._line.clear()
+        stripped = line.lstrip(b" \t")
+        if self._in_fence:
+            self._in_fence = not stripped.startswith(_FENCE)
+            return
+        if self._boundary.protect_fences and stripped.startswith(_FENCE) and line.count(_FENCE) % 2:
+            self._in_fence = True
+            return
+        self._track_tags(line)
+        if self._boundary.protect_json and self._closing_tag is None:
+            self._json.end_line(stripped.rstrip(_WHITESPACE))
+
+    def _track_tags(self, line: bytes) -> None:
+        start = 0
+        while True:
+            if self._closing_tag is not None:
+                found = line.find(self._closing_tag, start)
+                if found < 0:
+                    return
+                start = found + len(self._closing_tag)
+                self._closing_tag = None
+            else:
+                hits = [(line.find(opener, start), opener, closer) for opener, closer in self._tags]
+                hits = [hit for hit in hits if hit[0] >= 0]
+                if not hits:
+                    return
+                position, opener, self._closing_tag = min(hits)
+                start = position + len(opener)
+
+
+class _JsonDepth:
+    """Counts the open brackets of a JSON value that began at the start of a line.
+
+    An interval such as ``[0, 1)`` also begins with a bracket and never closes; a value is taken
+    for JSON only where the bracket ends its line or is followed by a quote or another bracket.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+
+    @property
+    def open(self) -> bool:
+        return self._depth > 0
+
+    def end_line(self, line: bytes) -> None:
+        if not self.open and not self._begins_value(line):
+            return
+        escaped = False
+        for byte in line:
+            if self._in_string:
+                if byte == 0x22 and not escaped:
+                    self._in_string = False
+                escaped = byte == 0x5C and not escaped
+            elif byte == 0x22:
+                self._in_string = True
+            elif byte in _JSON_OPENERS:
+                self._depth += 1
+            elif byte in _JSON_CLOSERS and self._depth:
+                self._depth -= 1
+        # JSON strings do not span lines: an unpaired quote is prose, not an open string.
+        self._in_string = False
+
+    @staticmethod
+    def _begins_value(line: bytes) -> bool:
+        if not line or line[0] not in _JSON_OPENERS:
+            return False
+        rest = line[1:].lstrip(b" \t")
+        return not rest or rest[0] in _JSON_SECOND_BYTES
+
+
+class StopHit(NamedTuple):
+    """Where a stop string begins, counted from the start of the text given to the scanner."""
+
+    start: int
+    stop: str
+
+
+class StopScanner:
+    """Finds the first of several stop strings in growing text, also across chunks.
+
+    ``context`` is the end of what was written before, so that a stop that began there is found;
+    positions then count from the start of ``context``.
+    """
+
+    def __init__(self, stops: tuple[str, ...], context: str = "") -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._longest = max((len(stop) for stop in self._stops), default=0)
+        self._text = context
+        self._searched = max(0, len(context) - self._longest + 1)
+
+    def feed(self, text: str) -> StopHit | None:
+        """Take more text; return the earliest hit, or None."""
+        if not self._stops or not text:
+            return None
+        self._text += text
+        hits = [StopHit(self._text.find(stop, self._searched), stop) for stop in self._stops]
+        hits = [hit for hit in hits if hit.start >= 0]
+        if hits:
+            return min(hits)
+        self._searched = max(self._searched, len(self._text) - self._longest + 1)
+        return None
+
+    def held_back(self) -> int:
+        """Return how many characters at the end may be the beginning of a stop string."""
+        for length in range(min(self._longest - 1, len(self._text)), 0, -1):
+            tail = self._text[-length:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0
+
+
+def split_steps(text: str, boundary: Boundary | None = None) -> list[str]:
+    """Cut finished text into steps; joined together they are the text again."""
+    boundary = boundary or Boundary()
+    steps: list[str] = []
+    start = 0
+    scanner = BoundaryScanner(boundary)
+    for end, character in enumerate(text, start=1):
+        if scanner.feed(character.encode("utf-8", "surrogatepass")):
+            steps.append(text[start:end])
+            start, scanner = end, BoundaryScanner(boundary)
+    if text[start:].strip():
+        steps.append(text[start:])
+    elif steps:
+        steps[-1] += text[start:]
+    elif text:
+        steps.append(text)
+    return steps

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
+
+TEXTS = st.text(alphabet=st.sampled_from([*'ab1.\n \t{}[]"`\\,\r', "é", "😀"]), max_size=80)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("one\n\ntwo\n\nthree", ["one\n\n", "two\n\n", "three"]),
+        ("\n\n\none\n\ntwo", ["\n\n\none\n\n", "two"]),
+        ("one\n \t\ntwo", ["one\n \t\n", "two"]),
+        ("one\r\n\r\ntwo", ["one\r\n\r\n", "two"]),
+        ("one\ntwo", ["one\ntwo"]),
+        ("one\n\n\n\ntwo", ["one\n\n", "\n\ntwo"]),
+        ("one\n\n", ["one\n\n"]),
+        ("one\n\n\n", ["one\n\n\n"]),
+        ("\n\n", ["\n\n"]),
+        ("", []),
+        ("see:\n```py\na = 1\n\nb = 2\n```\n\nnext", ["see:\n```py\na = 1\n\nb = 2\n```\n\n", "next"]),
+        ("```inline``` code\n\nnext", ["```inline``` code\n\n", "next"]),
+        (
+            '<tool_call>\n{"a": 1}\n\n</tool_call>\n\nnext',
+            ['<tool_call>\n{"a": 1}\n\n</tool_call>\n\n', "next"],
+        ),
+        ('{\n  "a": [1,\n\n 2]\n}\n\nnext', ['{\n  "a": [1,\n\n 2]\n}\n\n', "next"]),
+        ('{"a": "}\\"{"}\n\nnext', ['{"a": "}\\"{"}\n\n', "next"]),
+        ("[0, 1) is half open\n\nnext", ["[0, 1) is half open\n\n", "next"]),
+        ("the set {1, 2\n\nnext", ["the set {1, 2\n\n", "next"]),
+    ],
+)
+def test_text_is_cut_at_blank_lines_outside_of_blocks(text: str, steps: list[str]) -> None:
+    assert split_steps(text) == steps
+
+
+@given(TEXTS)
+def test_steps_joined_are_the_text_and_none_is_blank(text: str) -> None:
+    steps = split_steps(text)
+    assert "".join(steps) == text
+    assert not text.strip() or all(step.strip() for step in steps)
+
+
+@given(TEXTS, st.lists(st.integers(1, 5), max_size=40))
+def test_the_boundary_does_not_depend_on_how_text_is_cut_into_tokens(text: str, sizes: list[int]) -> None:
+    data = text.encode()
+    by_byte, by_token = BoundaryScanner(Boundary()), BoundaryScanner(Boundary())
+    end = next((index + 1 for index, byte in enumerate(data) if by_byte.feed(bytes([byte]))), None)
+    position = 0
+    for size in [*sizes, len(data)]:
+        token = data[position : position + max(size, 1)]
+        position += len(token)
+        if by_token.feed(token):
+            assert end is not None
+            assert position - len(token) < end <= position
+            return
+        if position >= len(data):
+            break
+    assert end is None
+
+
+def test_a_boundary_may_straddle_two_tokens_and_a_token_may_run_past_it() -> None:
+    straddling = BoundaryScanner(Boundary())
+    assert not straddling.feed(b"done.\n")
+    assert straddling.feed(b"\n")
+    assert BoundaryScanner(Boundary()).feed(b"done.\n\nThe")
+
+
+def test_a_literal_delimiter_is_matched_as_it_stands() -> None:
+    assert split_steps("a;b;;c", Boundary(delimiter=";;")) == ["a;b;;", "c"]
+    assert split_steps("one\n\ntwo|three", Boundary(delimiter="|")) == ["one\n\ntwo|", "three"]
+
+
+def test_an_empty_delimiter_is_refused() -> None:
+    with pytest.raises(ValueError, match="delimiter is empty"):
+        Boundary(delimiter="")
+
+
+@given(TEXTS, st.lists(TEXTS.filter(bool), min_size=1, max_size=3), st.integers(1, 7))
+def test_a_stop_is_found_where_it_first_occurs_whatever_the_chunks(
+    text: str, stops: list[str], size: int
+) -> None:
+    scanner = StopScanner(tuple(stops))
+    expected = min((text.find(stop) for stop in stops if stop in text), default=None)
+    for start in range(0, len(text), size):
+        hit = scanner.feed(text[start : start + size])
+        if hit is not None:
+            # Of two stops, the one complete first is found first, even where the other began earlier.
+            assert text.startswith(hit.stop, hit.start)
+            assert hit.start + len(hit.stop) <= start + size
+            assert expected is not None
+            return
+    assert expected is None
+
+
+def test_a_stop_that_began_in_the_context_is_found() -> None:
+    hit = StopScanner(("Observation:",), context="\n\nObser").feed("vation: 3")
+    assert hit is not None
+    assert hit.start == 2
+
+
+@given(TEXTS, TEXTS.filter(bool))
+def test_text_not_held_back_can_never_become_part_of_a_stop(text: str, stop: str) -> None:
+    scanner = StopScanner((stop,))
+    if scanner.feed(text) is None:
+        shown = len(text) - scanner.held_back()
+        for split in range(len(stop)):
+            assert (text + stop[split:]).find(stop) < 0 or (text + stop[split:]).find(stop) >= shown
