@@ -1,0 +1,271 @@
+"""The one settings tree: defaults are written here and nowhere else.
+
+Precedence, weakest first: default, settings file, environment (``REASON_SPEC_TARGET__MODEL=...``),
+command-line flag. Unknown names are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
+from reason_spec.errors import SettingsError
+from reason_spec.segment import BLANK_LINE, Boundary
+from reason_spec.types import NoiseKey, Sampling
+
+ENV_PREFIX = "REASON_SPEC_"
+EngineKind: TypeAlias = Literal["torch", "scripted"]
+DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EngineSettings(_Section):
+    """One engine and its model."""
+
+    model: str = Field(default="embedded", description="`embedded`, a folder, or a Hugging Face id")
+    kind: EngineKind = "torch"
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps")
+    dtype: DTypeName | Literal["auto"] = Field(
+        default="auto", description="auto: float32 on CPU, else bfloat16"
+    )
+    cores: tuple[int, ...] | None = Field(
+        default=None, description="CPU cores of the worker; None: shared out"
+    )
+    max_context: int | None = Field(default=None, ge=16, description="None: what the model was made for")
+    cache_tokens: int = Field(default=32_768, ge=256, description="keys and values kept, in tokens")
+    max_running: int = Field(default=64, ge=1, description="requests in one pass at the most")
+    prefill_chunk: int = Field(default=512, ge=16, description="prompt tokens of one pass at the most")
+    start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
+    trust_remote_code: bool = False
+    revision: str | None = None
+
+
+class StrategySettings(_Section):
+    """Who writes the steps, and how far ahead."""
+
+    name: str = "lookahead"
+    depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead")
+    width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
+    step_max_tokens: int = Field(
+        default=512, ge=1, description="a longer step is cut and goes on as the next"
+    )
+    token_drafter: Literal["none", "prompt_lookup"] = "prompt_lookup"
+    num_draft_tokens: int = Field(default=16, ge=1, le=128, description="token drafts checked in one pass")
+    use_hint: bool = Field(default=True, description="the drafted step is the target's token-level draft")
+
+
+class VerifierSettings(_Section):
+    """What decides whether a drafted step stands."""
+
+    name: str = "semantic"
+    threshold: float | None = Field(default=None, ge=-1, le=1, description="None: the verifier's own")
+    deadline: float = Field(
+        default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
+    )
+    embedding_model: str | None = Field(default=None, description="None: the pinned MiniLM")
+
+
+class SamplingSettings(_Section):
+    """How tokens are chosen."""
+
+    temperature: float = Field(default=0.0, ge=0, le=5)
+    top_k: int = Field(default=0, ge=0, description="0: off")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="1: off")
+    seed: int = 0
+    max_tokens: int = Field(default=1024, ge=1, description="tokens of one answer at the most")
+    stop: tuple[str, ...] = ()
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not item for item in stop):
+            raise ValueError("a stop string is empty")
+        return stop
+
+    def for_sample(self, problem: int, sample: int) -> Sampling:
+        """Return the sampling of one problem's sample, with noise of its own."""
+        return Sampling(self.temperature, self.top_k, self.top_p, NoiseKey(self.seed, problem, sample))
+
+
+class BoundarySettings(_Section):
+    """Where a step ends."""
+
+    delimiter: str = Field(default=BLANK_LINE, min_length=1)
+    protected: tuple[tuple[str, str], ...] = (("<tool_call>", "</tool_call>"),)
+    protect_fences: bool = True
+    protect_json: bool = True
+
+    def to_boundary(self) -> Boundary:
+        return Boundary(self.delimiter, self.protected, self.protect_fences, self.protect_json)
+
+
+class TaskSettings(_Section):
+    """How questions are read and asked."""
+
+    name: str = "auto"
+    prompt: Literal["auto", "plain", "boxed"] = Field(
+        default="auto", description="auto: plain for the embedded pair, boxed for other models"
+    )
+    system: str | None = Field(default=None, description="a system message before the question")
+
+
+class Settings(_Section):
+    """Everything that decides what a run does; its hash names the run."""
+
+    target: EngineSettings = EngineSettings()
+    draft: EngineSettings = EngineSettings()
+    strategy: StrategySettings = StrategySettings()
+    verifier: VerifierSettings = VerifierSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    boundary: BoundarySettings = BoundarySettings()
+    task: TaskSettings = TaskSettings()
+
+    @model_validator(mode="after")
+    def _cores_do_not_overlap(self) -> Settings:
+        shared = set(self.target.cores or ()) & set(self.draft.cores or ())
+        if shared:
+            raise ValueError(f"target.cores and draft.cores share {sorted(shared)}; give each its own")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """A short hash over all values; equal settings have equal hashes on every machine."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def load_settings(file: Path | None = None, flags: dict[str, Any] | None = None) -> Settings:
+    """Resolve the settings from a file, the environment and flags, in rising precedence.
+
+    Args:
+        file: YAML or JSON, holding any part of the tree.
+        flags: nested values, or dotted names such as ``{"strategy.depth": 6}``; None values are
+            flags that were not given.
+
+    Raises:
+        SettingsError: a name is unknown or a value is out of range; the message names both.
+    """
+    tree: dict[str, Any] = {}
+    sources = [("settings file", _read_file(file) if file else {}), ("environment", _read_environment())]
+    sources.append(("flags", _nest(flags or {})))
+    for _, values in sources:
+        _merge(tree, values)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, sources, file)) from None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"settings file {str(file)!r} does not exist") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"settings file {str(file)!r} cannot be read: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(
+            f"settings file {str(file)!r} must hold a mapping such as 'strategy: {{depth: 4}}'"
+        )
+    return values
+
+
+class _Environment(BaseSettings):
+    """Only its field types matter: pydantic-settings parses nested and JSON values by them."""
+
+    target: dict[str, Any] = {}
+    draft: dict[str, Any] = {}
+    strategy: dict[str, Any] = {}
+    verifier: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
+    boundary: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+
+
+def _read_environment() -> dict[str, Any]:
+    for variable in os.environ:
+        name = variable.upper()
+        section = name.removeprefix(ENV_PREFIX).split("__")[0].lower()
+        if name.startswith(ENV_PREFIX) and (section not in Settings.model_fields or "__" not in name):
+            known = ", ".join(f"{ENV_PREFIX}{field.upper()}__..." for field in Settings.model_fields)
+            raise SettingsError(f"unknown environment variable {variable!r}; known: {known}")
+    source = EnvSettingsSource(_Environment, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
+    try:
+        return dict(source())
+    except Exception as error:
+        raise SettingsError(f"a {ENV_PREFIX}... environment variable cannot be read: {error}") from None
+
+
+def _nest(flags: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in flags.items():
+        if value is None:
+            continue
+        branch = tree
+        *path, leaf = name.split(".")
+        for part in path:
+            branch = branch.setdefault(part, {})
+        branch[leaf] = value
+    return tree
+
+
+def _merge(tree: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(tree.get(name), dict):
+            _merge(tree[name], value)
+        else:
+            tree[name] = dict(value) if isinstance(value, dict) else value
+
+
+def _explain(error: ValidationError, sources: list[tuple[str, dict[str, Any]]], file: Path | None) -> str:
+    lines = []
+    for item in error.errors():
+        path = [str(part) for part in item["loc"]]
+        name = ".".join(path) or "settings"
+        origin = _origin_of(path, sources)
+        if origin == "settings file" and file is not None:
+            origin = f"settings file {str(file)!r}"
+        where = f" (from the {origin})" if origin else ""
+        if item["type"] == "extra_forbidden":
+            known = ", ".join(sorted(_known_names(path[:-1])))
+            lines.append(f"unknown setting {name!r}{where}; known here: {known}")
+        else:
+            lines.append(f"{name} = {item['input']!r}{where}: {item['msg']}")
+    return "; ".join(lines)
+
+
+def _origin_of(path: list[str], sources: list[tuple[str, dict[str, Any]]]) -> str | None:
+    for label, values in reversed(sources):
+        branch: Any = values
+        for part in path:
+            if not isinstance(branch, dict) or part not in branch:
+                break
+            branch = branch[part]
+        else:
+            return label if path else None
+    return None
+
+
+def _known_names(path: list[str]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in path:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return list(model.model_fields)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.errors import SettingsError
+from reason_spec.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STRATEGY__DEPTH", "SAMPLING__SEED"):
+        monkeypatch.delenv(f"REASON_SPEC_{name}", raising=False)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "settings.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "strategy: {depth: 1, width: 2, step_max_tokens: 3}")
+    monkeypatch.setenv("REASON_SPEC_STRATEGY__DEPTH", "5")
+    monkeypatch.setenv("REASON_SPEC_STRATEGY__WIDTH", "6")
+    settings = load_settings(file, {"strategy.depth": 9, "strategy.name": None})
+    assert settings.strategy.depth == 9
+    assert settings.strategy.width == 6
+    assert settings.strategy.step_max_tokens == 3
+    assert settings.strategy.name == Settings().strategy.name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("strategy: {dpeth: 1}", "unknown setting 'strategy.dpeth'.*known here: depth"),
+        ("startegy: {depth: 1}", "unknown setting 'startegy'.*known here: boundary"),
+        ("strategy: {depth: -1}", "strategy.depth = -1"),
+        ("sampling: {top_p: 0}", "sampling.top_p = 0"),
+        ("sampling: {stop: ['']}", "a stop string is empty"),
+        ("target: {cores: [0, 1]}\ndraft: {cores: [1]}", "share \\[1\\]"),
+        ("- a list", "must hold a mapping"),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_a_bad_settings_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(write(tmp_path, text))
+
+
+def test_a_bad_value_is_traced_to_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REASON_SPEC_STRATEGY__DEPTH", "many")
+    with pytest.raises(SettingsError, match=r"strategy\.depth = 'many' \(from the environment\)"):
+        load_settings()
+    monkeypatch.delenv("REASON_SPEC_STRATEGY__DEPTH")
+    with pytest.raises(SettingsError, match=r"from the settings file '.*settings\.yaml'"):
+        load_settings(write(tmp_path, "strategy: {depth: 1000}"))
+
+
+@pytest.mark.parametrize("name", ["REASON_SPEC_STRATGY__DEPTH", "REASON_SPEC_DEPTH"])
+def test_a_misspelt_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "3")
+    with pytest.raises(SettingsError, match=name):
+        load_settings()
+
+
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent\.yaml' does not exist"):
+        load_settings(tmp_path / "absent.yaml")
+
+
+@given(depth=st.integers(0, 64), width=st.integers(1, 8), seed=st.integers(-(2**31), 2**31))
+def test_settings_survive_a_round_trip_and_keep_their_hash(depth: int, width: int, seed: int) -> None:
+    flags = {"strategy.depth": depth, "strategy.width": width, "sampling.seed": seed}
+    settings = load_settings(flags=flags)
+    import yaml
+
+    again = Settings.model_validate(yaml.safe_load(settings.to_yaml()))
+    assert again == settings
+    assert again.hash == settings.hash
+
+
+def test_different_settings_have_different_hashes() -> None:
+    assert load_settings(flags={"strategy.depth": 1}).hash != load_settings(flags={"strategy.depth": 2}).hash
