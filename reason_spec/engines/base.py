@@ -1,0 +1,255 @@
+"""The contract of an engine: one model, its step loop, and the generations that run in it."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, TypedDict
+
+from reason_spec.errors import EngineError
+from reason_spec.segment import Boundary
+from reason_spec.types import FinishReason, Prefix, Sampling, Usage
+
+TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup"]
+"""Which token-level drafter works where no hint applies."""
+
+
+class Message(TypedDict):
+    """One turn of a chat."""
+
+    role: str
+    content: str
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, for one model."""
+
+    @property
+    def tokenizer_id(self) -> str:
+        """A hash of the vocabulary's content: equal ids mean that tokens may be exchanged."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end the text."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Encode text by itself, without special tokens."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Decode exactly, special tokens left out; damaged UTF-8 is replaced."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token adds to the text; special tokens add none."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Encode a conversation up to where the assistant's answer begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an engine is asked to write.
+
+    ``boundary`` None writes to the end of the text; else the generation ends with its step.
+    ``stop_context`` is the end of the text already written, in which a stop may have begun.
+    ``hint`` holds tokens that another layer expects here; they are checked, never trusted.
+    ``priority``: smaller numbers go first when a pass cannot hold every live request.
+    ``stream`` False delivers nothing before the result, which saves a message for each pass.
+    """
+
+    prefix: Prefix
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    boundary: Boundary | None = None
+    stops: tuple[str, ...] = ()
+    stop_context: str = ""
+    hint: tuple[int, ...] = ()
+    token_drafter: TokenDrafterName = "none"
+    num_draft_tokens: int = 16
+    priority: int = 0
+    stream: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Tokens that became certain in one pass."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A finished generation.
+
+    ``tokens`` ends with the end-of-text token where ``finish`` is ``eos``, and with the token that
+    completed the stop where it is ``stop``; ``text`` has neither. Where a stop began before the
+    request's prefix ended, ``num_stop_overlap`` counts its characters in that earlier text.
+    ``logprobs`` are those of the model at temperature 1, one for each token.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[float, ...]
+    finish: FinishReason
+    usage: Usage
+    num_stop_overlap: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Log-probabilities of a given continuation, one for each of its tokens, from one pass."""
+
+    logprobs: tuple[float, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What an engine holds and has done. ``usage`` covers everything since it started."""
+
+    num_running: int
+    num_waiting: int
+    num_cached_tokens: int
+    num_passes: int
+    busy_seconds: float
+    usage: Usage
+
+
+class Generation:
+    """A piece of writing under way.
+
+    Iterating gives deltas as they become certain; ``result`` waits for the end. ``cancel`` may be
+    called at any time, any number of times. Dropping the iterator does not cancel.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        on_cancel: Callable[[], None],
+        on_hint: Callable[[tuple[int, ...]], None],
+    ) -> None:
+        self.request = request
+        self._on_cancel = on_cancel
+        self._on_hint = on_hint
+        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        self._result: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
+        self._cancel_requested = False
+
+    @property
+    def done(self) -> bool:
+        return self._result.done()
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._cancel_requested
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Delta]:
+        while (delta := await self._deltas.get()) is not None:
+            yield delta
+        self._deltas.put_nowait(None)
+
+    async def result(self) -> GenerationResult:
+        """Wait for the end. A cancelled generation has a result too, of what it had written.
+
+        Raises:
+            EngineError: the engine failed; the message holds its own words.
+        """
+        result = await asyncio.shield(self._result)
+        if result.finish == "failed":
+            raise EngineError(result.error or "the engine failed without saying why")
+        return result
+
+    async def closed(self) -> Usage:
+        """Wait until the engine holds nothing of this generation; return the work it took."""
+        return (await asyncio.shield(self._result)).usage
+
+    def cancel(self) -> None:
+        """Ask the engine to stop this generation; returns at once."""
+        if not self.done and not self._cancel_requested:
+            self._cancel_requested = True
+            self._on_cancel()
+
+    def offer_hint(self, tokens: tuple[int, ...]) -> None:
+        """Hand over tokens that another layer expects from the start of this generation on.
+
+        May come at any time: it helps from where the tokens written so far agree with it.
+        """
+        if not self.done and tokens:
+            self._on_hint(tokens)
+
+    def push(self, delta: Delta) -> None:
+        """For engines: deliver tokens."""
+        if not self.done:
+            self._deltas.put_nowait(delta)
+
+    def finish(self, result: GenerationResult) -> None:
+        """For engines: deliver the end; the slot must be free by now."""
+        if not self.done:
+            self._result.set_result(result)
+            self._deltas.put_nowait(None)
+
+
+class Engine(ABC):
+    """Hosts one model and batches all live requests in its own step loop.
+
+    All methods are called from one asyncio event loop. ``submit`` does not wait: admission is the
+    engine's business. Whoever submits keeps the generation and cancels what it no longer needs.
+    """
+
+    name: str
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; usable after ``start``."""
+
+    @property
+    @abstractmethod
+    def max_context(self) -> int:
+        """The largest number of tokens, prefix and continuation together."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Load the model and be ready to serve.
+
+        Raises:
+            EngineError: it could not be loaded; the message names the model and the remedy.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Cancel everything and free the model; may be called twice."""
+
+    @abstractmethod
+    def submit(self, request: Request) -> Generation:
+        """Start writing. A prefix without room for one token fails the generation, not the call."""
+
+    @abstractmethod
+    async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        """Return the log-probability of each token of ``continuation``, in one pass.
+
+        Raises:
+            EngineError: the text is longer than the model's context, or the engine failed.
+        """
+
+    @abstractmethod
+    async def stats(self) -> EngineStats:
+        """Return what is running and waiting now, and the work done so far."""
+
+    @abstractmethod
+    async def reset_prefix_cache(self) -> None:
+        """Forget all keys and values that no live request uses."""
+
+    async def set_cores(self, cores: tuple[int, ...]) -> None:  # noqa: B027 - nothing to do is an answer
+        """Run on these CPU cores from now on; engines that do no work on the CPU ignore it."""

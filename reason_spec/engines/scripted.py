@@ -1,0 +1,248 @@
+"""An engine whose model is a function of the text: the whole contract, no weights.
+
+It runs a step loop like the others: live requests share passes, a pass yields one token for each
+request and more where a hint holds, cancellation takes effect between passes. What it writes is
+given by a script. It drives tests and shows the system without a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+from reason_spec.engines.base import (
+    Delta,
+    Engine,
+    EngineStats,
+    Generation,
+    GenerationResult,
+    Message,
+    Request,
+    Score,
+)
+from reason_spec.segment import BoundaryScanner, StopScanner
+from reason_spec.types import FinishReason, Prefix, Sampling, Usage
+
+END_OF_TEXT = 0
+DEFAULT_PATTERN = r"\n+| ?[^\W\d_]+|\d| ?[^\w\s]|\s|."
+
+
+class Script(Protocol):
+    """What the model would write: the rest of the text, to its end, after ``text``."""
+
+    def __call__(self, text: str, sampling: Sampling) -> str: ...
+
+
+class ScriptedTokenizer:
+    """Tokens are the matches of a pattern, numbered as they are met.
+
+    Objects with the same pattern share their numbers, so their tokens may be exchanged.
+    """
+
+    _vocabularies: ClassVar[dict[str, tuple[list[str], dict[str, int]]]] = {}
+
+    def __init__(self, pattern: str = DEFAULT_PATTERN) -> None:
+        self._pattern = re.compile(pattern, re.DOTALL)
+        self._pieces, self._ids = self._vocabularies.setdefault(pattern, ([""], {}))
+        self.tokenizer_id = hashlib.sha256(pattern.encode()).hexdigest()[:16]
+        self.eos_ids = frozenset({END_OF_TEXT})
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._id_of(piece) for piece in self._pattern.findall(text))
+
+    def _id_of(self, piece: str) -> int:
+        if piece not in self._ids:
+            self._ids[piece] = len(self._pieces)
+            self._pieces.append(piece)
+        return self._ids[piece]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(self._pieces[token] for token in tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._pieces[token].encode()
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    generation: Generation
+    continuation: tuple[int, ...]
+    scanner: BoundaryScanner | None
+    stop_scanner: StopScanner
+    tokens: list[int] = field(default_factory=list)
+    hint: tuple[int, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    cancelled: bool = False
+
+
+class ScriptedEngine(Engine):
+    """Writes what its script says, one pass after another.
+
+    Args:
+        script: gives the rest of the text for any beginning of it, prompt included.
+        seconds_per_pass: how long a pass takes, whatever it holds.
+        fail_after: number of passes after which every request fails, to try out failures.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        script: Script,
+        *,
+        tokenizer: ScriptedTokenizer | None = None,
+        seconds_per_pass: float = 0.0,
+        max_context: int = 1 << 20,
+        fail_after: int | None = None,
+    ) -> None:
+        self.name = name
+        self._script = script
+        self._tokenizer = tokenizer or ScriptedTokenizer()
+        self._seconds_per_pass = seconds_per_pass
+        self._max_context = max_context
+        self._fail_after = fail_after
+        self._running: list[_Running] = []
+        self._awake = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._num_passes = 0
+        self._usage = Usage()
+
+    @property
+    def tokenizer(self) -> ScriptedTokenizer:
+        return self._tokenizer
+
+    @property
+    def max_context(self) -> int:
+        return self._max_context
+
+    async def start(self) -> None:
+        if self._loop_task is None:
+            self._loop_task = asyncio.get_running_loop().create_task(self._step_loop())
+
+    async def close(self) -> None:
+        for running in list(self._running):
+            self._retire(running, "cancelled")
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+            self._loop_task = None
+
+    def submit(self, request: Request) -> Generation:
+        running: _Running
+
+        def cancel() -> None:
+            running.cancelled = True
+
+        def hint(tokens: tuple[int, ...]) -> None:
+            running.hint = tokens
+
+        generation = Generation(request, on_cancel=cancel, on_hint=hint)
+        prefix = request.prefix.to_tuple()
+        text = self._tokenizer.decode(prefix)
+        continuation = (*self._tokenizer.encode(self._script(text, request.sampling)), END_OF_TEXT)
+        scanner = BoundaryScanner(request.boundary) if request.boundary else None
+        stop_scanner = StopScanner(request.stops, request.stop_context)
+        running = _Running(generation, continuation, scanner, stop_scanner, hint=request.hint)
+        running.usage = Usage(num_prompt_tokens=len(prefix))
+        if len(prefix) >= self._max_context:
+            self._retire(running, "failed", f"the prefix of {len(prefix)} tokens fills the context")
+        else:
+            self._running.append(running)
+            self._awake.set()
+        return generation
+
+    async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        """Certain tokens: 0.0 where the script goes on with the token, else minus infinity."""
+        await asyncio.sleep(self._seconds_per_pass)
+        self._num_passes += 1
+        text = self._tokenizer.decode(prefix.to_tuple())
+        expected = (*self._tokenizer.encode(self._script(text, Sampling())), END_OF_TEXT)
+        agreed = _common_length(expected, continuation)
+        logprobs = tuple(0.0 if index < agreed else float("-inf") for index in range(len(continuation)))
+        return Score(logprobs, Usage(num_passes=1, num_scored_tokens=len(continuation)))
+
+    async def stats(self) -> EngineStats:
+        return EngineStats(len(self._running), 0, 0, self._num_passes, 0.0, self._usage)
+
+    async def reset_prefix_cache(self) -> None:
+        """Nothing is cached."""
+
+    async def _step_loop(self) -> None:
+        while True:
+            for running in [running for running in self._running if running.cancelled]:
+                self._retire(running, "cancelled")
+            if not self._running:
+                self._awake.clear()
+                await self._awake.wait()
+                continue
+            await asyncio.sleep(self._seconds_per_pass)
+            self._num_passes += 1
+            for running in list(self._running):
+                if self._fail_after is not None and self._num_passes > self._fail_after:
+                    self._retire(running, "failed", f"{self.name}: scripted failure")
+                elif not running.cancelled:
+                    self._advance(running)
+
+    def _advance(self, running: _Running) -> None:
+        done = len(running.tokens)
+        drafted = running.hint[done:] if running.hint[:done] == tuple(running.tokens) else ()
+        drafted = drafted[: running.generation.request.num_draft_tokens]
+        accepted = _common_length(running.continuation[done:], drafted)
+        new = running.continuation[done : done + accepted + 1]
+        running.usage += Usage(
+            num_passes=1, num_drafted_tokens=len(drafted), num_accepted_draft_tokens=accepted
+        )
+        pushed = []
+        finish: FinishReason | None = None
+        for token in new:
+            running.tokens.append(token)
+            pushed.append(token)
+            if (finish := self._finish_of(running, token)) is not None:
+                break
+        running.generation.push(Delta(tuple(pushed), (0.0,) * len(pushed)))
+        if finish is not None:
+            self._retire(running, finish)
+
+    def _finish_of(self, running: _Running, token: int) -> FinishReason | None:
+        if token == END_OF_TEXT:
+            return "eos"
+        if running.stop_scanner.feed(self._tokenizer.decode([token])) is not None:
+            return "stop"
+        if running.scanner is not None and running.scanner.feed(self._tokenizer.token_bytes(token)):
+            return "boundary"
+        request = running.generation.request
+        if len(running.tokens) >= min(request.max_tokens, self._max_context - len(request.prefix)):
+            return "length"
+        return None
+
+    def _retire(self, running: _Running, finish: FinishReason, error: str | None = None) -> None:
+        if running in self._running:
+            self._running.remove(running)
+        request = running.generation.request
+        text = self._tokenizer.decode(running.tokens)
+        overlap = 0
+        if finish == "stop":
+            # Found again from the start: the scanner's own position counts from its context.
+            hit = StopScanner(request.stops, request.stop_context).feed(text)
+            assert hit is not None
+            start = hit.start - len(request.stop_context)
+            text, overlap = text[: max(0, start)], max(0, -start)
+        usage = replace(running.usage, num_generated_tokens=len(running.tokens))
+        self._usage += usage
+        logprobs = (0.0,) * len(running.tokens)
+        running.generation.finish(
+            GenerationResult(tuple(running.tokens), text, logprobs, finish, usage, overlap, error)
+        )
+
+
+def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,98 @@
+"""What happened while a problem was solved, in the order it happened, for timelines and counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from reason_spec.types import Step, Usage, Verdict
+
+EventKind: TypeAlias = Literal["started", "hinted", "written", "cancelled", "verified", "final"]
+Lane: TypeAlias = Literal["draft", "target", "verifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that was tried.
+
+    ``at`` counts seconds from the start of the solution; ``step_index`` is the place in the
+    solution that the work is for, ``branch`` tells apart the works for one place.
+    """
+
+    kind: EventKind
+    lane: Lane
+    at: float
+    step_index: int
+    branch: int
+    text: str = ""
+    num_tokens: int = 0
+    verdict: Verdict | None = None
+
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects the events, work and final steps of one solution.
+
+    ``target_usage`` and ``draft_usage`` hold all work of the solution, that of losing branches
+    included, and are complete once the strategy's generator has ended.
+    """
+
+    listener: Listener | None = None
+    events: list[Event] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    target_usage: Usage = field(default_factory=Usage)
+    draft_usage: Usage = field(default_factory=Usage)
+    started: float = field(default_factory=time.perf_counter)
+
+    def emit(
+        self,
+        kind: EventKind,
+        lane: Lane,
+        step_index: int,
+        branch: int,
+        *,
+        text: str = "",
+        num_tokens: int = 0,
+        verdict: Verdict | None = None,
+    ) -> None:
+        at = time.perf_counter() - self.started
+        event = Event(kind, lane, at, step_index, branch, text, num_tokens, verdict)
+        self.events.append(event)
+        if verdict is not None and kind == "verified":
+            self.verdicts.append(verdict)
+        if self.listener is not None:
+            self.listener(event)
+
+    def add_step(self, step: Step) -> None:
+        """Take a final step."""
+        lane: Lane = "draft" if step.origin == "draft" else "target"
+        index, num_tokens = len(self.steps), len(step.tokens)
+        self.emit("final", lane, index, 0, text=step.text, num_tokens=num_tokens, verdict=step.verdict)
+        self.steps.append(step)
+
+    def add_work(self, lane: Literal["draft", "target"], usage: Usage, *, kept: bool) -> None:
+        """Count one generation's work; where it was not ``kept`` its tokens were discarded."""
+        if not kept:
+            discarded = usage.num_discarded_tokens + usage.num_generated_tokens
+            usage = replace(usage, num_discarded_tokens=discarded)
+        if lane == "target":
+            self.target_usage += usage
+        else:
+            self.draft_usage += usage
+
+    @property
+    def alpha_step(self) -> float | None:
+        """Share of compared drafts that stood; None where none was compared."""
+        if not self.verdicts:
+            return None
+        return sum(verdict.accepted for verdict in self.verdicts) / len(self.verdicts)
+
+    @property
+    def verifier_seconds(self) -> float:
+        return sum(verdict.cost_seconds for verdict in self.verdicts)
