@@ -1,0 +1,342 @@
+"""The composition root: settings in, a running system out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from reason_spec.engines.base import Engine, Message, Request
+from reason_spec.events import Listener, Recorder
+from reason_spec.settings import Settings, load_settings
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.factory import create_strategy, strategy_class
+from reason_spec.types import LossClass, Prefix, Step
+from reason_spec.verifiers.base import Verifier
+
+_CALIBRATION_TOKENS = 48
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A finished answer. ``seconds`` runs from the question to the last step, clean-up included."""
+
+    text: str
+    steps: tuple[Step, ...]
+    seconds: float
+    strategy: str
+    loss_class: LossClass
+    recorder: Recorder
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(step.tokens) for step in self.steps)
+
+
+class Accelerator:
+    """A target, and where a strategy needs them a draft and a verifier, ready to solve.
+
+    Use it as an asynchronous context manager: entering starts the engines, leaving frees them.
+
+    ::
+
+        async with Accelerator.from_settings() as accelerator:
+            async for step in accelerator.solve("Ana has 3 apples ..."):
+                print(step.origin, step.text)
+    """
+
+    def __init__(
+        self, settings: Settings, target: Engine, draft: Engine | None, verifier: Verifier | None
+    ) -> None:
+        self.settings = settings
+        self.target = target
+        self.draft = draft
+        self.verifier = verifier
+        self._cores = _available_cores()
+        self._shared_target_cores, self._draft_cores = _share_out(settings, self._cores, draft is not None)
+        self._lone_target_cores = settings.target.cores or self._shared_target_cores
+        self._cores_now = self._shared_target_cores
+        self._started = False
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings | None = None, *, strategies: Sequence[str] = (), **flags: Any
+    ) -> Self:
+        """Make an accelerator from settings, the environment and flags; nothing is loaded yet.
+
+        Args:
+            settings: a resolved tree; None resolves it from defaults, environment and ``flags``.
+            strategies: strategies that will be used beside the one in the settings. The draft is
+                left out where none of them needs it.
+            flags: single settings, with two underscores for the dot: ``strategy__depth=6``.
+
+        Raises:
+            SettingsError: a name is unknown or a value is out of range.
+            MissingDependencyError: a part needs a package that is not installed.
+        """
+        from reason_spec.engines.factory import create_engine
+        from reason_spec.verifiers.base import create_verifier
+
+        if settings is None:
+            settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
+        elif flags:
+            raise TypeError("give either settings or flags, not both")
+        names = tuple(strategies) or (settings.strategy.name,)
+        with_draft = any(strategy_class(name).needs_draft for name in names)
+        cores = _share_out(settings, _available_cores(), with_draft)
+        target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}))
+        draft = verifier = None
+        if with_draft:
+            draft = create_engine("draft", settings.draft.model_copy(update={"cores": cores[1]}))
+            verifier = create_verifier(settings=settings.verifier)
+        return cls(settings, target, draft, verifier)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start engines and verifier side by side.
+
+        Raises:
+            EngineError: one of them could not start; the others are freed again.
+        """
+        if self._started:
+            return
+        parts = [part for part in (self.target, self.draft, self.verifier) if part is not None]
+        results = await asyncio.gather(*(part.start() for part in parts), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await self.close()
+            raise failures[0]
+        self._started = True
+
+    async def close(self) -> None:
+        """Stop everything; may be called twice."""
+        self._started = False
+        parts = [part for part in (self.target, self.draft, self.verifier) if part is not None]
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+
+    async def calibrate(self) -> None:
+        """Measure on how many cores the target is fastest alone, and use them when it is alone.
+
+        While the draft works the target keeps to its share of the cores; a baseline that kept to
+        it too would be slower than it has to be.
+        """
+        candidates = {self._shared_target_cores, self._cores}
+        if self.settings.target.cores is not None or len(candidates) < 2:
+            return
+        seconds = {cores: await self._time_target(cores) for cores in candidates}
+        self._lone_target_cores = min(seconds, key=seconds.__getitem__)
+        await self._use_cores(self._shared_target_cores)
+
+    async def _time_target(self, cores: tuple[int, ...]) -> float:
+        await self._use_cores(cores)
+        prefix = Prefix(self.target.tokenizer.encode_chat([{"role": "user", "content": "How many?"}]))
+        best = float("inf")
+        for _ in range(3):
+            started = time.perf_counter()
+            result = await self.target.submit(Request(prefix, _CALIBRATION_TOKENS, stream=False)).result()
+            best = min(best, (time.perf_counter() - started) / len(result.tokens))
+        return best
+
+    async def _use_cores(self, cores: tuple[int, ...]) -> None:
+        if cores != self._cores_now:
+            await self.target.set_cores(cores)
+            self._cores_now = cores
+
+    def target_cores(self, strategy: str) -> tuple[int, ...]:
+        """Return the cores the target runs on under a strategy."""
+        return self._shared_target_cores if strategy_class(strategy).needs_draft else self._lone_target_cores
+
+    async def prepare(self, strategy: str) -> None:
+        """Give the target the cores that a strategy leaves it, and forget all cached prefixes.
+
+        Between timed runs this keeps one strategy from living on another one's work.
+        """
+        await self._use_cores(self.target_cores(strategy))
+        await self.target.reset_prefix_cache()
+        if self.draft is not None:
+            await self.draft.reset_prefix_cache()
+
+    def strategy(self, name: str | None = None) -> Strategy:
+        """Return a strategy over these engines; None for the one in the settings."""
+        settings = self.settings.strategy
+        if name is not None:
+            settings = settings.model_copy(update={"name": name})
+        return create_strategy(settings, self.target, self.draft, self.verifier)
+
+    async def solve(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        strategy: str | None = None,
+        problem: int = 0,
+        sample: int = 0,
+        recorder: Recorder | None = None,
+        listener: Listener | None = None,
+    ) -> AsyncGenerator[Step]:
+        """Yield each step of the answer as soon as it is final.
+
+        Args:
+            prompt: a question, or a conversation whose last turn is the user's.
+            strategy: a strategy's name; None for the one in the settings.
+            problem, sample: key the sampling noise; equal keys draw equal noise.
+            recorder: takes the work and the events of the solution.
+            listener: called with every event at once.
+        """
+        assert self._started, "solve was called before start: use 'async with accelerator'"
+        messages: list[Message] = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        )
+        request = self._request(messages, problem, sample)
+        recorder = recorder or Recorder(listener)
+        async with aclosing(self.strategy(strategy).solve(request, recorder)) as steps:
+            async for step in steps:
+                yield step
+
+    async def answer(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        strategy: str | None = None,
+        problem: int = 0,
+        sample: int = 0,
+        listener: Listener | None = None,
+    ) -> Solution:
+        """Solve and return the whole answer with everything counted."""
+        recorder = Recorder(listener)
+        steps = [
+            step
+            async for step in self.solve(
+                prompt, strategy=strategy, problem=problem, sample=sample, recorder=recorder
+            )
+        ]
+        seconds = time.perf_counter() - recorder.started
+        chosen = self.strategy(strategy)
+        text = "".join(step.text for step in steps)
+        return Solution(text, tuple(steps), seconds, chosen.name, chosen.loss_class, recorder)
+
+    def _request(self, messages: Sequence[Message], problem: int, sample: int) -> SolveRequest:
+        sampling = self.settings.sampling
+        draft_prompt = Prefix(self.draft.tokenizer.encode_chat(messages)) if self.draft is not None else None
+        return SolveRequest(
+            question=messages[-1]["content"],
+            target_prompt=Prefix(self.target.tokenizer.encode_chat(messages)),
+            draft_prompt=draft_prompt,
+            max_tokens=sampling.max_tokens,
+            sampling=sampling.for_sample(problem, sample),
+            boundary=self.settings.boundary.to_boundary(),
+            stops=sampling.stop,
+        )
+
+
+class SyncAccelerator:
+    """The accelerator for programs without an event loop: a context manager with plain methods.
+
+    ::
+
+        with SyncAccelerator.from_settings() as accelerator:
+            print(accelerator.answer("Ana has 3 apples ...").text)
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reason-spec", daemon=True)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings | None = None, *, strategies: Sequence[str] = (), **flags: Any
+    ) -> Self:
+        """Like `Accelerator.from_settings`."""
+        return cls(Accelerator.from_settings(settings, strategies=strategies, **flags))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._run(self.accelerator.start())
+        except BaseException:
+            self._stop_loop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run(self.accelerator.close())
+        self._stop_loop()
+
+    def answer(self, prompt: str | Sequence[Message], **options: Any) -> Solution:
+        """Like `Accelerator.answer`."""
+        return self._run(self.accelerator.answer(prompt, **options))
+
+    def solve(self, prompt: str | Sequence[Message], **options: Any) -> Iterator[Step]:
+        """Like `Accelerator.solve`; closing the iterator abandons the solution."""
+        steps: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async with aclosing(self.accelerator.solve(prompt, **options)) as solving:
+                    async for step in solving:
+                        steps.put(step)
+                steps.put(None)
+            except BaseException as error:
+                steps.put(error)
+                raise
+
+        pumping = asyncio.run_coroutine_threadsafe(pump(), self._loop)
+        try:
+            while (item := steps.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            pumping.cancel()
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _available_cores() -> tuple[int, ...]:
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def _share_out(
+    settings: Settings, cores: tuple[int, ...], with_draft: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the target's and the draft's cores: the draft gets one, the target all others.
+
+    Two workers with threads on the same cores wait for each other in every parallel region; with
+    a single core they have to share it.
+    """
+    free = tuple(core for core in cores if core not in (settings.target.cores or ())) or cores
+    draft = settings.draft.cores or free[-1:]
+    rest = tuple(core for core in cores if not with_draft or core not in draft) or cores
+    return settings.target.cores or rest, draft

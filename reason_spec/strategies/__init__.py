@@ -1,0 +1,1 @@
+"""The step-level layer: who writes the next step, and how far ahead."""

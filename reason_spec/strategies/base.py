@@ -1,0 +1,141 @@
+"""The contract of a strategy, and what every strategy shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from reason_spec.engines.base import Engine, GenerationResult
+from reason_spec.events import Recorder
+from reason_spec.segment import Boundary, StopScanner
+from reason_spec.settings import StrategySettings
+from reason_spec.types import LossClass, Origin, Prefix, Sampling, Step
+from reason_spec.verifiers.base import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class SolveRequest:
+    """One answer to write: the prompt in the tokens of each model, and the limits."""
+
+    question: str
+    target_prompt: Prefix
+    draft_prompt: Prefix | None
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    boundary: Boundary = field(default_factory=Boundary)
+    stops: tuple[str, ...] = ()
+
+    @property
+    def stop_context_length(self) -> int:
+        """How many characters of earlier text may belong to a stop string."""
+        return max((len(stop) for stop in self.stops), default=1) - 1
+
+
+class Strategy(ABC):
+    """Writes an answer step by step.
+
+    A strategy holds no state of a solution: one object serves any number of solutions at once.
+    """
+
+    name: ClassVar[str]
+    needs_draft: ClassVar[bool] = True
+
+    def __init__(
+        self, settings: StrategySettings, target: Engine, draft: Engine | None, verifier: Verifier | None
+    ) -> None:
+        self.settings = settings
+        self.target = target
+        self._draft = draft
+        self._verifier = verifier
+
+    @property
+    def draft(self) -> Engine:
+        assert self._draft is not None, f"strategy {self.name} was built without a draft engine"
+        return self._draft
+
+    @property
+    def verifier(self) -> Verifier:
+        assert self._verifier is not None, f"strategy {self.name} was built without a verifier"
+        return self._verifier
+
+    @property
+    @abstractmethod
+    def loss_class(self) -> LossClass:
+        """What this strategy, as it is set up, may change against the target alone."""
+
+    @abstractmethod
+    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        """Yield the steps as they become final.
+
+        The generator cancels what it started when it is closed, and ends only when the engines
+        hold nothing of it any more.
+        """
+
+    async def solve(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        """Yield each step as soon as it is final; work and events go to ``recorder``.
+
+        Close the iterator (``aclosing``) to abandon a solution.
+        """
+        async with (
+            aclosing(self._write_steps(request, recorder)) as written,
+            aclosing(_trim_straddling_stops(written, request.stops)) as steps,
+        ):
+            async for step in steps:
+                recorder.add_step(step)
+                yield step
+
+
+async def _trim_straddling_stops(steps: AsyncIterator[Step], stops: tuple[str, ...]) -> AsyncGenerator[Step]:
+    """Hold steps back while their end may begin a stop string, and cut it off if it does.
+
+    A step that ends with ``stop`` and is empty has its stop wholly in earlier text.
+    """
+    held: list[Step] = []
+    scanner = StopScanner(stops)
+    async for step in steps:
+        if step.finish == "stop":
+            overlap = step.num_stop_overlap
+            for index in range(len(held) - 1, -1, -1):
+                cut = min(overlap, len(held[index].text))
+                held[index] = replace(held[index], text=held[index].text[: len(held[index].text) - cut])
+                overlap -= cut
+        else:
+            scanner.feed(step.text)
+        held.append(step)
+        if step.finish == "stop" or not scanner.held_back():
+            for ready in held:
+                yield ready
+            held.clear()
+    for ready in held:
+        yield ready
+
+
+def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -> Step:
+    """Turn what an engine wrote into a step."""
+    return Step(
+        text=result.text,
+        tokens=result.tokens,
+        origin=origin,
+        finish=result.finish,
+        tokenizer_id=engine.tokenizer.tokenizer_id,
+        logprobs=result.logprobs,
+        num_stop_overlap=result.num_stop_overlap,
+    )
+
+
+def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:
+    """Return a step in the tokens of ``engine``'s model, encoding its text only where it must.
+
+    The ids of the model that wrote the step are kept as they are: encoding its text again could
+    give other tokens than the ones its keys and values belong to.
+    """
+    tokenizer = engine.tokenizer
+    if step.tokenizer_id == tokenizer.tokenizer_id:
+        return step.tokens
+    tokens = tokenizer.encode(step.text)
+    if step.finish == "eos":
+        tokens = (*tokens, min(tokenizer.eos_ids))
+    return tokens

@@ -1,0 +1,40 @@
+"""Strategies by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from reason_spec.engines.base import Engine
+from reason_spec.errors import SettingsError
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.autoregressive import Autoregressive, TokenSpeculation
+from reason_spec.strategies.base import Strategy
+from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.verifiers.base import Verifier
+
+_STRATEGIES: dict[str, type[Strategy]] = {
+    strategy.name: strategy for strategy in (Autoregressive, TokenSpeculation, Lookahead)
+}
+
+
+def strategy_names() -> list[str]:
+    return list(_STRATEGIES)
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the strategy of that name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if name not in _STRATEGIES:
+        close = get_close_matches(name, _STRATEGIES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SettingsError(f"unknown strategy {name!r}{hint} Known: {', '.join(_STRATEGIES)}")
+    return _STRATEGIES[name]
+
+
+def create_strategy(
+    settings: StrategySettings, target: Engine, draft: Engine | None, verifier: Verifier | None
+) -> Strategy:
+    return strategy_class(settings.name)(settings, target, draft, verifier)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
+from reason_spec.errors import EngineError
+from reason_spec.events import Recorder
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.autoregressive import Autoregressive
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.types import NoiseKey, Prefix, Sampling, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.exact import ExactVerifier
+from tests.strategies.scripts import StoryScript
+
+PROMPT = "question\n"
+
+
+@dataclass
+class Outcome:
+    steps: list[Step]
+    recorder: Recorder
+    left_running: int
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(step.text for step in self.steps)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for step in self.steps for token in step.tokens)
+
+
+class AnyBirds(Verifier):
+    """Accepts every step about as many birds, whatever its first word."""
+
+    name = "any-birds"
+    loss_class = "verified"
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        assert target is not None
+        same = drafted.text.split()[1:] == target.text.split()[1:]
+        return Verdict("accept" if same else "reject")
+
+
+def solve(
+    make: Callable[[ScriptedEngine, ScriptedEngine], Strategy],
+    target_script: StoryScript,
+    draft_script: Script,
+    *,
+    max_tokens: int = 10_000,
+    stops: tuple[str, ...] = (),
+    sampling: Sampling | None = None,
+    draft_tokenizer: ScriptedTokenizer | None = None,
+    stop_after: int | None = None,
+    draft_fails_after: int | None = None,
+    target_seconds: float = 0.0,
+) -> Outcome:
+    async def run() -> Outcome:
+        target = ScriptedEngine("target", target_script, seconds_per_pass=target_seconds)
+        draft = ScriptedEngine("draft", draft_script, tokenizer=draft_tokenizer, fail_after=draft_fails_after)
+        await target.start()
+        await draft.start()
+        request = SolveRequest(
+            question=PROMPT,
+            target_prompt=Prefix(target.tokenizer.encode(PROMPT)),
+            draft_prompt=Prefix(draft.tokenizer.encode(PROMPT)),
+            max_tokens=max_tokens,
+            sampling=sampling or Sampling(),
+            stops=stops,
+        )
+        recorder = Recorder()
+        steps: list[Step] = []
+        try:
+            async with aclosing(make(target, draft).solve(request, recorder)) as writing:
+                async for step in writing:
+                    steps.append(step)
+                    if len(steps) == stop_after:
+                        break
+            left = (await target.stats()).num_running + (await draft.stats()).num_running
+        finally:
+            await target.close()
+            await draft.close()
+        return Outcome(steps, recorder, left)
+
+    return asyncio.run(run())
+
+
+def autoregressive(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+    return Autoregressive(StrategySettings(), target, None, None)
+
+
+def lookahead(
+    depth: int = 4, width: int = 1, verifier: Verifier | None = None, step_max_tokens: int = 512
+) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
+    config = StrategySettings(depth=depth, width=width, step_max_tokens=step_max_tokens)
+    return lambda target, draft: Lookahead(config, target, draft, verifier or ExactVerifier())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    agreement=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
+    depth=st.integers(0, 6),
+    width=st.integers(1, 3),
+    budget=st.integers(1, 120),
+    step_max_tokens=st.sampled_from([3, 7, 512]),
+    temperature=st.sampled_from([0.0, 0.8]),
+)
+def test_exact_lookahead_writes_the_tokens_of_the_target_alone(
+    seed: int,
+    agreement: float,
+    depth: int,
+    width: int,
+    budget: int,
+    step_max_tokens: int,
+    temperature: float,
+) -> None:
+    scripts = StoryScript(seed), StoryScript(seed, agreement)
+    sampling = Sampling(temperature, noise=NoiseKey(seed))
+    alone = solve(autoregressive, *scripts, max_tokens=budget, sampling=sampling)
+    ahead = solve(
+        lookahead(depth, width, step_max_tokens=step_max_tokens),
+        *scripts,
+        max_tokens=budget,
+        sampling=sampling,
+    )
+    assert ahead.tokens == alone.tokens
+    assert ahead.left_running == 0
+    assert ahead.text == alone.text
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), stop=st.sampled_from(["sang", "now.\n\nThen", ".\n\nThen 1", "The end"]))
+def test_a_stop_cuts_the_same_text_from_every_strategy(seed: int, stop: str) -> None:
+    scripts = StoryScript(seed), StoryScript(seed, 0.6)
+    alone = solve(autoregressive, *scripts, stops=(stop,))
+    ahead = solve(lookahead(), *scripts, stops=(stop,))
+    full = solve(autoregressive, *scripts)
+    assert alone.text == full.text.partition(stop)[0]
+    assert ahead.text == alone.text
+
+
+def test_an_agreeing_draft_writes_every_step_and_costs_the_target_few_passes() -> None:
+    scripts = StoryScript(3), StoryScript(3)
+    alone = solve(autoregressive, *scripts, target_seconds=0.001)
+    ahead = solve(lookahead(), *scripts, target_seconds=0.001)
+    assert {step.origin for step in ahead.steps} == {"draft"}
+    assert ahead.steps[0].origin == "draft"
+    assert ahead.recorder.alpha_step == 1.0
+    assert ahead.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes
+
+
+def test_a_disagreeing_draft_leaves_the_targets_steps_and_its_work_is_discarded() -> None:
+    outcome = solve(lookahead(), StoryScript(3), StoryScript(3, agreement=0.0))
+    assert {step.origin for step in outcome.steps[:-1]} == {"target"}
+    assert outcome.recorder.draft_usage.num_discarded_tokens > 0
+
+
+def test_a_verified_step_keeps_the_drafts_words() -> None:
+    scripts = StoryScript(3), StoryScript(3, agreement=0.0)
+    outcome = solve(lookahead(verifier=AnyBirds()), *scripts, target_seconds=0.002)
+    reworded = [step for step in outcome.steps if step.text.startswith("Otherwise")]
+    assert reworded
+    assert all(step.origin == "draft" and step.verdict and step.verdict.accepted for step in reworded)
+
+
+def test_models_with_different_tokenizers_exchange_text() -> None:
+    scripts = StoryScript(5), StoryScript(5)
+    by_character = ScriptedTokenizer(pattern=".")
+    alone = solve(autoregressive, *scripts)
+    ahead = solve(lookahead(), *scripts, draft_tokenizer=by_character, target_seconds=0.003)
+    assert ahead.tokens == alone.tokens
+    assert any(step.origin == "draft" for step in ahead.steps)
+
+
+def test_leaving_early_cancels_everything() -> None:
+    outcome = solve(lookahead(), StoryScript(1), StoryScript(1), stop_after=2)
+    assert len(outcome.steps) == 2
+    assert outcome.left_running == 0
+
+
+def test_a_failing_engine_fails_the_solution_with_its_words() -> None:
+    with pytest.raises(EngineError, match="draft: scripted failure"):
+        solve(lookahead(), StoryScript(1), StoryScript(1), draft_fails_after=5)
+
+
+def test_a_failing_verifier_leaves_the_targets_steps() -> None:
+    class Failing(AnyBirds):
+        async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+            raise RuntimeError("out of order")
+
+    scripts = StoryScript(4), StoryScript(4, agreement=0.0)
+    outcome = solve(lookahead(verifier=Failing()), *scripts, target_seconds=0.002)
+    verdicts = [step.verdict for step in outcome.steps if step.verdict is not None]
+    assert any(verdict.decision == "unknown" and "out of order" in verdict.reason for verdict in verdicts)
+    assert {step.origin for step in outcome.steps[:-1]} == {"target"}
+    assert outcome.text == solve(autoregressive, *scripts).text
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), depth=st.integers(0, 4))
+def test_the_draft_never_runs_further_ahead_than_the_depth(seed: int, depth: int) -> None:
+    outcome = solve(lookahead(depth), StoryScript(seed), StoryScript(seed, 0.7), target_seconds=0.001)
+    root_index = 0
+    for event in outcome.recorder.events:
+        if event.kind == "final":
+            root_index += 1
+        elif event.kind == "started" and event.lane == "draft":
+            # The next root is known a moment before its predecessor is reported final.
+            assert event.step_index <= root_index + max(depth, 1)
+    if depth == 0:
+        assert not any(event.lane == "draft" for event in outcome.recorder.events)
+
+
+def test_wider_drafting_finds_a_step_that_the_first_draft_missed() -> None:
+    @dataclass(frozen=True)
+    class RightWhenWarm:
+        """Writes the target's story only when it samples, as a second draft does."""
+
+        seed: int
+
+        def __call__(self, text: str, sampling: Sampling) -> str:
+            agreement = 0.0 if sampling.greedy else 1.0
+            return StoryScript(self.seed, agreement)(text, Sampling())
+
+    narrow = solve(lookahead(width=1), StoryScript(2), RightWhenWarm(2), target_seconds=0.002)
+    wide = solve(lookahead(width=2), StoryScript(2), RightWhenWarm(2), target_seconds=0.002)
+    assert {step.origin for step in narrow.steps[:-1]} == {"target"}
+    assert {step.origin for step in wide.steps} == {"draft"}
+    assert wide.text == narrow.text
+
+
+def test_a_draft_that_repeats_itself_is_not_followed() -> None:
+    def chant(text: str, sampling: Sampling) -> str:
+        return "Again and again.\n\n" * 50
+
+    outcome = solve(lookahead(depth=6), StoryScript(1), chant, target_seconds=0.002)
+    drafted_ahead = [
+        event for event in outcome.recorder.events if event.kind == "started" and event.lane == "draft"
+    ]
+    assert outcome.text == solve(autoregressive, StoryScript(1), StoryScript(1)).text
+    assert len(drafted_ahead) <= 3 * len(outcome.steps)
