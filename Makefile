@@ -1,0 +1,87 @@
+# Every target first creates .venv and installs what it needs into it.
+#
+#   make solve     solve a shipped sample with both layers and with the target alone, and compare
+#   make test      run the tests
+#   make help      list everything else
+
+VENV          ?= .venv
+# auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
+TORCH         ?= auto
+TORCH_VERSION ?= 2.13.0
+# The interpreter .venv is made from: the first of these that is new enough.
+PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
+PYTEST_ARGS   ?=
+OLDEST        ?= transformers==5.16.1
+OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
+SOLVE         ?= solve reason_spec/pair/sample.jsonl --compare autoregressive,lookahead
+
+BIN        := $(VENV)/bin
+PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
+INSTALLED  := $(VENV)/.installed
+OLDEST_DIR := $(VENV)/oldest
+
+.DEFAULT_GOAL := help
+.PHONY: help solve test test-slow test-oldest check lint types imports format install clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+solve: $(INSTALLED)  ## Solve the shipped sample with both layers and with the target alone
+	@$(BIN)/reason-spec $(SOLVE)
+
+test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
+	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(INSTALLED)  ## Run the long tests as well
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-oldest: $(OLDEST_DIR)/.installed  ## Run the engines' and the pair's tests on the oldest transformers
+	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"
+	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS) $(OLDEST_TESTS)
+
+check: lint types imports  ## Lint, formatting, types and the import contract
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)  ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(INSTALLED)  ## Install into .venv (TORCH=gpu or cpu overrides what is detected)
+
+clean:  ## Remove .venv and everything the tools left behind
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@for python in $(PYTHONS); do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "Creating $(VENV) with $$($$python --version)"; \
+	        $$python -m venv $(VENV) && touch $@ && exit 0; \
+	        exit 1; \
+	    fi; \
+	done; \
+	echo "Python 3.11 or newer is needed and none of these is: $(PYTHONS). Name one: make install PYTHONS=<path>" >&2; \
+	exit 1
+
+# The constraint keeps every later install from replacing this torch, and so from pulling in CUDA.
+$(INSTALLED): $(VENV)/.created pyproject.toml scripts/install_torch.py
+	@$(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION) --constraint $(VENV)/torch.txt
+	@echo "Installing reason-spec and its tools (a few minutes the first time)"
+	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev]'
+	@touch $@
+
+# Put in front of sys.path, this folder hides the newer transformers of .venv and shares all the rest.
+$(OLDEST_DIR)/.installed: $(INSTALLED)
+	@echo "Installing $(OLDEST) beside the newest"
+	@rm -rf $(OLDEST_DIR)
+	@$(PIP) install --target $(OLDEST_DIR) $(OLDEST)
+	@touch $@

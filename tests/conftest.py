@@ -1,0 +1,37 @@
+"""What holds for every test: few threads, no network, no settings of the person who runs it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before torch is imported: OpenMP reads its variables once.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+for _name in [name for name in os.environ if name.startswith("REASON_SPEC_")]:
+    del os.environ[_name]
+
+# Models make some examples slow, and shared machines make all of them slow at times.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse connections that leave this machine, so that no test comes to depend on one."""
+    connect = socket.socket.connect
+
+    def connect_locally(self: socket.socket, address: Any) -> None:
+        internet = self.family in (socket.AF_INET, socket.AF_INET6)
+        if internet and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a test tried to reach {address!r}; tests run without a network")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_locally)

@@ -1,0 +1,76 @@
+"""Choosing a build of PyTorch: no GPU seen means that no CUDA package may be asked for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "install_torch.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("install_torch", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        ("echo 'GPU 0: Some Model (UUID: GPU-1)'", True),
+        ("echo 'No devices were found'", False),
+        ("echo 'GPU 0: Some Model' >&2; exit 9", False),
+    ],
+)
+def test_a_gpu_is_seen_where_the_driver_lists_one(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, seen: bool
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{body}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert script.sees_nvidia_gpu() is seen
+
+
+def test_no_gpu_is_seen_without_the_driver(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert script.sees_nvidia_gpu() is False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere the plain build is a CPU build")
+def test_where_no_cpu_build_is_found_it_stops_and_says_what_to_do(tmp_path: Path) -> None:
+    python = tmp_path / "environment" / "bin" / "python"
+    venv.create(tmp_path / "environment", with_pip=True)
+    constraint = tmp_path / "torch.txt"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PATH": str(tmp_path)}
+    command = [str(python), str(SCRIPT), "--constraint", str(constraint)]
+    result = subprocess.run(command, env=kept | nowhere, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "(cpu build)" in result.stdout
+    assert "PIP_EXTRA_INDEX_URL" in result.stderr
+    assert not constraint.exists()
+
+
+def test_an_importable_torch_is_kept_and_pinned(tmp_path: Path) -> None:
+    constraint = tmp_path / "torch.txt"
+    command = [sys.executable, str(SCRIPT), "--version", "0.0.1", "--constraint", str(constraint)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert constraint.read_text() == f"torch=={importlib.metadata.version('torch')}\n"
