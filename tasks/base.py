@@ -1,0 +1,267 @@
+"""Tasks: how a record becomes a problem, how it is asked, and how an answer is read and compared.
+
+``get_task("gsm8k")`` looks a task up; ``auto`` fits every file with a question and an answer under
+one of the usual names. ``register_task`` adds a task of one's own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from reason_spec.errors import SettingsError
+from reason_spec.tasks.extract import AnswerKind, find_answer, find_boxes
+from reason_spec.tasks.numerals import parse_number
+
+PromptStyle: TypeAlias = Literal["plain", "boxed"]
+"""``plain``: the question alone. ``boxed``: with a request for the final answer in ``\\boxed{}``."""
+
+QUESTION_FIELDS: Final = ("question", "problem", "query", "input", "prompt", "instruction")
+ANSWER_FIELDS: Final = (
+    "answer", "final_answer", "target", "expected_answer", "ground_truth", "reference_answer", "gold", "gt",
+    "label", "output", "solution",
+)  # fmt: skip
+ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index")
+
+
+class FieldError(ValueError):
+    """A record lacks a field or holds an unusable value; ``field`` and ``value`` say which."""
+
+    def __init__(self, field: str, problem: str, value: object = None) -> None:
+        shown = "" if value is None else f": {shorten(value)}"
+        super().__init__(f"field {field!r} {problem}{shown}")
+        self.field = field
+        self.value = value
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The parts of one line of a file that matter to a task."""
+
+    question: str
+    answer: str | None
+    id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kind of problem file.
+
+    Field names are matched without regard to case; the first one with a value counts.
+    ``context_field`` is put in front of the question (the story of a SVAMP problem).
+    """
+
+    name: str
+    description: str
+    kind: AnswerKind
+    question_fields: tuple[str, ...] = QUESTION_FIELDS
+    answer_fields: tuple[str, ...] = ANSWER_FIELDS
+    context_field: str | None = None
+    boxed_instruction: str = (
+        "Work through the problem step by step and finish with the final answer in \\boxed{}."
+    )
+
+    def read_record(self, record: Mapping[str, Any], *, require_answer: bool = True) -> Record:
+        """Take question, answer and id out of a record.
+
+        Raises:
+            FieldError: a field is missing, empty or of a wrong type, or a reference answer is no
+                number where the task has numbers.
+        """
+        lowered = {str(name).lower(): name for name in reversed(list(record))}
+        question = self._read_question(record, lowered)
+        answer = self.read_answer(record)
+        if answer is None and require_answer:
+            expected = ", ".join(self.answer_fields[:4])
+            raise FieldError(
+                "answer", f"is missing or empty (looked for {expected}, ...; found {_names(record)})"
+            )
+        return Record(question, answer, _read_id(record, lowered))
+
+    def read_answer(self, record: Mapping[str, Any]) -> str | None:
+        """Return the reference answer of a record, None where it has none.
+
+        Raises:
+            FieldError: the answer is of a wrong type, or no number where the task has numbers.
+        """
+        lowered = {str(name).lower(): name for name in reversed(list(record))}
+        for candidate in self.answer_fields:
+            name = lowered.get(candidate)
+            value = record[name] if name is not None else None
+            text = _answer_text(name, value) if name is not None and value is not None else ""
+            if name is not None and text:
+                answer = reference_answer(text)
+                if self.kind == "number" and parse_number(answer) is None:
+                    raise FieldError(name, f"is not a number, as answers of {self.name} are", value)
+                return answer
+        return None
+
+    def prompt(self, question: str, style: PromptStyle = "plain") -> str:
+        """Return the user's message for a question.
+
+        Raises:
+            SettingsError: ``style`` is unknown.
+        """
+        if style == "plain":
+            return question
+        if style == "boxed":
+            return f"{question}\n\n{self.boxed_instruction}"
+        raise SettingsError(
+            f"Unknown prompt style {style!r}; choose one of: {', '.join(get_args(PromptStyle))}."
+        )
+
+    def extract(self, response: str) -> str | None:
+        """Return the final answer of a response as it is written there, None where there is none."""
+        return find_answer(response, self.kind)
+
+    def _read_question(self, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
+        empty: str | None = None
+        for candidate in self.question_fields:
+            name = lowered.get(candidate)
+            if name is None:
+                continue
+            value = record[name]
+            if value is None or (isinstance(value, str) and not value.strip()):
+                empty = empty or name
+                continue
+            if not isinstance(value, str):
+                raise FieldError(name, f"is {_type_name(value)}, not text", value)
+            return self._with_context(value.strip(), record, lowered)
+        if empty is not None:
+            raise FieldError(empty, "is empty")
+        expected = ", ".join(self.question_fields)
+        raise FieldError("question", f"is missing (looked for {expected}; found {_names(record)})")
+
+    def _with_context(self, question: str, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
+        name = lowered.get(self.context_field) if self.context_field else None
+        context = record[name] if name is not None else None
+        if context is None or context == "":
+            return question
+        if not isinstance(context, str):
+            raise FieldError(str(name), f"is {_type_name(context)}, not text", context)
+        context = context.strip()
+        return f"{context}{'' if context[-1:] in '.!?:' else '.'} {question}"
+
+
+def reference_answer(text: str) -> str:
+    """Return the final answer of a reference text: after ``####``, inside the last box, or all of it."""
+    if "####" in text:
+        return text.rpartition("####")[2].strip()
+    box = next(find_boxes(text), None)
+    return (box if box is not None else text).strip()
+
+
+def shorten(value: object, limit: int = 60) -> str:
+    """Return a value as a message shows it: on one line, at most ``limit`` characters."""
+    text = repr(value[: limit + 1] if isinstance(value, str) else value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _answer_text(name: str, value: object) -> str:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise FieldError(name, f"is {_type_name(value)}, not text or a number", value)
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise FieldError(name, "is not a finite number", str(value))
+        if abs(value) < 1e15 and value.is_integer():
+            return str(int(value))
+    return str(value)
+
+
+def _read_id(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | None:
+    for candidate in ID_FIELDS:
+        value = record[lowered[candidate]] if candidate in lowered else None
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    return None
+
+
+def _type_name(value: object) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text"}
+    names |= {list: "a list", dict: "an object", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _names(record: Mapping[str, Any]) -> str:
+    return shorten(", ".join(map(str, record)) or "no field at all", 120).strip("'\"")
+
+
+_TASKS: dict[str, Task] = {}
+
+
+def register_task(task: Task) -> Task:
+    """Add a task under its name and return it.
+
+    Raises:
+        SettingsError: the name is taken, or is not made of lower-case letters, digits, - and _.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", task.name):
+        raise SettingsError(
+            f"A task cannot be named {task.name!r}: use lower-case letters, digits, '-' and '_'."
+        )
+    if task.name in _TASKS:
+        raise SettingsError(f"There is a task named {task.name!r} already; choose another name.")
+    _TASKS[task.name] = task
+    return task
+
+
+def task_names() -> tuple[str, ...]:
+    """Return the names of all tasks, in the order in which they were registered."""
+    return tuple(_TASKS)
+
+
+def get_task(name: str | Task) -> Task:
+    """Return the task of a name; a ``Task`` is returned as it is.
+
+    Raises:
+        SettingsError: there is no such task; the message lists the names.
+    """
+    if isinstance(name, Task):
+        return name
+    task = _TASKS.get(name.strip().lower())
+    if task is not None:
+        return task
+    close = difflib.get_close_matches(name.strip().lower(), _TASKS, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise SettingsError(f"Unknown task {name!r}.{hint} Tasks: {', '.join(_TASKS)}.")
+
+
+def extract_answer(response: str, task: str | Task = "auto") -> str | None:
+    """Return the final answer of a response as it is written there, None where there is none.
+
+    Raises:
+        SettingsError: there is no such task.
+    """
+    return get_task(task).extract(response)
+
+
+register_task(
+    Task("auto", "any file with a question and an answer under one of the usual names", "expression",
+         context_field="body")
+)  # fmt: skip
+register_task(Task("gsm8k", "grade-school word problems; the reference answer follows ####", "number"))
+register_task(
+    Task(
+        "aime",
+        "American Invitational Mathematics Examination; answers are integers from 000 to 999",
+        "number",
+        boxed_instruction=(
+            "Work through the problem step by step. The answer is an integer from 0 to 999; "
+            "finish with it in \\boxed{}."
+        ),
+    )
+)
+register_task(Task("math500", "competition mathematics; answers are expressions", "expression"))
+register_task(Task("amc", "American Mathematics Competitions; answers are numbers", "number"))
+register_task(
+    Task("svamp", "elementary word problems: Body, Question, Answer", "number", context_field="body")
+)
+register_task(Task("multiarith", "word problems of several operations: input, target", "number"))

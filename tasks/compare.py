@@ -1,0 +1,183 @@
+"""Compare a prediction with a reference answer.
+
+``compare_quickly`` settles numbers, identical writings and words without sympy; it runs anywhere.
+``compare_symbolically`` uses Math-Verify and may hang or eat memory on hostile input: it runs in
+the killable worker process only.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from reason_spec.tasks.extract import AnswerKind
+from reason_spec.tasks.numerals import BOLD, clean_number_text, parse_base_numeral, parse_number
+
+MAX_EXPRESSION_CHARS: Final = 1000
+"""Longer expressions are not parsed: the LaTeX grammar is far from linear."""
+
+RELATIVE_TOLERANCE: Final = 1e-6
+"""Math-Verify rounds to 6 decimals, which makes all numbers below 5e-7 equal; this bound does not."""
+
+_LATEX_SPACING = re.compile(r"\\[!,;: ]|\\q?quad(?![A-Za-z])|~|\s+|\\(?:left|right|displaystyle)(?![A-Za-z])")
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textrm|textbf|textit|textnormal|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}"
+)
+_SINGLE_IN_BRACES = re.compile(r"(?<=[_^])\{(\w)\}")
+_CHOICE = re.compile(r"\(?\s*([A-Ja-j])\s*[).:]?")
+_LABELLED_CHOICE = re.compile(r"\(([A-J])\)[\s:~.]*(?=[\w\\$(])")
+
+
+class Comparison(NamedTuple):
+    """``equal`` is None where the comparison could not be made; ``reason`` says how it was decided."""
+
+    equal: bool | None
+    reason: str
+
+
+def compare_quickly(reference: str, prediction: str, kind: AnswerKind) -> Comparison | None:
+    """Compare without sympy; None where only algebra can tell."""
+    prediction = _without_choice_label(reference, prediction)
+    if _normal_form(reference) == _normal_form(prediction):
+        return Comparison(True, "same writing")
+    expected, found = parse_number(reference), parse_number(prediction)
+    if expected is not None and found is not None:
+        same = expected.equals(found)
+        return Comparison(same, "same number" if same else "different numbers")
+    in_base = _compare_base_numerals(reference, prediction)
+    if in_base is not None:
+        return in_base
+    if _is_words(reference):
+        return _compare_words(reference, prediction)
+    if (kind == "number" or expected is not None) and not re.search(
+        r"\d|\\[A-Za-z]", _without_text(prediction)
+    ):
+        return Comparison(False, "the prediction is not a number")
+    if max(len(reference), len(prediction)) > MAX_EXPRESSION_CHARS:
+        return Comparison(None, f"not compared: longer than {MAX_EXPRESSION_CHARS} characters")
+    return None
+
+
+def compare_symbolically(reference: str, prediction: str) -> Comparison:
+    """Compare two expressions with Math-Verify, without any time-out of its own.
+
+    Raises:
+        MemoryError, RecursionError: the expressions are too large for the worker's limits.
+    """
+    from math_verify import verify
+
+    expected = _parse_latex(reference)
+    if not _is_expression(expected):
+        return Comparison(None, "the reference answer could not be parsed")
+    found = _parse_latex(prediction)
+    if not _is_expression(found):
+        return Comparison(False, "the prediction could not be parsed")
+    try:
+        equal = bool(verify(expected, found, timeout_seconds=None, raise_on_error=True))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # sympy raises whatever it likes on expressions of different sorts
+        return Comparison(False, f"not comparable ({type(error).__name__})")
+    if equal and "%" not in reference + prediction and _differ_relatively(expected[0], found[0]):
+        return Comparison(False, "different numbers")
+    return Comparison(equal, "equal expressions" if equal else "different expressions")
+
+
+def _parse_latex(text: str) -> list[Any]:
+    from math_verify import LatexExtractionConfig, parse
+
+    bare = BOLD.sub("", re.sub(r"(?<!\\)\$|\\[()\[\]]", " ", text)).replace("**", "^").strip()
+    parsed: list[Any] = parse(
+        f"${bare}$", [LatexExtractionConfig()], parsing_timeout=None, raise_on_error=True
+    )
+    return parsed
+
+
+def _is_expression(parsed: list[Any]) -> bool:
+    return bool(parsed) and not isinstance(parsed[0], str)
+
+
+def _differ_relatively(expected: Any, found: Any) -> bool:
+    try:
+        if not (expected.is_number and found.is_number):
+            return False
+        first, second = complex(expected.evalf(20)), complex(found.evalf(20))
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return False
+    return abs(first - second) > RELATIVE_TOLERANCE * max(abs(first), abs(second))
+
+
+def _normal_form(text: str) -> str:
+    """Return an expression without what never changes its meaning: spacing, text commands, delimiters."""
+    text = BOLD.sub("", re.sub(r"(?<!\\)\$|\\[()\[\]]", "", text.strip()))
+    text = _TEXT_COMMAND.sub(r"\1", text)
+    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\u2212", "-")
+    # A space keeps "\pi r" apart from "\pir"; elsewhere it means nothing.
+    text = re.sub(r"(\\[A-Za-z]+)\s+(?=[A-Za-z])", r"\1{}", text)
+    text = _LATEX_SPACING.sub("", text)
+    return _SINGLE_IN_BRACES.sub(r"\1", text).rstrip(".,;:")
+
+
+def _without_text(text: str) -> str:
+    return _TEXT_COMMAND.sub("", text)
+
+
+def _is_words(text: str) -> bool:
+    """Whether a text is one or more words, a choice letter or a time rather than mathematics."""
+    plain = clean_number_text(text)
+    if _TEXT_COMMAND.fullmatch(text.strip()):
+        return parse_number(plain) is None
+    return bool(
+        re.fullmatch(
+            r"\(?[A-J]\)?|[A-Za-z][A-Za-z'-]{2,}(?:[ ,]+[A-Za-z'-]+)*|\d{1,2}:\d\d(?:\s*[ap]\.?m?\.*)?", plain
+        )
+    )
+
+
+def _compare_words(reference: str, prediction: str) -> Comparison:
+    expected, found = _words(reference), _words(prediction)
+    choice = _CHOICE.fullmatch(clean_number_text(reference))
+    labelled = _LABELLED_CHOICE.match(_TEXT_COMMAND.sub(r"\1", prediction.strip()))
+    if choice and labelled:
+        found = labelled[1].casefold()
+    same = expected == found
+    return Comparison(same, "same words" if same else "different words")
+
+
+def _words(text: str) -> str:
+    plain = _TEXT_COMMAND.sub(r"\1", clean_number_text(text)).casefold()
+    words = re.sub(r"[^\w:+\-/^]", "", plain)
+    return re.sub(r"(?<=\d)([ap])$", r"\1m", words)
+
+
+def _without_choice_label(reference: str, prediction: str) -> str:
+    """Drop the letter of "(C) 27" where the reference is a value and not a letter."""
+    if _CHOICE.fullmatch(clean_number_text(reference)):
+        return prediction
+    bare = re.sub(r"(?<!\\)\$|\\[()]", "", prediction.strip())
+    labelled = re.match(
+        r"\\(?:text|textbf|mathrm|mathbf|text(?:bf|rm))\s*\{\s*\([A-J]\)[\s~:.]*\}[\s~\\]*(?=\S)", bare
+    )
+    return bare[labelled.end() :] if labelled else prediction
+
+
+def _compare_base_numerals(reference: str, prediction: str) -> Comparison | None:
+    """Compare numerals written with their base; a reference's base may be left out in the prediction."""
+    expected, found = parse_base_numeral(reference), parse_base_numeral(prediction)
+    if expected is None and found is None:
+        return None
+    if expected is not None and found is None:
+        digits = clean_number_text(prediction).replace(" ", "").upper().lstrip("0")
+        if not digits.isalnum():
+            return None
+        same = digits == expected[0]
+    elif expected is None and found is not None:
+        value = parse_number(reference)
+        if value is None:
+            return None
+        same = value.value == int(*found)
+    else:
+        assert expected is not None
+        assert found is not None
+        same = int(*expected) == int(*found)
+    return Comparison(same, "same number" if same else "different numbers")

@@ -1,0 +1,253 @@
+"""Exact values of written numbers: thousand separators, fractions, percent, units, LaTeX.
+
+Most reference answers are plain numbers. They are compared here as fractions, without sympy and
+without rounding, so that 18, 18.0 and $18.00 are one number and 0.3333 is not 1/3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_NUMBER_CHARS = 400
+"""Longer texts are not read as numbers; integer arithmetic is quadratic in the digits."""
+
+_CHARACTERS = str.maketrans(
+    {
+        "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\uff0d": "-", "\uff0b": "+",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u3000": " ",
+        "\uff0e": ".", "\uff0c": ",", "\uff05": "%", "\u00d7": "*", "\u2044": "/",
+        **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
+    }
+)  # fmt: skip
+_VULGAR_FRACTIONS = {
+    "\u00bd": "1/2", "\u00bc": "1/4", "\u00be": "3/4", "\u2153": "1/3", "\u2154": "2/3",
+    "\u2155": "1/5", "\u2156": "2/5", "\u2157": "3/5", "\u2158": "4/5", "\u215b": "1/8",
+    "\u215c": "3/8", "\u215d": "5/8", "\u215e": "7/8",
+}  # fmt: skip
+
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textrm|textbf|textit|textnormal|mbox|mathrm|mathbf|mathit|bf|rm)\s*\{([^{}]*)\}"
+)
+_DEGREES = re.compile(
+    r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degrees?(?![A-Za-z])|°)(?:\s*[CF](?![A-Za-z]))?"
+)
+_SMALL_SPACES = re.compile(r"\\[!,]\s*|\{,\}\s*(?=\d)")
+_WIDE_SPACES = re.compile(r"\\[;: ]|~|\\q?quad(?![A-Za-z])")
+_CURRENCY = re.compile(r"\\?\$|[€£¥₹]|\\(?:pounds|euro)(?![A-Za-z])")
+_DELIMITERS = re.compile(r"\\[()\[\]]|\\(?:left|right|displaystyle|boxed)(?![A-Za-z])|`")
+# Markdown's bold marks, and not the power sign of 2**3.
+BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w({-])")
+
+_UNSIGNED = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d{1,3}(?:[ ]\d{3})+(?:\.\d+)?(?![\d/])|\d+(?:\.\d*)?|\.\d+)"
+_FRACTION = re.compile(
+    rf"""(?P<sign>[-+]?)\s*
+    (?:(?P<whole>\d+)\s*(?=\\frac)|(?P<spaced>\d+)[ -](?=\d+\s*/))?\s*
+    (?:\\frac\s*(?:\{{\s*(?P<ln>-?{_UNSIGNED})\s*\}}|(?P<sn>\d))\s*(?:\{{\s*(?P<ld>-?{_UNSIGNED})\s*\}}|(?P<sd>\d))
+      |(?P<n>{_UNSIGNED})\s*/\s*(?P<d>-?{_UNSIGNED}))""",
+    re.VERBOSE | re.ASCII,
+)
+_DECIMAL = re.compile(
+    rf"""(?P<sign>[-+]?)\s*(?P<mantissa>{_UNSIGNED})
+    (?:[eE](?P<exponent>[-+]?\d{{1,3}})(?![\d.])
+      |\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*\{{?\s*(?P<power>[-+]?\d{{1,3}})(?!\d)\s*\}}?)?""",
+    re.VERBOSE | re.ASCII,
+)
+_UNIT_WORD = re.compile(r"([A-Za-zµμ]+)\.?(?:\s*\^\s*\{?\s*[23]\s*\}?|[²³])?")
+_UNIT_SEPARATOR = re.compile(r"[\s/·.,-]*")
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_SHORT_UNITS = frozenset(
+    _words(
+        "cm km mm dm kg mg lb lbs oz ft in yd mi ml cl dl kl hr hrs min mins sec secs kb mb gb tb hz mph kph "
+        "rpm am pm sq cu of at by an us"
+    )
+)
+_NOT_UNITS = frozenset(
+    _words(
+        "sin cos tan cot sec csc log exp sqrt abs mod and not plus minus times over pow frac dfrac tfrac "
+        "cdot pi theta alpha beta gamma infty infinity cup cap pmod bmod choose binom other than less "
+        "more"
+    )
+)
+_SCALES = {
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
+_SMALL_NUMBER_WORDS = {
+    word: value
+    for value, word in enumerate(
+        _words(
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+            "sixteen seventeen eighteen nineteen"
+        )
+    )
+}
+_TENS_WORDS = {
+    word: 10 * value
+    for value, word in enumerate(_words("twenty thirty forty fifty sixty seventy eighty ninety"), start=2)
+}
+
+_TOKEN_DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+NUMBER_TOKEN = re.compile(
+    rf"""(?:(?<![\w.)\]}}%])(?<!\d\ )[-\u2212](?=[\s$\\]*[\d.\\]))?\s?(?:\\?\$)?\s?
+    (?:(?:\d+\s*)?\\[dt]?frac\s*\{{-?\d+\}}\s*\{{-?\d+\}}
+      |{_TOKEN_DECIMAL}(?:[eE][-+]?\d{{1,3}}(?!\w)|(?:\s\d+)?\s?/\s?\d+(?![\d/]))?)""",
+    re.VERBOSE | re.ASCII,
+)
+"""A number inside running text, with its sign, its currency and a fraction bar."""
+
+_NAME = re.compile(r"\\?[A-Za-z][A-Za-z\\ ]*(?:_\{?\w+\}?)?(?:\([^()=]*\))?'?")
+_ARITHMETIC = re.compile(r"[\d\s.,+\-*/^(){}%$]|\\(?:times|cdot|div|frac)(?![A-Za-z])")
+_BASE_NUMERAL = re.compile(r"(?P<digits>[0-9A-Za-z]+)_(?:\{\s*(?P<long>\d{1,2})\s*\}|(?P<short>\d{1,2}))")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A written number; ``factor`` is what a percent sign or a word such as "million" multiplies it by."""
+
+    value: Fraction
+    factor: Fraction = Fraction(1)
+
+    def equals(self, other: Number) -> bool:
+        """Whether both are the same number.
+
+        Where one side alone carries a percent sign or a scale word, both readings count: 25 % is
+        25 (a count of percent) and 0.25.
+        """
+        if self.factor != 1 and other.factor != 1:
+            return self.value * self.factor == other.value * other.factor
+        return bool(self._readings() & other._readings())
+
+    def _readings(self) -> set[Fraction]:
+        return {self.value, self.value * self.factor}
+
+
+def clean_number_text(text: str) -> str:
+    """Rewrite LaTeX spacing, text commands, currency and unusual characters as plain characters."""
+    for character, fraction in _VULGAR_FRACTIONS.items():
+        if character in text:
+            text = text.replace(character, f" {fraction}")
+    text = text.translate(_CHARACTERS)
+    text = _TEXT_COMMAND.sub(r" \1 ", text)
+    text = _DEGREES.sub(" degrees ", text)
+    text = _SMALL_SPACES.sub(lambda match: "," if match[0].startswith("{") else "", text)
+    text = _WIDE_SPACES.sub(" ", text)
+    text = _CURRENCY.sub("", text)
+    text = BOLD.sub("", _DELIMITERS.sub("", text))
+    text = text.replace("\\%", "%").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    text = text.strip().rstrip(".,;: ")
+    while len(text) > 1 and (text[0], text[-1]) in (("(", ")"), ("{", "}")):
+        text = text[1:-1].strip()
+    return text
+
+
+def parse_number(text: str) -> Number | None:
+    """Return the value of ``text`` if it is one number with nothing but a unit beside it, else None.
+
+    Understood: signs, currency, thousand separators, decimals, powers of ten, fractions and mixed
+    numbers (plain and LaTeX), percent, units, degrees, number words up to ninety-nine, and a name
+    or worked arithmetic with an equals sign in front ("x = 5", "9 * 2 = 18").
+    """
+    if len(text) > MAX_NUMBER_CHARS:
+        return None
+    plain = _right_hand_side(clean_number_text(text))
+    if plain is None:
+        return None
+    return _parse_fraction(plain) or _parse_decimal(plain) or _parse_word(plain)
+
+
+def parse_base_numeral(text: str) -> tuple[str, int] | None:
+    """Return digits and base of a numeral such as ``52_8`` or ``4210_{5}``, else None."""
+    match = _BASE_NUMERAL.fullmatch(clean_number_text(text).replace(" ", ""))
+    if match is None:
+        return None
+    base = int(match["long"] or match["short"])
+    digits = match["digits"].upper()
+    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits):
+        return None
+    return digits.lstrip("0") or "0", base
+
+
+def _right_hand_side(text: str) -> str | None:
+    *left_sides, last = text.split("=")
+    for side in map(str.strip, left_sides):
+        if not (_NAME.fullmatch(side) or (side and not _ARITHMETIC.sub("", side))):
+            return None
+    return last.strip()
+
+
+def _parse_fraction(text: str) -> Number | None:
+    match = _FRACTION.match(text)
+    if match is None:
+        return None
+    numerator = _fraction(match["ln"] or match["sn"] or match["n"])
+    denominator = _fraction(match["ld"] or match["sd"] or match["d"])
+    if denominator == 0:
+        return None
+    value = numerator / denominator + int(match["whole"] or match["spaced"] or 0)
+    return _with_unit(-value if match["sign"] == "-" else value, text[match.end() :])
+
+
+def _parse_decimal(text: str) -> Number | None:
+    match = _DECIMAL.match(text)
+    if match is None:
+        return None
+    value = _fraction(match["mantissa"])
+    exponent = int(match["exponent"] or match["power"] or 0)
+    value *= Fraction(10) ** exponent
+    return _with_unit(-value if match["sign"] == "-" else value, text[match.end() :])
+
+
+def _parse_word(text: str) -> Number | None:
+    first, *rest = re.split(r"[\s-]+", text.lower(), maxsplit=2)
+    if first in _SMALL_NUMBER_WORDS:
+        return _with_unit(Fraction(_SMALL_NUMBER_WORDS[first]), " " + " ".join(rest))
+    if first not in _TENS_WORDS:
+        return None
+    ones = _SMALL_NUMBER_WORDS.get(rest[0], 0) if rest else 0
+    units = rest[1:] if 0 < ones < 10 else rest
+    return _with_unit(Fraction(_TENS_WORDS[first] + (ones if ones < 10 else 0)), " " + " ".join(units))
+
+
+def _with_unit(value: Fraction, tail: str) -> Number | None:
+    """Attach a percent sign, scale words and units; None where the tail is something else."""
+    factor = Fraction(1)
+    tail = tail.strip() if tail[:1].isspace() else tail
+    if tail.startswith("%"):
+        factor, tail = Fraction(1, 100), tail[1:]
+    position = _UNIT_SEPARATOR.match(tail).end()  # type: ignore[union-attr]
+    if "-" in tail[:position] or "/" in tail[:position]:
+        return None
+    while position < len(tail):
+        word = _UNIT_WORD.match(tail, position)
+        if word is None:
+            return None
+        name = word[1].lower()
+        if name in ("percent", "percentage"):
+            factor *= Fraction(1, 100)
+        elif name in _SCALES:
+            factor *= _SCALES[name]
+        elif not _is_unit(name, divides="/" in tail[:position][-2:]):
+            return None
+        position = _UNIT_SEPARATOR.match(tail, word.end()).end()  # type: ignore[union-attr]
+    return Number(value, factor)
+
+
+def _is_unit(name: str, divides: bool) -> bool:
+    if divides and name in ("h", "s", "m", "l", "g"):  # km/h; alone a letter is rather a variable
+        return True
+    return name in _SHORT_UNITS or (len(name) >= 3 and name not in _NOT_UNITS)
+
+
+def _fraction(text: str) -> Fraction:
+    return Fraction(text.replace(",", "").replace(" ", "").rstrip("."))
