@@ -1,0 +1,40 @@
+"""The embedded pair: a small draft and a larger target that solve word problems, and their recipe.
+
+Importing this package loads nothing heavy; ``train``, ``evaluate`` and ``model`` need torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from reason_spec.errors import DataError
+
+_FOLDER = Path(__file__).resolve().parent
+SAMPLE_PATH = _FOLDER / "sample.jsonl"
+"""Forty problems of the test split, one JSON object a line: id, question, answer, operations."""
+CARD_PATH = _FOLDER / "MODEL_CARD.md"
+"""What the two models are, and their figures."""
+
+
+def embedded_path(role: Literal["draft", "target"]) -> Path:
+    """Return the folder of an embedded model in Hugging Face format.
+
+    Raises:
+        DataError: the weights are not there, or were fetched as Git LFS pointers.
+    """
+    assert role in ("draft", "target"), role
+    folder = _FOLDER / "weights" / role
+    weights = folder / "model.safetensors"
+    remedy = (
+        f"Install the package again, or train it with: python -m reason_spec.pair.train --model {role} "
+        f"--out {folder.parent}"
+    )
+    if not weights.is_file():
+        raise DataError(f"The embedded {role} has no weights at {weights}. {remedy}")
+    if weights.stat().st_size < 10_000:
+        raise DataError(f"{weights} is too small to hold a model ({weights.stat().st_size} bytes). {remedy}")
+    return folder
+
+
+__all__ = ["CARD_PATH", "SAMPLE_PATH", "embedded_path"]

@@ -1,0 +1,409 @@
+"""Word problems in the form of GSM8K with worked steps, made to any number from a seed.
+
+Example ``index`` of a seed is drawn from a random stream of its own, so any part of a data set can
+be made again without the rest. Splits are disjoint by construction: the numbers and kinds of a
+problem, without its words, are hashed into buckets, and each split owns its buckets.
+
+    python -m reason_spec.pair.generator --n 40 --split test --seed 1 --output problems.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Literal, TypeAlias, get_args
+
+from reason_spec.pair import wording as words
+from reason_spec.pair.arithmetic import Operator, work_out
+from reason_spec.pair.wording import Kind, Wording
+
+Split: TypeAlias = Literal["train", "validation", "test"]
+Drill: TypeAlias = Literal["arithmetic", "recall"]
+
+STEP_SEPARATOR = "\n\n"
+MAX_VALUE = 999
+_BUCKETS = 100
+_VALIDATION_BUCKETS = range(4)
+_TEST_BUCKETS = range(4, 12)
+_DISTRACTOR_SHARE = 0.2
+_SHUFFLED_SHARE = 0.15
+_FINAL_QUESTION_SHARE = 0.3
+_KIND_WEIGHTS: dict[Kind, float] = {
+    "more": 2.0,
+    "fewer": 2.0,
+    "times": 2.0,
+    "fraction": 1.5,
+    "total": 1.5,
+    "give": 1.5,
+    "get": 1.5,
+    "share": 1.5,
+    "price": 1.0,
+    "rate": 1.2,
+    "percent": 1.0,
+}
+_CHANGES: frozenset[Kind] = frozenset({"give", "get", "share", "price"})
+"""Kinds that change what somebody has, so that their facts must stay in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A problem with its worked solution.
+
+    ``steps`` are one step for each operation and the answer step, without separators; ``kinds``
+    names the operations in order. Drills have ``operations`` 0 or 1 and may have no kinds.
+    ``skeleton`` is the problem without its words, the part that is hashed into a split.
+    """
+
+    id: str
+    question: str
+    steps: tuple[str, ...]
+    answer: int
+    operations: int
+    kinds: tuple[Kind, ...]
+    skeleton: str
+
+    @property
+    def solution(self) -> str:
+        return STEP_SEPARATOR.join(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    owner: str
+    unit: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """One operation as drawn: what it needs, before it is put into words."""
+
+    kind: Kind
+    operator: Operator
+    operand: int
+    k: int = 0
+    ratio: str = ""
+
+
+@dataclass(slots=True)
+class _Story:
+    """A problem while it grows; ``latest`` is the quantity the next operation builds on."""
+
+    rng: Random
+    wording: Wording
+    names: list[str]
+    groups: list[str]
+    nouns: list[str]
+    latest: _Quantity
+    earlier: list[_Quantity] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    kinds: list[Kind] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    question: str = ""
+
+
+def _sentence(template: str, **values: object) -> str:
+    text = template.format(**values)
+    return text[0].upper() + text[1:]
+
+
+def _number(rng: Random, low: int, high: int) -> int:
+    """Draw a number in ``low..high``, small ones more often."""
+    ceiling = rng.choice((12, 30, 30, 99, 99, 250))
+    return rng.randint(low, max(low, min(high, ceiling)))
+
+
+def _add_base_fact(story: _Story, quantity: _Quantity) -> None:
+    template = story.rng.choice(words.BASE_FACTS)
+    story.facts.append(_sentence(template, new=quantity.owner, value=quantity.value, unit=quantity.unit))
+    story.numbers.append(quantity.value)
+
+
+def _begin(rng: Random, wording: Wording) -> _Story:
+    names, nouns, groups = list(words.NAMES), list(words.NOUNS), list(words.GROUPS)
+    for pool in (names, nouns, groups):
+        rng.shuffle(pool)
+    latest = _Quantity(names.pop(), nouns.pop(), _number(rng, 2, MAX_VALUE))
+    story = _Story(rng, wording, names, groups, nouns, latest)
+    _add_base_fact(story, latest)
+    return story
+
+
+def _draw(rng: Random, kind: Kind, latest: _Quantity) -> _Draw | None:
+    """Draw the number of an operation of ``kind`` on ``latest``; None where none fits."""
+    value = latest.value
+    if kind in ("more", "get") and value <= MAX_VALUE - 2:
+        k = _number(rng, 2, MAX_VALUE - value)
+        return _Draw(kind, "+", k, k)
+    if kind in ("fewer", "give") and value >= 4:
+        k = _number(rng, 2, value - 1)
+        return _Draw(kind, "-", k, k)
+    if kind in ("times", "price", "rate") and 2 * value <= MAX_VALUE:
+        if kind == "price" and latest.unit == words.DOLLARS:
+            return None
+        k = rng.randint(2, min(9, MAX_VALUE // value))
+        return _Draw(kind, "*", k, k, words.MULTIPLES[k])
+    if kind in ("fraction", "share"):
+        divisors = words.FRACTIONS if kind == "fraction" else range(2, 10)
+        fitting = [k for k in divisors if value % k == 0]
+        if fitting:
+            k = rng.choice(fitting)
+            return _Draw(kind, "/", k, k, words.FRACTIONS.get(k, ""))
+    if kind == "percent":
+        percents = [p for p, divisor in words.PERCENTS.items() if value % divisor == 0]
+        if percents:
+            percent = rng.choice(percents)
+            return _Draw(kind, "/", words.PERCENTS[percent], percent)
+    return None
+
+
+def _second_source(story: _Story, limit: int) -> _Quantity | None:
+    """Return an earlier quantity of the same unit, or a new one with a fact of its own."""
+    known = [q for q in story.earlier if q.unit == story.latest.unit and q.value <= limit]
+    if known and story.rng.random() < 0.8:
+        return story.rng.choice(known)
+    if limit < 2:
+        return None
+    new = _Quantity(story.names.pop(), story.latest.unit, _number(story.rng, 2, limit))
+    _add_base_fact(story, new)
+    story.earlier.append(new)
+    return new
+
+
+def _add_step(story: _Story, kind: Kind, **values: object) -> None:
+    templates = words.STEPS[kind]
+    weights = words.step_weights(kind, story.wording)
+    story.steps.append(_sentence(story.rng.choices(templates, weights)[0], **values))
+    story.kinds.append(kind)
+
+
+def _add_total(story: _Story) -> bool:
+    old = story.latest
+    other = _second_source(story, MAX_VALUE - old.value)
+    if other is None:
+        return False
+    working = work_out(old.value, "+", other.value)
+    story.latest = _Quantity(story.names.pop(), old.unit, working.value)
+    story.earlier.append(old)
+    values = {"old": old.owner, "other": other.owner, "new": story.latest.owner, "unit": old.unit}
+    story.facts.append(_sentence(story.rng.choice(words.FACTS["total"]), **values))
+    _add_step(story, "total", work=working.text, value=working.value, **values)
+    return True
+
+
+def _add_operation(story: _Story) -> None:
+    """Add one operation on the latest quantity: its fact and its step."""
+    kinds, weights = list(_KIND_WEIGHTS), list(_KIND_WEIGHTS.values())
+    while True:
+        kind: Kind = story.rng.choices(kinds, weights)[0]
+        if kind == "total":
+            if _add_total(story):
+                return
+            continue
+        draw = _draw(story.rng, kind, story.latest)
+        if draw is not None:
+            _add_drawn(story, draw)
+            return
+
+
+def _add_drawn(story: _Story, draw: _Draw) -> None:
+    old, kind = story.latest, draw.kind
+    working = work_out(old.value, draw.operator, draw.operand)
+    group = story.groups.pop() if kind == "share" else ""
+    if kind in ("give", "get", "price"):
+        owner = old.owner
+    else:
+        owner = words.GROUPS[group] if group else story.names.pop()
+        if kind != "share":
+            story.earlier.append(old)
+    story.latest = _Quantity(owner, words.DOLLARS if kind == "price" else old.unit, working.value)
+    story.numbers.append(draw.k)
+    values = {
+        "old": old.owner,
+        "new": owner,
+        "unit": old.unit,
+        "k": draw.k,
+        "ratio": draw.ratio,
+        "group": group,
+    }
+    story.facts.append(_sentence(story.rng.choice(words.FACTS[kind]), **values))
+    _add_step(story, kind, work=working.text, value=working.value, **values)
+
+
+def _add_final_question(story: _Story) -> bool:
+    """End with a comparison or a sum of two quantities as the last operation."""
+    kind: Kind = story.rng.choice(("compare", "together"))
+    old = story.latest
+    limit = MAX_VALUE if kind == "compare" else MAX_VALUE - old.value
+    other = _second_source(story, limit)
+    if other is None or (kind == "compare" and other.value == old.value):
+        return False
+    if kind == "compare" and other.value > old.value:
+        old, other = other, old
+    working = work_out(old.value, "-" if kind == "compare" else "+", other.value)
+    values = {"old": old.owner, "other": other.owner, "unit": old.unit}
+    questions = words.COMPARE_QUESTIONS if kind == "compare" else words.TOGETHER_QUESTIONS
+    story.question = _sentence(story.rng.choice(questions), **values)
+    _add_step(story, kind, work=working.text, value=working.value, **values)
+    story.latest = replace(old, value=working.value)
+    return True
+
+
+def _ask_latest(story: _Story) -> None:
+    template = story.rng.choice(words.QUESTIONS)
+    story.question = _sentence(template, new=story.latest.owner, unit=story.latest.unit)
+
+
+def _add_distractor(story: _Story) -> None:
+    unit = story.rng.choice((story.latest.unit, story.nouns.pop()))
+    value = _number(story.rng, 2, MAX_VALUE)
+    text = _sentence(story.rng.choice(words.DISTRACTORS), new=story.names.pop(), value=value, unit=unit)
+    story.facts.insert(story.rng.randint(0, len(story.facts)), text)
+
+
+def _tell(rng: Random, operations: int, wording: Wording, distractors: int) -> _Story:
+    story = _begin(rng, wording)
+    asks_final = rng.random() < _FINAL_QUESTION_SHARE
+    for number in range(operations):
+        last = number == operations - 1
+        if not (last and asks_final and _add_final_question(story)):
+            _add_operation(story)
+    if not story.question:
+        _ask_latest(story)
+    for _ in range(distractors):
+        _add_distractor(story)
+    if not _CHANGES & set(story.kinds) and rng.random() < _SHUFFLED_SHARE:
+        rng.shuffle(story.facts)
+    return story
+
+
+def _skeleton(story: _Story) -> str:
+    """Name the kinds and given numbers in the order in which they arose."""
+    return f"{','.join(story.kinds)}|{','.join(map(str, story.numbers))}"
+
+
+def _split_of(skeleton: str) -> Split:
+    bucket = zlib.crc32(skeleton.encode()) % _BUCKETS
+    if bucket in _VALIDATION_BUCKETS:
+        return "validation"
+    return "test" if bucket in _TEST_BUCKETS else "train"
+
+
+def _example(identifier: str, story: _Story) -> Example:
+    answer = story.latest.value
+    return Example(
+        id=identifier,
+        question=" ".join([*story.facts, story.question]),
+        steps=(*story.steps, words.ANSWER_STEP.format(value=answer)),
+        answer=answer,
+        operations=len(story.kinds),
+        kinds=tuple(story.kinds),
+        skeleton=_skeleton(story),
+    )
+
+
+def make_problem(
+    split: Split,
+    seed: int,
+    index: int,
+    *,
+    operations: tuple[int, int] = (1, 6),
+    wording: Wording = "target",
+) -> Example:
+    """Make problem ``index`` of ``seed``, with operations uniform in the closed range given."""
+    rng = Random(f"problem/{split}/{seed}/{index}")
+    count = rng.randint(*operations)
+    while True:
+        distractors = int(rng.random() < _DISTRACTOR_SHARE)
+        story = _tell(rng, count, wording, distractors)
+        if _split_of(_skeleton(story)) == split:
+            return _example(f"{split}-{seed}-{index}", story)
+
+
+def problems(
+    split: Split,
+    seed: int,
+    *,
+    operations: tuple[int, int] = (1, 6),
+    wording: Wording = "target",
+) -> Iterator[Example]:
+    """Yield the problems of a split without end."""
+    index = 0
+    while True:
+        yield make_problem(split, seed, index, operations=operations, wording=wording)
+        index += 1
+
+
+def make_drill(drill: Drill, seed: int, index: int, *, wording: Wording = "target") -> Example:
+    """Make an exercise of one skill: written arithmetic, or finding one fact among several."""
+    rng = Random(f"drill/{drill}/{seed}/{index}")
+    identifier = f"{drill}-{seed}-{index}"
+    return (
+        _arithmetic_drill(rng, identifier)
+        if drill == "arithmetic"
+        else _recall_drill(rng, identifier, wording)
+    )
+
+
+def _arithmetic_drill(rng: Random, identifier: str) -> Example:
+    operator: Operator = rng.choice(get_args(Operator))
+    if operator in "+-":
+        a = _number(rng, 2, MAX_VALUE - 2)
+        b = _number(rng, 2, MAX_VALUE - a)
+        a, b = (a + b, b) if operator == "-" else (a, b)
+    else:
+        b = rng.randint(2, 9)
+        a = _number(rng, 2, MAX_VALUE // b)
+        a = a * b if operator == "/" else a
+    working = work_out(a, operator, b)
+    question = rng.choice(words.CALCULATION_QUESTIONS).format(expression=f"{a}{operator}{b}")
+    step = words.CALCULATION_STEP.format(work=working.text, value=working.value)
+    answer = words.ANSWER_STEP.format(value=working.value)
+    return Example(identifier, question, (step, answer), working.value, 1, (), f"{a}{operator}{b}")
+
+
+def _recall_drill(rng: Random, identifier: str, wording: Wording) -> Example:
+    while True:
+        story = _tell(rng, rng.randint(0, 1), wording, rng.randint(1, 4))
+        if _split_of(_skeleton(story)) == "train":
+            break
+    if not story.kinds:
+        latest = story.latest
+        story.steps.append(f"{latest.owner} has {latest.value} {latest.unit}.")
+    return _example(identifier, story)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write fresh problems as JSON lines."""
+    parser = argparse.ArgumentParser(prog="python -m reason_spec.pair.generator", description=main.__doc__)
+    parser.add_argument("--n", type=int, default=40, help="number of problems (default: %(default)s)")
+    parser.add_argument("--split", choices=get_args(Split), default="test")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--min-operations", type=int, default=1)
+    parser.add_argument("--max-operations", type=int, default=6)
+    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
+    arguments = parser.parse_args(argv)
+    span = (arguments.min_operations, arguments.max_operations)
+    if not 1 <= span[0] <= span[1] <= 12:
+        parser.error(f"operations must satisfy 1 <= min <= max <= 12, not {span[0]}..{span[1]}")
+    lines = [
+        json.dumps({"id": p.id, "question": p.question, "answer": str(p.answer), "operations": p.operations})
+        for p in islice(problems(arguments.split, arguments.seed, operations=span), arguments.n)
+    ]
+    text = "".join(line + "\n" for line in lines)
+    if arguments.output is None:
+        sys.stdout.write(text)
+    else:
+        arguments.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The two models: their shapes, how they start, how a model is made deeper, and how it is saved."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from reason_spec.pair.tokenizer import MAX_LENGTH
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Role: TypeAlias = Literal["target", "draft"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a model; ``start_layers`` is its depth when training begins."""
+
+    layers: int
+    width: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    start_layers: int
+    head_dim: int = 32
+
+
+SHAPES: Mapping[Role, Shape] = {
+    "target": Shape(layers=12, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4),
+    "draft": Shape(layers=2, width=128, intermediate=320, heads=4, kv_heads=2, start_layers=2),
+}
+
+
+def new_model(
+    shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int, layers: int | None = None
+) -> Qwen3ForCausalLM:
+    """Make a model with random weights in float32, ``layers`` deep (default: its start depth)."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.width,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=layers or shape.start_layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=MAX_LENGTH,
+        tie_word_embeddings=True,
+        initializer_range=0.02,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen3ForCausalLM(config).float()
+
+
+def deepen(model: Qwen3ForCausalLM, layers: int) -> Mapping[str, str]:
+    """Grow ``model`` in place to ``layers`` layers, without changing what it computes.
+
+    Behind each layer stand copies of it whose two output projections are zero, so that a copy
+    adds nothing to the residual stream until it is trained. Returns the new name of each old
+    parameter, for the state of the optimizer.
+    """
+    old = list(model.model.layers)
+    copies, rest = divmod(layers, len(old))
+    assert rest == 0, f"{layers} layers are not a multiple of {len(old)}"
+    grown: list[Qwen3DecoderLayer] = []
+    for layer in old:
+        grown.append(layer)
+        for _ in range(copies - 1):
+            new = copy.deepcopy(layer)
+            torch.nn.init.zeros_(new.self_attn.o_proj.weight)
+            torch.nn.init.zeros_(new.mlp.down_proj.weight)
+            grown.append(new)
+    for index, layer in enumerate(grown):
+        layer.self_attn.layer_idx = index
+    model.model.layers = torch.nn.ModuleList(grown)
+    model.config.num_hidden_layers = layers
+    model.config.layer_types = ["full_attention"] * layers
+    renamed = {f"model.layers.{i}.": f"model.layers.{i * copies}." for i in range(len(old))}
+    names: dict[str, str] = {}
+    for name, _ in model.named_parameters():
+        for before, after in renamed.items():
+            if name.startswith(after):
+                names[before + name[len(after) :]] = name
+        if not name.startswith("model.layers."):
+            names[name] = name
+    return names
+
+
+def save_model(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write model and tokenizer in Hugging Face format, the weights as bfloat16 safetensors."""
+    stored = copy.deepcopy(model).cpu().to(torch.bfloat16)
+    stored.config.use_cache = True
+    stored.save_pretrained(folder)
+    # Weights are written readable by their owner alone, which would hide them in a shared install.
+    (folder / "model.safetensors").chmod(0o644)
+    tokenizer.save_pretrained(folder)
+    # The class name of transformers 5 is unknown to older releases and to other programs.
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_model(folder: Path) -> Qwen3ForCausalLM:
+    """Load a saved model in float32."""
+    model: Qwen3ForCausalLM = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
