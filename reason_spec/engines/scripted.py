@@ -12,7 +12,10 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import yaml
 
 from reason_spec.engines.base import (
     Delta,
@@ -24,10 +27,12 @@ from reason_spec.engines.base import (
     Request,
     Score,
 )
-from reason_spec.segment import BoundaryScanner, StopScanner
+from reason_spec.errors import EngineError
+from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
 from reason_spec.types import FinishReason, Prefix, Sampling, Usage
 
 END_OF_TEXT = 0
+UNKNOWN_ANSWER = "I do not know."
 DEFAULT_PATTERN = r"\n+| ?[^\W\d_]+|\d| ?[^\w\s]|\s|."
 
 
@@ -38,16 +43,17 @@ class Script(Protocol):
 
 
 class ScriptedTokenizer:
-    """Tokens are the matches of a pattern, numbered as they are met.
+    """Tokens are the matches of a pattern, numbered by their content.
 
-    Objects with the same pattern share their numbers, so their tokens may be exchanged.
+    Objects with the same pattern share their numbers, in this process and the next, so their
+    tokens may be exchanged and the answers of two runs compared.
     """
 
-    _vocabularies: ClassVar[dict[str, tuple[list[str], dict[str, int]]]] = {}
+    _vocabularies: ClassVar[dict[str, dict[int, str]]] = {}
 
     def __init__(self, pattern: str = DEFAULT_PATTERN) -> None:
         self._pattern = re.compile(pattern, re.DOTALL)
-        self._pieces, self._ids = self._vocabularies.setdefault(pattern, ([""], {}))
+        self._pieces = self._vocabularies.setdefault(pattern, {END_OF_TEXT: ""})
         self.tokenizer_id = hashlib.sha256(pattern.encode()).hexdigest()[:16]
         self.eos_ids = frozenset({END_OF_TEXT})
 
@@ -55,10 +61,9 @@ class ScriptedTokenizer:
         return tuple(self._id_of(piece) for piece in self._pattern.findall(text))
 
     def _id_of(self, piece: str) -> int:
-        if piece not in self._ids:
-            self._ids[piece] = len(self._pieces)
-            self._pieces.append(piece)
-        return self._ids[piece]
+        number = int.from_bytes(hashlib.sha256(piece.encode()).digest()[:6], "big")
+        assert self._pieces.setdefault(number, piece) == piece, "two pieces of text have one number"
+        return number
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(self._pieces[token] for token in tokens)
@@ -68,6 +73,87 @@ class ScriptedTokenizer:
 
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAnswers:
+    """A script that knows its answers by heart: questions, or parts of them, and what to write.
+
+    Where the text so far is no beginning of the answer (a step was reworded), it goes on with the
+    step that is next by count. ``answers`` of one question are those of its samples, in turn.
+
+    Raises:
+        EngineError: a question matches no entry, and there is no answer for ``otherwise``.
+    """
+
+    answers: dict[str, tuple[str, ...]]
+    otherwise: str | None = UNKNOWN_ANSWER
+    boundary: Boundary = field(default_factory=Boundary)
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        matches = [match for match in self.answers if match in text]
+        if not matches:
+            if self.otherwise is None:
+                raise EngineError(f"the script has no answer to {text.strip()[:80]!r}")
+            return self.otherwise if text.endswith("\n") else ""
+        match = max(matches, key=len)
+        samples = self.answers[match]
+        answer = samples[sampling.noise.sample % len(samples)]
+        written = text[text.index(match) + len(match) :].partition("\n")[2]
+        if answer.startswith(written):
+            return answer[len(written) :]
+        begun = split_steps(written, self.boundary)
+        complete = [step for step in begun if BoundaryScanner(self.boundary).feed(step.encode())]
+        partial = "".join(begun[len(complete) :])
+        return "".join(split_steps(answer, self.boundary)[len(complete) :]).removeprefix(partial)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFile:
+    """What a script file holds."""
+
+    script: WrittenAnswers
+    seconds_per_pass: float = 0.0
+
+
+def load_script(path: Path) -> ScriptFile:
+    """Read a script from YAML or JSON.
+
+    The file maps questions to answers, or has the key ``answers`` (such a mapping, or a list of
+    ``{match: part of the question, answer: text or list of texts}``) and, if wanted,
+    ``seconds_per_pass`` and ``otherwise``: the answer to all other questions, null for an error.
+
+    Raises:
+        EngineError: the file is missing or has another form.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise EngineError(f"script {str(path)!r} cannot be read: {error}") from None
+    if not isinstance(content, dict) or not content:
+        raise EngineError(f"script {str(path)!r} must hold a mapping from questions to answers")
+    options: dict[str, Any] = (
+        content if isinstance(content.get("answers"), dict | list) else {"answers": content}
+    )
+    entries = options["answers"]
+    if isinstance(entries, dict):
+        entries = [{"match": match, "answer": answer} for match, answer in entries.items()]
+    answers: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        match entry:
+            case {"match": str(match), "answer": str(answer)}:
+                answers[match] = (answer,)
+            case {"match": str(match), "answer": [*samples]} if samples:
+                answers[match] = tuple(str(sample) for sample in samples)
+            case _:
+                raise EngineError(
+                    f"script {str(path)!r}: an entry needs a match and an answer, not {entry!r}"
+                )
+    seconds = options.get("seconds_per_pass", 0.0)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        raise EngineError(f"script {str(path)!r}: seconds_per_pass is {seconds!r}, not a number of seconds")
+    otherwise = options.get("otherwise", UNKNOWN_ANSWER)
+    return ScriptFile(WrittenAnswers(answers, None if otherwise is None else str(otherwise)), float(seconds))
 
 
 @dataclass(eq=False, slots=True)
@@ -145,13 +231,19 @@ class ScriptedEngine(Engine):
         generation = Generation(request, on_cancel=cancel, on_hint=hint)
         prefix = request.prefix.to_tuple()
         text = self._tokenizer.decode(prefix)
-        continuation = (*self._tokenizer.encode(self._script(text, request.sampling)), END_OF_TEXT)
+        error = None
+        try:
+            continuation = (*self._tokenizer.encode(self._script(text, request.sampling)), END_OF_TEXT)
+        except EngineError as failure:
+            continuation, error = (), str(failure)
         scanner = BoundaryScanner(request.boundary) if request.boundary else None
         stop_scanner = StopScanner(request.stops, request.stop_context)
         running = _Running(generation, continuation, scanner, stop_scanner, hint=request.hint)
         running.usage = Usage(num_prompt_tokens=len(prefix))
         if len(prefix) >= self._max_context:
-            self._retire(running, "failed", f"the prefix of {len(prefix)} tokens fills the context")
+            error = f"the prefix of {len(prefix)} tokens fills the context"
+        if error is not None:
+            self._retire(running, "failed", error)
         else:
             self._running.append(running)
             self._awake.set()

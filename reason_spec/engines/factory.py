@@ -1,0 +1,37 @@
+"""Engines by kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reason_spec.engines.base import Engine
+from reason_spec.errors import EngineError
+from reason_spec.settings import EngineSettings
+
+
+def create_engine(name: str, settings: EngineSettings) -> Engine:
+    """Make the engine that its settings describe; the model is loaded by its ``start``.
+
+    Raises:
+        EngineError: a scripted engine's script cannot be read, or the embedded model is missing.
+        MissingDependencyError: the engine's package is not installed.
+    """
+    if settings.kind == "scripted":
+        from reason_spec.engines.scripted import ScriptedEngine, load_script
+
+        file = load_script(Path(settings.model))
+        return ScriptedEngine(name, file.script, seconds_per_pass=file.seconds_per_pass)
+    from reason_spec.engines.torch.engine import TorchEngine
+
+    return TorchEngine(name, settings.model_copy(update={"model": _resolve_model(name, settings.model)}))
+
+
+def _resolve_model(name: str, model: str) -> str:
+    """Return the folder of the embedded model for the engine called ``draft`` or ``target``."""
+    if model != "embedded":
+        return str(Path(model).expanduser()) if model.startswith("~") else model
+    from reason_spec.pair import embedded_path
+
+    if name not in ("draft", "target"):
+        raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")
+    return str(embedded_path("draft" if name == "draft" else "target"))

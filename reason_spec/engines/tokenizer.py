@@ -1,0 +1,293 @@
+"""Text to tokens and back, exactly, for the tokenizer of a Hugging Face model.
+
+Reads ``tokenizer.json`` with the ``tokenizers`` package, so the process that drives the engines does
+not need torch. Decoding goes through bytes: each token has its own bytes, whatever stands beside it,
+and the text is their concatenation. That makes decoding incremental and exact where a step starts with
+a space or a character is spread over two tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reason_spec.engines.base import Message
+from reason_spec.errors import EngineError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as RustTokenizer
+
+_METASPACE = "\u2581"
+_ANCHOR = "\n"
+_SETTINGS_FILES = (
+    "tokenizer_config.json",
+    "generation_config.json",
+    "config.json",
+    "special_tokens_map.json",
+)
+
+
+class HuggingFaceTokenizer:
+    """A model's tokenizer; see ``reason_spec.engines.base.Tokenizer``.
+
+    Args:
+        rust: the tokenizer proper.
+        eos_ids: ids that end the text.
+        special_tokens: named special tokens (``bos_token`` and so on) for the chat template.
+        chat_template: a Jinja template, None where the model has none.
+    """
+
+    def __init__(
+        self,
+        rust: RustTokenizer,
+        *,
+        eos_ids: frozenset[int],
+        special_tokens: dict[str, str] | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        self._rust = rust
+        self._eos_ids = eos_ids
+        self._special_tokens = special_tokens or {}
+        self._chat_template = chat_template
+        self._token_bytes = _bytes_of_vocabulary(rust)
+        self._tokenizer_id = _hash_of(rust.get_vocab(with_added_tokens=True))
+        self._anchor_ids = self._encode_raw(_ANCHOR)
+        self._adds_space = self._decode_bytes(self._encode_raw("a")) != b"a"
+
+    @property
+    def tokenizer_id(self) -> str:
+        return self._tokenizer_id
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return self._eos_ids
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return len(self._token_bytes)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Encode text by itself; the names of special tokens inside it are plain text."""
+        if self._adds_space:
+            # SentencePiece vocabularies put a space before the first word of a text. A step goes on
+            # from other text: encode it behind an anchor, and take the anchor's tokens off again.
+            ids = self._encode_raw(_ANCHOR + text)
+            if ids[: len(self._anchor_ids)] == self._anchor_ids:
+                return ids[len(self._anchor_ids) :]
+        return self._encode_raw(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._decode_bytes(tokens).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return a token's bytes; ids beyond the vocabulary (padding of the model) have none."""
+        return self._token_bytes[token] if 0 <= token < len(self._token_bytes) else b""
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Encode a conversation with the model's chat template.
+
+        A model without one gets the contents as paragraphs, behind its begin-of-text token if its
+        tokenizer adds one.
+        """
+        if self._chat_template is None:
+            text = "\n\n".join(message["content"] for message in messages) + "\n"
+            return tuple(self._rust.encode(text, add_special_tokens=True).ids)
+        text = _render_chat(self._chat_template, messages, self._special_tokens)
+        # The template's special tokens are meant as such.
+        self._rust.encode_special_tokens = False
+        return tuple(self._rust.encode(text, add_special_tokens=False).ids)
+
+    def _encode_raw(self, text: str) -> tuple[int, ...]:
+        self._rust.encode_special_tokens = True
+        return tuple(self._rust.encode(text, add_special_tokens=False).ids)
+
+    def _decode_bytes(self, tokens: Sequence[int]) -> bytes:
+        return b"".join([self.token_bytes(token) for token in tokens])
+
+
+def load_tokenizer(model: str, revision: str | None = None) -> HuggingFaceTokenizer:
+    """Load the tokenizer of a model given by folder or Hugging Face id.
+
+    Raises:
+        EngineError: there is none, or it cannot be read; the message names the model and the remedy.
+    """
+    from tokenizers import Tokenizer as RustTokenizer
+
+    if not Path(model).exists() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+        raise EngineError(f"model folder {model!r} does not exist")
+    path = _find_file(model, "tokenizer.json", revision)
+    if path is None:
+        raise EngineError(
+            f"model {model!r} has no tokenizer.json that can be found; give a folder that holds one, or the "
+            "id of a model that this machine has cached or can download. An older tokenizer is converted by "
+            f"transformers: AutoTokenizer.from_pretrained({model!r}).save_pretrained(FOLDER)"
+        )
+    settings = {name: _read_json(_find_file(model, name, revision)) for name in _SETTINGS_FILES}
+    try:
+        rust = RustTokenizer.from_file(str(path))
+    except Exception as error:
+        raise EngineError(f"tokenizer {str(path)!r} cannot be read: {error}") from None
+    rust.no_truncation()
+    rust.no_padding()
+    special_tokens = _special_tokens(settings)
+    return HuggingFaceTokenizer(
+        rust,
+        eos_ids=_eos_ids(rust, settings, special_tokens),
+        special_tokens=special_tokens,
+        chat_template=_chat_template(model, settings["tokenizer_config.json"], revision),
+    )
+
+
+def _find_file(model: str, name: str, revision: str | None) -> Path | None:
+    folder = Path(model)
+    if folder.is_dir():
+        return folder / name if (folder / name).is_file() else None
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model, name, revision=revision)
+    if isinstance(cached, str):
+        return Path(cached)
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    # It announces each of its attempts; the error that follows says all.
+    logger.setLevel(logging.ERROR)
+    try:
+        return Path(hf_hub_download(model, name, revision=revision))
+    except Exception:
+        # No network, no such model or no such file: to the caller it is missing.
+        return None
+    finally:
+        logger.setLevel(level)
+
+
+def _read_json(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{str(path)!r} cannot be read: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _special_tokens(settings: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return the named special tokens, ``eos_token`` and so on; a token may be written as an object."""
+    found: dict[str, str] = {}
+    for source in ("special_tokens_map.json", "tokenizer_config.json"):
+        for name, value in settings[source].items():
+            content = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(content, str):
+                found[name] = content
+    return found
+
+
+def _eos_ids(
+    rust: RustTokenizer, settings: dict[str, dict[str, Any]], special_tokens: dict[str, str]
+) -> frozenset[int]:
+    ids: set[int] = set()
+    for source in ("generation_config.json", "config.json"):
+        value = settings[source].get("eos_token_id")
+        ids.update(value if isinstance(value, list) else [] if value is None else [value])
+    if "eos_token" in special_tokens and (token := rust.token_to_id(special_tokens["eos_token"])) is not None:
+        ids.add(token)
+    return frozenset(ids)
+
+
+def _chat_template(model: str, config: dict[str, Any], revision: str | None) -> str | None:
+    if (path := _find_file(model, "chat_template.jinja", revision)) is not None:
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _render_chat(template: str, messages: Sequence[Message], special_tokens: dict[str, str]) -> str:
+    """Render a chat template as transformers does (``utils/chat_template_utils.py``)."""
+    from datetime import datetime
+
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    try:
+        return environment.from_string(template).render(
+            messages=list(messages), add_generation_prompt=True, **special_tokens
+        )
+    except TemplateError as error:
+        raise EngineError(f"the model's chat template refused the conversation: {error}") from None
+
+
+def _bytes_of_vocabulary(rust: RustTokenizer) -> list[bytes]:
+    """Return the bytes of each id, by the kind of decoder that the tokenizer uses."""
+    vocabulary: dict[str, int] = rust.get_vocab(with_added_tokens=True)
+    added = rust.get_added_tokens_decoder()
+    to_bytes = _piece_decoder(rust)
+    table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for piece, token in vocabulary.items():
+        if token in added:
+            table[token] = b"" if added[token].special else added[token].content.encode()
+        else:
+            table[token] = to_bytes(piece)
+    return table
+
+
+def _piece_decoder(rust: RustTokenizer) -> Callable[[str], bytes]:
+    decoder = json.loads(rust.to_str()).get("decoder") or {}
+    kinds = [part["type"] for part in decoder.get("decoders", [decoder]) if part]
+    if "ByteLevel" in kinds:
+        return _byte_level_decoder()
+    if "ByteFallback" in kinds or "Metaspace" in kinds or "Replace" in kinds:
+        return _decode_metaspace_piece
+    if not kinds:
+        return str.encode
+    raise EngineError(
+        f"the tokenizer decodes by {', '.join(kinds)}, which joins tokens by their neighbours; byte-level "
+        "and SentencePiece vocabularies are supported"
+    )
+
+
+def _byte_level_decoder() -> Callable[[str], bytes]:
+    """Invert GPT-2's printable stand-ins for bytes."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in table.values()]
+    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
+
+    def decode(piece: str) -> bytes:
+        if all(character in table for character in piece):
+            return bytes([table[character] for character in piece])
+        return piece.encode()
+
+    return decode
+
+
+def _decode_metaspace_piece(piece: str) -> bytes:
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace(_METASPACE, " ").encode()
+
+
+def _hash_of(vocabulary: dict[str, int]) -> str:
+    digest = hashlib.sha256()
+    for piece, token in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+        digest.update(f"{token}:{len(piece)}:{piece}".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]

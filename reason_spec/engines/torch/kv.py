@@ -1,0 +1,178 @@
+"""Which slot holds the keys and values of which token: a trie with one node for each token.
+
+A slot is a row of the key and value tensors. A token's keys and values depend on everything before
+it, so a path of the trie is the identity of its slots: requests that share a prefix share its nodes,
+and a prefix that was computed once is found again by walking down from the root.
+
+Ownership of slots:
+
+====================  ========================================================================
+free                  in ``_free``
+in a pass             taken with ``take``, handed back with ``give_back`` or put into a node by
+                      ``extend``
+in a node             from ``extend`` until the node is evicted
+====================  ========================================================================
+
+A node is held by the requests whose text ends there (``num_users``) and by its children. Leaves
+without users are the prefix cache and are evicted least recently used first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import TypeAlias
+
+
+class TrieNode:
+    """One computed token."""
+
+    __slots__ = ("children", "key", "last_use", "num_users", "parent", "slot", "token")
+
+    def __init__(self, key: int, token: int, slot: int, parent: TrieNode | None) -> None:
+        self.key = key
+        self.token = token
+        self.slot = slot
+        self.parent = parent
+        self.children: dict[int, TrieNode] = {}
+        self.num_users = 0
+        self.last_use = 0
+
+    @property
+    def evictable(self) -> bool:
+        return not self.children and self.num_users == 0 and self.parent is not None
+
+
+_QueueEntry: TypeAlias = tuple[int, int, TrieNode]
+_STALE_ENTRIES = 1024
+
+
+def _current(entry: _QueueEntry) -> bool:
+    last_use, _, node = entry
+    return node.evictable and node.last_use == last_use
+
+
+class PrefixTrie:
+    """All slots of one model, and the prefixes whose keys and values they hold."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.root = TrieNode(0, -1, -1, None)
+        # Low slots first: neighbouring tokens then lie side by side in memory.
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._num_taken = 0
+        self._num_nodes = 0
+        self._next_key = 1
+        self._clock = 0
+        # Entries go stale when a node is used again; they are checked when they surface.
+        self._eviction_queue: list[_QueueEntry] = []
+
+    @property
+    def num_nodes(self) -> int:
+        return self._num_nodes
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def hold(self, node: TrieNode) -> None:
+        """Keep a node, and with it everything before it, from being evicted."""
+        node.num_users += 1
+
+    def release(self, node: TrieNode) -> None:
+        assert node.num_users > 0, "a node was released more often than it was held"
+        node.num_users -= 1
+        self._clock += 1
+        node.last_use = self._clock
+        self._offer_for_eviction(node)
+
+    def move(self, node: TrieNode, child: TrieNode) -> None:
+        """Pass one hold from a node on to its child."""
+        assert child.parent is node
+        assert node.num_users > 0
+        node.num_users -= 1
+        child.num_users += 1
+
+    def extend(self, node: TrieNode, token: int, slot: int) -> TrieNode:
+        """Return the child for ``token``, making it with ``slot`` where there is none yet.
+
+        The caller sees by ``child.slot`` whether its slot was taken or is still its own.
+        """
+        child = node.children.get(token)
+        if child is None:
+            child = TrieNode(self._next_key, token, slot, node)
+            self._next_key += 1
+            self._num_nodes += 1
+            self._num_taken -= 1
+            node.children[token] = child
+        return child
+
+    def take(self, count: int) -> list[int] | None:
+        """Take slots for a pass, evicting what nobody uses; None where there are not enough."""
+        while len(self._free) < count:
+            if not self._evict_one():
+                return None
+        slots = self._free[len(self._free) - count :][::-1]
+        del self._free[len(self._free) - count :]
+        self._num_taken += count
+        return slots
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Free slots of a pass that did not become nodes."""
+        returned = sorted(slots, reverse=True)
+        self._free.extend(returned)
+        self._num_taken -= len(returned)
+
+    def clear(self) -> None:
+        """Forget everything that no live request uses."""
+        while self._evict_one():
+            pass
+
+    def check_integrity(self, tips: Iterable[TrieNode]) -> None:
+        """Assert that each slot has one owner and that the holds are those of ``tips``.
+
+        Call it between passes, when no slot is taken.
+        """
+        assert self._num_taken == 0, f"{self._num_taken} slots were neither freed nor put into a node"
+        users: dict[int, int] = {}
+        for tip in tips:
+            users[tip.key] = users.get(tip.key, 0) + 1
+        nodes = [self.root]
+        owned: list[int] = []
+        while nodes:
+            node = nodes.pop()
+            assert node.num_users == users.pop(node.key, 0), f"node {node.key} has a wrong user count"
+            for token, child in node.children.items():
+                assert child.parent is node
+                assert child.token == token
+                owned.append(child.slot)
+                nodes.append(child)
+        assert not users, f"live requests end at evicted nodes {sorted(users)}"
+        assert len(owned) == self._num_nodes, "the node count is wrong"
+        assert sorted(owned + self._free) == list(range(self.num_slots)), "a slot is lost or has two owners"
+
+    def _offer_for_eviction(self, node: TrieNode) -> None:
+        if not node.evictable:
+            return
+        heapq.heappush(self._eviction_queue, (node.last_use, node.key, node))
+        if len(self._eviction_queue) > 2 * self._num_nodes + _STALE_ENTRIES:
+            self._eviction_queue = [entry for entry in self._eviction_queue if _current(entry)]
+            heapq.heapify(self._eviction_queue)
+
+    def _evict_one(self) -> bool:
+        while self._eviction_queue:
+            entry = heapq.heappop(self._eviction_queue)
+            if not _current(entry):
+                continue
+            last_use, _, node = entry
+            parent = node.parent
+            assert parent is not None
+            del parent.children[node.token]
+            node.parent = None
+            self._free.append(node.slot)
+            self._num_nodes -= 1
+            # A prefix is as recent as the latest text that went through it.
+            parent.last_use = max(parent.last_use, last_use)
+            self._offer_for_eviction(parent)
+            return True
+        return False

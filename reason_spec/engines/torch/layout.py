@@ -1,0 +1,239 @@
+"""The layout of one pass: which tokens are run, and which keys each of them sees.
+
+All new tokens of a pass form one flat sequence, so that the linear layers work on real tokens only.
+Attention works on rows. A row holds one request, or several that share most of their prefix (the
+branches of one problem): their common context is gathered once, and a mask keeps each branch to its
+own text. Rows of similar shape are padded to a block, which is one attention call for each layer.
+
+Tokens of a row form a forest: requests that run the same token behind the same prefix in the same
+pass share the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_NO_ENTRY = -1
+_PADDING_TOLERANCE = 1.3
+_MIN_SHARED_PART = 0.5
+
+
+@dataclass(slots=True)
+class Chain:
+    """Tokens that one request runs in this pass, each behind the one before.
+
+    ``context`` are the slots of everything before them; ``prefix_key`` identifies that context, so
+    that equal keys mean equal contexts. ``num_logits`` says for how many tokens, counted from the
+    last, the model's prediction is needed. Chains of one ``group`` have the same first
+    ``shared_context`` slots.
+    """
+
+    tokens: Sequence[int]
+    context: IntArray
+    prefix_key: int
+    num_logits: int
+    group: int
+    shared_context: int
+    entries: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Entries ``start`` to ``end``, each behind the one before; the first is behind ``parent``."""
+
+    member: Chain
+    parent: int
+    start: int
+    end: int = -1
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of attention: entries ``start`` to ``end`` of the pass over ``columns`` keys."""
+
+    start: int
+    end: int
+    columns: IntArray
+    mask: BoolArray | None
+    """[entries, columns], True where an entry sees a key; None where all see all, or causal."""
+    column_positions: IntArray
+
+    @property
+    def num_entries(self) -> int:
+        return self.end - self.start
+
+    @property
+    def plain_causal(self) -> bool:
+        return self.mask is None and self.num_entries > 1
+
+
+@dataclass(slots=True)
+class Block:
+    """Rows that are attended to in one call."""
+
+    rows: list[Row]
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of the longest row."""
+        return max(row.num_entries for row in self.rows)
+
+    @property
+    def num_columns(self) -> int:
+        return max(len(row.columns) for row in self.rows)
+
+
+@dataclass(slots=True)
+class PassLayout:
+    """Everything the model needs to know about a pass; slots are given out by the scheduler."""
+
+    tokens: list[int]
+    positions: list[int]
+    slots: list[int]
+    blocks: list[Block]
+    logits_entries: list[int]
+    """Entries whose predictions are needed, in the order of the rows of the logits."""
+
+
+class PassBuilder:
+    """Lays out passes, one after the other."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._positions: list[int] = []
+
+    def build(self, chains: Sequence[Chain], slots: Sequence[int]) -> PassLayout:
+        """Lay out ``chains``, setting the ``entries`` of each.
+
+        Args:
+            chains: what each request runs.
+            slots: at least as many as there are tokens; the first are used, one for each entry.
+        """
+        self._tokens, self._positions = [], []
+        rows = [self._add_row(members, slots) for members in _rows_of(chains)]
+        wanted: dict[int, None] = {}
+        for chain in chains:
+            if chain.num_logits:
+                wanted.update(dict.fromkeys(chain.entries[-chain.num_logits :]))
+        return PassLayout(
+            tokens=self._tokens,
+            positions=self._positions,
+            slots=list(slots[: len(self._tokens)]),
+            blocks=_blocks_of(rows),
+            logits_entries=list(wanted),
+        )
+
+    def _add_row(self, members: list[Chain], slots: Sequence[int]) -> Row:
+        start = len(self._tokens)
+        runs = self._add_entries(members)
+        end = len(self._tokens)
+        shared = members[0].shared_context if len(members) > 1 else 0
+        # A run that goes on from another's entry sees what that entry sees.
+        contexts = [run.member.context[shared:] for run in runs if run.parent == _NO_ENTRY]
+        columns = [members[0].context[:shared], *contexts, np.asarray(slots[start:end], dtype=np.int64)]
+        positions = [
+            np.arange(shared),
+            *(np.arange(shared, shared + len(context)) for context in contexts),
+            np.asarray(self._positions[start:end], dtype=np.int64),
+        ]
+        mask = self._mask(runs, shared, start, end)
+        return Row(start, end, np.concatenate(columns), mask, np.concatenate(positions))
+
+    def _add_entries(self, members: list[Chain]) -> list[_Run]:
+        """Append the tokens of a row; return the runs of new entries, each a chain."""
+        known: dict[tuple[int, int], int] = {}
+        runs = []
+        for member in members:
+            position = len(member.context)
+            # Prefix keys and entries must not meet in one dictionary: entries go below zero.
+            parent, parent_key = _NO_ENTRY, member.prefix_key
+            run: _Run | None = None
+            member.entries = []
+            for token in member.tokens:
+                entry = known.get((parent_key, token))
+                if entry is None:
+                    entry = len(self._tokens)
+                    run = run or _Run(member, parent, entry)
+                    known[parent_key, token] = entry
+                    self._tokens.append(token)
+                    self._positions.append(position)
+                member.entries.append(entry)
+                parent, parent_key = entry, -1 - entry
+                position += 1
+            if run is not None:
+                run.end = len(self._tokens)
+                runs.append(run)
+        return runs
+
+    @staticmethod
+    def _mask(runs: list[_Run], shared: int, start: int, end: int) -> BoolArray | None:
+        num_own = [len(run.member.context) - shared for run in runs if run.parent == _NO_ENTRY]
+        num_context = shared + sum(num_own)
+        if len(runs) == 1 and (end - start == 1 or num_context == 0):
+            return None
+        mask = np.zeros((end - start, num_context + end - start), dtype=np.bool_)
+        own_start = shared
+        for run in runs:
+            part = mask[run.start - start : run.end - start]
+            if run.parent == _NO_ENTRY:
+                own_end = own_start + len(run.member.context) - shared
+                part[:, :shared] = True
+                part[:, own_start:own_end] = True
+                own_start = own_end
+            else:
+                part[:] = mask[run.parent - start]
+            first_column = num_context + run.start - start
+            length = run.end - run.start
+            part[:, first_column : first_column + length] = np.tri(length, dtype=np.bool_)
+        return mask
+
+
+def _rows_of(chains: Sequence[Chain]) -> list[list[Chain]]:
+    """Put chains of one group into one row while what they share outweighs what they do not."""
+    groups: dict[int, list[Chain]] = {}
+    for chain in chains:
+        groups.setdefault(chain.group, []).append(chain)
+    rows: list[list[Chain]] = []
+    for members in groups.values():
+        if len(members) == 1:
+            rows.append(members)
+            continue
+        shared = min(min(member.shared_context, len(member.context)) for member in members)
+        for member in members:
+            member.shared_context = shared
+        longest = max(len(member.context) for member in members)
+        if shared >= _MIN_SHARED_PART * longest:
+            rows.append(members)
+        else:
+            rows.extend([member] for member in members)
+    return rows
+
+
+def _blocks_of(rows: list[Row]) -> list[Block]:
+    """Cut rows, sorted by size, into blocks so that padding stays a small part of each."""
+    ordered = sorted(rows, key=lambda row: (row.plain_causal, row.num_entries, len(row.columns)))
+    blocks: list[Block] = []
+    area = 0
+    for row in ordered:
+        if blocks and not row.plain_causal and not blocks[-1].rows[0].plain_causal:
+            block = blocks[-1]
+            padded = (
+                (len(block.rows) + 1)
+                * max(block.num_entries, row.num_entries)
+                * max(block.num_columns, len(row.columns))
+            )
+            area_with_row = area + row.num_entries * len(row.columns)
+            if padded <= _PADDING_TOLERANCE * area_with_row:
+                block.rows.append(row)
+                area = area_with_row
+                continue
+        blocks.append(Block([row]))
+        area = row.num_entries * len(row.columns)
+    return blocks

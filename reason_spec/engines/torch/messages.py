@@ -1,0 +1,118 @@
+"""What crosses between an engine and its worker: tokens and numbers, never tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Request, Score
+from reason_spec.settings import EngineSettings
+
+# --- to the worker -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first message: what to load, and the cores to run on (None: all that are allowed)."""
+
+    settings: EngineSettings
+    cores: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """``request.prefix`` is one node: the whole prefix."""
+
+    number: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitScore:
+    number: int
+    prefix: tuple[int, ...]
+    continuation: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferHint:
+    number: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskStats:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetCores:
+    number: int
+    cores: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Cancel everything, report it, and end."""
+
+
+ToWorker: TypeAlias = (
+    Start | Submit | SubmitScore | Cancel | OfferHint | AskStats | ResetPrefixCache | SetCores | Shutdown
+)
+
+# --- from the worker ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded and checked."""
+
+    vocab_size: int
+    max_context: int
+    tokenizer_id: str
+    device: str
+    dtype: str
+    num_threads: int
+    seconds_per_token_pass: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    message: str
+    unsupported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one step of the loop made certain; at most one message a pass."""
+
+    deltas: tuple[tuple[int, Delta], ...]
+    results: tuple[tuple[int, GenerationResult | Score | str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a question, with its number."""
+
+    number: int
+    stats: EngineStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The worker's last words before it ends on an error of its own."""
+
+    message: str
+
+
+FromWorker: TypeAlias = Ready | StartFailed | Report | Reply | Died

@@ -1,0 +1,117 @@
+"""Starts, talks to and ends a worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from reason_spec.engines.torch.messages import FromWorker, ToWorker
+
+_LAST_WORDS_BYTES = 2000
+_EXIT_SECONDS = 2.0
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from multiprocessing.connection import Connection; "
+    "from reason_spec.engines.torch.worker import main; "
+    "main(Connection(int(sys.argv[2])))"
+)
+
+
+class Ending(NamedTuple):
+    """How a worker ended: its exit status (negative: a signal) and the end of what it printed."""
+
+    status: int
+    last_words: str
+
+    def describe(self) -> str:
+        if self.status < 0:
+            name = signal.Signals(-self.status).name
+            hint = " (the system may have run out of memory)" if self.status == -signal.SIGKILL else ""
+            return f"it was ended by {name}{hint}"
+        last_line = self.last_words.strip().splitlines()[-1:]
+        return f"it exited with status {self.status}" + (f", saying: {last_line[0]}" if last_line else "")
+
+
+class WorkerProcess:
+    """A program of its own, joined to this one by a socket pair.
+
+    It is not started through ``multiprocessing``: that runs the caller's main module again in the
+    child, so that a script without the ``if __name__ == "__main__"`` guard starts itself for ever.
+
+    Args:
+        cores: the cores it will bind itself to; its thread pools are sized for them.
+    """
+
+    def __init__(self, cores: tuple[int, ...] | None) -> None:
+        ours, theirs = socket.socketpair()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=[theirs.fileno()],
+                env=os.environ | _thread_environment(cores),
+                # Ctrl-C in the terminal is for this process alone, also while the worker starts.
+                start_new_session=True,
+            )
+        self._connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def send(self, message: ToWorker) -> None:
+        """Send; nothing happens if the worker is gone."""
+        with contextlib.suppress(OSError):
+            self._connection.send(message)
+
+    def receive(self) -> Iterator[FromWorker | None]:
+        """Yield the messages that are there; None last, once the worker has gone."""
+        try:
+            while self._connection.poll():
+                yield self._connection.recv()
+        except (EOFError, OSError):
+            yield None
+
+    def end(self) -> Ending:
+        """Close the pipe, wait for the process to end, and make it end if it does not."""
+        self._connection.close()
+        try:
+            status = self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        with self._output as output:
+            size = output.seek(0, os.SEEK_END)
+            output.seek(max(0, size - _LAST_WORDS_BYTES))
+            return Ending(status, output.read().decode(errors="replace"))
+
+
+def _thread_environment(cores: tuple[int, ...] | None) -> dict[str, str]:
+    """Return the variables that thread pools read once, when torch is imported.
+
+    Threads that wait for work must sleep: spinning, they take the core that the other engine computes
+    on.
+    """
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TOKENIZERS_PARALLELISM": "false"}
+    if cores is not None:
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(len(cores)))
+    return environment

@@ -1,0 +1,483 @@
+"""The step loop of one model: admit, draft, lay out, run, accept, deliver, retire."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Request, Score, Tokenizer
+from reason_spec.engines.torch.kv import PrefixTrie
+from reason_spec.engines.torch.layout import Chain, IntArray, PassBuilder, PassLayout
+from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
+from reason_spec.speculation.acceptance import accept_chain, choose_token
+from reason_spec.types import Usage
+
+Result: TypeAlias = GenerationResult | Score | str
+"""What a request ends with; a string is the error of a score."""
+
+_MAX_GROUP = 8
+_MAX_SCORE_LOGITS = 1 << 24
+"""Logits of one pass that a score may ask for: 64 MB in float32."""
+
+
+class Runner(Protocol):
+    """Runs passes: the model, seen from the scheduler."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_context(self) -> int: ...
+
+    def run(self, layout: PassLayout) -> Tensor:
+        """Return logits [entries with logits, vocabulary]."""
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What became certain in one step of the loop."""
+
+    deltas: list[tuple[int, Delta]] = field(default_factory=list)
+    results: list[tuple[int, Result]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one request does in this pass: certain tokens, then drafts."""
+
+    sequence: Sequence
+    num_certain: int
+    drafts: list[int]
+    num_logits: int
+    chain: Chain
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_certain + len(self.drafts)
+
+
+class _Group:
+    """Requests whose texts share a prefix: its first ``num_shared`` tokens are those of all."""
+
+    def __init__(self, number: int, tokens: IntArray) -> None:
+        self.number = number
+        self.tokens = tokens
+        self.num_shared = len(tokens)
+        self.num_members = 0
+
+    def num_shared_with(self, tokens: IntArray) -> int:
+        """Return how many tokens would be shared with one more text."""
+        length = min(len(tokens), self.num_shared)
+        same = tokens[:length] == self.tokens[:length]
+        return length if same.all() else int(np.argmin(same))
+
+
+class _Predictions:
+    """The logits of one pass, with what every use of them needs computed once."""
+
+    def __init__(self, logits: Tensor, layout: PassLayout) -> None:
+        self._logits = logits
+        self._log_normalizer = torch.logsumexp(logits.float(), dim=-1)
+        self._normalizers: list[float] = self._log_normalizer.tolist()
+        self._best: list[int] = logits.argmax(dim=-1).tolist()
+        self._row_of = {entry: row for row, entry in enumerate(layout.logits_entries)}
+
+    def valid(self, entries: list[int]) -> bool:
+        """Return False where a logit is NaN or all are infinite."""
+        return all(np.isfinite(self._normalizers[self._row_of[entry]]) for entry in entries)
+
+    def best(self, entry: int) -> int:
+        return self._best[self._row_of[entry]]
+
+    def row(self, entry: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        return self._logits[self._row_of[entry]].float().cpu().numpy()
+
+    def logprobs(self, entries: list[int], tokens: list[int]) -> list[float]:
+        rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
+        ids = torch.tensor(tokens, device=self._logits.device)
+        chosen = self._logits[rows, ids].float() - self._log_normalizer[rows]
+        result: list[float] = chosen.tolist()
+        return result
+
+
+class Scheduler:
+    """Owns all requests and slots of one model. Not thread-safe: the worker's loop drives it.
+
+    A pass gives each running request either a piece of its prompt or one certain token with its
+    drafts. ``prefill_chunk`` bounds the prompt tokens of a pass over all requests. Where slots run
+    out, the requests that come last by priority and arrival go back to waiting; their keys and values
+    stay cached as long as there is room, so they go on from there.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        num_slots: int,
+        max_running: int = 64,
+        prefill_chunk: int = 512,
+        debug: bool = False,
+    ) -> None:
+        assert runner.max_context <= num_slots, "a single text must fit into the slots"
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._trie = PrefixTrie(num_slots)
+        self._max_running = max_running
+        self._prefill_chunk = prefill_chunk
+        self._score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
+        self._debug = debug
+        self._builder = PassBuilder()
+        self._running: list[Sequence] = []
+        self._waiting: list[Sequence] = []
+        self._rejected: list[Sequence] = []
+        self._sequences: dict[int, Sequence] = {}
+        self._groups: dict[int, _Group] = {}
+        self._next_group = 0
+        self._retired_usage = Usage()
+        self._busy_seconds = 0.0
+        self.num_passes = 0
+        self.num_tokens_run = 0
+
+    # --- requests come in ------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting or self._rejected)
+
+    def submit(self, number: int, request: Request) -> None:
+        sequence = WritingSequence(number, request, self._trie, self._tokenizer)
+        sequence.hint.offer(self._known_tokens(request.hint))
+        self._accept_request(sequence, num_needed=1)
+
+    def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
+        sequence = ScoringSequence(number, prefix, continuation, self._trie)
+        self._accept_request(sequence, num_needed=1 if continuation else 0)
+
+    def cancel(self, number: int) -> None:
+        if (sequence := self._sequences.get(number)) is not None:
+            sequence.cancelled = True
+
+    def cancel_all(self) -> None:
+        for sequence in self._sequences.values():
+            sequence.cancelled = True
+
+    def offer_hint(self, number: int, hint: tuple[int, ...]) -> None:
+        sequence = self._sequences.get(number)
+        if isinstance(sequence, WritingSequence):
+            sequence.hint.offer(self._known_tokens(hint))
+
+    def reset_prefix_cache(self) -> None:
+        self._trie.clear()
+
+    def stats(self) -> EngineStats:
+        usage = self._retired_usage
+        for sequence in self._sequences.values():
+            usage += sequence.usage
+        return EngineStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_cached_tokens=self._trie.num_nodes,
+            num_passes=self.num_passes,
+            busy_seconds=self._busy_seconds,
+            usage=usage,
+        )
+
+    # --- the loop ----------------------------------------------------------------------------------
+
+    def step(self) -> StepReport:
+        """Do one pass, with what comes before and after it."""
+        report = StepReport()
+        self._retire(report)
+        self._admit()
+        works = self._plan()
+        if works:
+            layout = self._lay_out(works)
+            predictions = self._run(layout)
+            self._accept(works, layout, predictions, report)
+            self._retire(report)
+        if self._debug:
+            self.check_integrity()
+        return report
+
+    def check_integrity(self) -> None:
+        """Assert that slots and holds add up; call it between steps."""
+        self._trie.check_integrity(sequence.path.tip for sequence in self._sequences.values())
+
+    # --- admit -------------------------------------------------------------------------------------
+
+    def _accept_request(self, sequence: Sequence, num_needed: int) -> None:
+        self._sequences[sequence.number] = sequence
+        sequence.error = self._refusal(sequence, num_needed)
+        (self._rejected if sequence.finished else self._waiting).append(sequence)
+
+    def _refusal(self, sequence: Sequence, num_needed: int) -> str | None:
+        """Return why a request can never be served, None where it can."""
+        limit = self._runner.max_context
+        if sequence.num_prefix == 0:
+            return "the prefix is empty; a model needs at least one token to go on from"
+        if len(sequence.tokens) + num_needed > limit:
+            return (
+                f"a text of {len(sequence.tokens)} tokens leaves no room for another one: the model's "
+                f"context is {limit} tokens (max_context, at most cache_tokens)"
+            )
+        tokens = sequence.tokens
+        if isinstance(sequence, ScoringSequence):
+            tokens = [*tokens, *sequence.continuation]
+        if min(tokens) < 0 or max(tokens) >= self._runner.vocab_size:
+            return (
+                f"the text holds token {min(tokens) if min(tokens) < 0 else max(tokens)}, but the model's "
+                f"vocabulary has {self._runner.vocab_size}; the tokens are another model's"
+            )
+        return None
+
+    def _known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
+        for index, token in enumerate(hint):
+            if not 0 <= token < self._runner.vocab_size:
+                return hint[:index]
+        return hint
+
+    def _admit(self) -> None:
+        """Let waiting requests run, the most urgent first, while there is a place for them."""
+        if not self._waiting:
+            return
+        self._waiting.sort(key=lambda sequence: sequence.order)
+        while self._waiting:
+            candidate = self._waiting[0]
+            if len(self._running) >= self._max_running:
+                last = max(self._running, key=lambda sequence: sequence.order)
+                if candidate.priority >= last.priority:
+                    return
+                self._suspend(last)
+            if not self._has_room_for(candidate):
+                return
+            self._waiting.remove(candidate)
+            candidate.follow_computed()
+            self._join_group(candidate)
+            self._running.append(candidate)
+            self._running.sort(key=lambda sequence: sequence.order)
+
+    def _has_room_for(self, candidate: Sequence) -> bool:
+        """Return whether its text fits beside those that run, without anything cached counted."""
+        held = sum(len(sequence.tokens) for sequence in self._running)
+        return not self._running or held + len(candidate.tokens) <= self._trie.num_slots
+
+    def _suspend(self, sequence: Sequence) -> None:
+        """Send a running request back to waiting; its keys and values stay as cache."""
+        self._running.remove(sequence)
+        self._leave_group(sequence)
+        sequence.suspend()
+        self._waiting.append(sequence)
+        self._waiting.sort(key=lambda sequence: sequence.order)
+
+    def _join_group(self, sequence: Sequence) -> None:
+        """Put a request beside others that share at least half of its text with it."""
+        tokens = np.asarray(sequence.tokens)
+        for group in self._groups.values():
+            num_shared = group.num_shared_with(tokens)
+            if group.num_members < _MAX_GROUP and 2 * num_shared >= max(len(tokens), len(group.tokens)):
+                group.num_shared = num_shared
+                break
+        else:
+            group = _Group(self._next_group, tokens)
+            self._groups[group.number] = group
+            self._next_group += 1
+        group.num_members += 1
+        sequence.group = group.number
+
+    def _leave_group(self, sequence: Sequence) -> None:
+        group = self._groups[sequence.group]
+        group.num_members -= 1
+        if group.num_members == 0:
+            del self._groups[sequence.group]
+        sequence.group = -1
+
+    # --- draft -------------------------------------------------------------------------------------
+
+    def _plan(self) -> list[_Work]:
+        """Decide what each running request does in this pass, the most urgent first.
+
+        Certain tokens come first: each request gets slots for its own before any gets slots for
+        drafts. Slots of a request that is suspended on the way serve those before it.
+        """
+        prefill_left = self._prefill_chunk
+        works: list[_Work] = []
+        num_slots = 0
+        for sequence in list(self._running):
+            if sequence not in self._running:
+                continue
+            sequence.follow_computed()
+            allowed = 1 if sequence.num_pending == 1 else prefill_left
+            if isinstance(sequence, ScoringSequence):
+                allowed = min(prefill_left, self._score_chunk)
+            num_certain = min(sequence.num_pending, allowed)
+            if num_certain == 0:
+                continue
+            if not self._reserve(num_slots + num_certain, sequence):
+                break
+            num_slots += num_certain
+            if sequence.num_pending > 1 or isinstance(sequence, ScoringSequence):
+                prefill_left -= num_certain
+            works.append(self._certain_work(sequence, num_certain))
+        for work in works:
+            num_slots += self._add_drafts(work, num_slots)
+        return works
+
+    def _certain_work(self, sequence: Sequence, num_certain: int) -> _Work:
+        start = len(sequence.path)
+        num_logits = max(0, start + num_certain - max(start, sequence.first_predicting))
+        chain = Chain(
+            tokens=sequence.tokens[start : start + num_certain],
+            context=sequence.path.slots,
+            prefix_key=sequence.path.tip.key,
+            num_logits=num_logits,
+            group=sequence.group,
+            shared_context=min(start, self._groups[sequence.group].num_shared),
+        )
+        return _Work(sequence, num_certain, [], num_logits, chain)
+
+    def _reserve(self, num_slots: int, sequence: Sequence) -> bool:
+        """Make room for a request's certain tokens; False where it has to wait itself."""
+        while not self._can_take(num_slots):
+            last = self._running[-1]
+            self._suspend(last)
+            if last is sequence:
+                return False
+        return True
+
+    def _can_take(self, num_slots: int) -> bool:
+        slots = self._trie.take(num_slots)
+        if slots is None:
+            return False
+        self._trie.give_back(slots)
+        return True
+
+    def _add_drafts(self, work: _Work, num_slots: int) -> int:
+        """Append drafts to a request that has only its last token to run; return how many."""
+        sequence = work.sequence
+        if not isinstance(sequence, WritingSequence) or work.num_logits == 0:
+            return 0
+        room = self._runner.max_context - len(sequence.tokens) - 1
+        drafts = sequence.propose(room)
+        while drafts and not self._can_take(num_slots + len(drafts)):
+            drafts.pop()
+        if drafts:
+            work.drafts = drafts
+            work.num_logits = 1 + len(drafts)
+            work.chain.tokens = [*work.chain.tokens, *drafts]
+            work.chain.num_logits = work.num_logits
+        return len(drafts)
+
+    # --- lay out and run ---------------------------------------------------------------------------
+
+    def _lay_out(self, works: list[_Work]) -> PassLayout:
+        slots = self._trie.take(sum(work.num_tokens for work in works))
+        assert slots is not None, "the plan took more slots than there are"
+        layout = self._builder.build([work.chain for work in works], slots)
+        self._trie.give_back(slots[len(layout.tokens) :])
+        return layout
+
+    def _run(self, layout: PassLayout) -> _Predictions:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            predictions = _Predictions(self._runner.run(layout), layout)
+        self._busy_seconds += time.perf_counter() - started
+        self.num_passes += 1
+        self.num_tokens_run += len(layout.tokens)
+        return predictions
+
+    # --- accept and deliver ------------------------------------------------------------------------
+
+    def _accept(
+        self, works: list[_Work], layout: PassLayout, predictions: _Predictions, report: StepReport
+    ) -> None:
+        """Turn predictions into certain tokens, and the slots of what is certain into nodes."""
+        unclaimed = set(layout.slots)
+        for work in works:
+            sequence = work.sequence
+            sequence.count(num_passes=1)
+            wanted = work.chain.entries[len(work.chain.entries) - work.num_logits :]
+            if not predictions.valid(wanted):
+                sequence.error = (
+                    "the model's logits are not numbers (NaN or infinite); its weights are damaged or "
+                    "overflow in this dtype: try dtype float32"
+                )
+                continue
+            num_right = work.num_certain
+            if isinstance(sequence, WritingSequence) and wanted:
+                num_right += self._write(work, sequence, wanted, predictions, report)
+            elif isinstance(sequence, ScoringSequence) and wanted:
+                start = len(sequence.logprobs)
+                scored = list(sequence.continuation[start : start + len(wanted)])
+                sequence.take_logprobs(predictions.logprobs(wanted, scored))
+            self._keep(sequence, work.chain, num_right, layout, unclaimed)
+        self._trie.give_back(unclaimed)
+
+    def _write(
+        self,
+        work: _Work,
+        sequence: WritingSequence,
+        entries: list[int],
+        predictions: _Predictions,
+        report: StepReport,
+    ) -> int:
+        """Append what the predictions make certain; return how many drafts stay in the text."""
+        sampling = sequence.request.sampling
+        position = len(sequence.tokens)
+
+        def choose(index: int) -> int:
+            if sampling.greedy:
+                return predictions.best(entries[index])
+            return choose_token(predictions.row(entries[index]), sampling, position + index)
+
+        certain = accept_chain(work.drafts, choose)
+        logprobs = predictions.logprobs(entries[: len(certain)], certain)
+        kept = sequence.write(certain, logprobs, self._runner.max_context)
+        num_accepted = min(kept, len(certain) - 1)
+        sequence.count(num_drafted_tokens=len(work.drafts), num_accepted_draft_tokens=num_accepted)
+        if sequence.request.stream:
+            delta = Delta(tuple(certain[:kept]), tuple(logprobs[:kept]))
+            report.deltas.append((sequence.number, delta))
+        return num_accepted
+
+    def _keep(
+        self, sequence: Sequence, chain: Chain, num_right: int, layout: PassLayout, unclaimed: set[int]
+    ) -> None:
+        """Make nodes of the first ``num_right`` tokens of a chain."""
+        for token, entry in zip(chain.tokens[:num_right], chain.entries[:num_right], strict=True):
+            slot = layout.slots[entry]
+            child = self._trie.extend(sequence.path.tip, token, slot)
+            if child.slot == slot:
+                unclaimed.discard(slot)
+            sequence.path.step_to(child)
+
+    # --- retire ------------------------------------------------------------------------------------
+
+    def _retire(self, report: StepReport) -> None:
+        """Free what finished requests held, then report their ends."""
+        for sequence in [s for s in self._sequences.values() if s.finished]:
+            if sequence in self._running:
+                self._running.remove(sequence)
+                self._leave_group(sequence)
+            elif sequence in self._waiting:
+                self._waiting.remove(sequence)
+            else:
+                self._rejected.remove(sequence)
+            sequence.path.discard()
+            del self._sequences[sequence.number]
+            self._retired_usage += sequence.usage
+            report.results.append((sequence.number, self._result_of(sequence)))
+
+    @staticmethod
+    def _result_of(sequence: Sequence) -> Result:
+        if isinstance(sequence, WritingSequence):
+            return sequence.result()
+        assert isinstance(sequence, ScoringSequence)
+        if sequence.error is not None or len(sequence.logprobs) < len(sequence.continuation):
+            return sequence.error or "the engine was closed"
+        return sequence.result()

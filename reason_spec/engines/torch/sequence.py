@@ -1,0 +1,223 @@
+"""One request inside the worker: its text, the slots of what is computed, and what it drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from itertools import count
+
+import numpy as np
+
+from reason_spec.engines.base import GenerationResult, Request, Score, Tokenizer
+from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
+from reason_spec.engines.torch.layout import IntArray
+from reason_spec.engines.torch.writer import TextWriter
+from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
+from reason_spec.types import FinishReason, Usage
+
+_arrivals = count()
+
+
+class Path:
+    """The computed part of a text: a path of the trie, and its slots as an array."""
+
+    def __init__(self, trie: PrefixTrie) -> None:
+        self._trie = trie
+        self._slots: IntArray = np.empty(256, dtype=np.int64)
+        self._length = 0
+        self.tip: TrieNode = trie.root
+        trie.hold(trie.root)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def slots(self) -> IntArray:
+        return self._slots[: self._length]
+
+    def step_to(self, child: TrieNode) -> None:
+        """Go on to a child of the tip."""
+        self._trie.move(self.tip, child)
+        self.tip = child
+        if self._length == len(self._slots):
+            self._slots = np.concatenate([self._slots, np.empty_like(self._slots)])
+        self._slots[self._length] = child.slot
+        self._length += 1
+
+    def follow(self, tokens: SequenceOf[int], limit: int) -> int:
+        """Go along nodes that are already computed, up to ``limit`` tokens; return how many."""
+        before = self._length
+        while self._length < limit:
+            child = self.tip.children.get(tokens[self._length])
+            if child is None:
+                break
+            self.step_to(child)
+        return self._length - before
+
+    def release(self) -> None:
+        """Hold nothing but the root; the nodes stay cached until their slots are needed."""
+        self._trie.release(self.tip)
+        self._trie.hold(self._trie.root)
+        self.tip, self._length = self._trie.root, 0
+
+    def discard(self) -> None:
+        """Hold nothing any more; the path must not be used again."""
+        self._trie.release(self.tip)
+
+
+class Sequence:
+    """What requests to write and to score have in common."""
+
+    def __init__(
+        self, number: int, tokens: SequenceOf[int], num_prefix: int, trie: PrefixTrie, priority: int
+    ) -> None:
+        self.number = number
+        self.order = (priority, next(_arrivals))
+        self.tokens = list(tokens)
+        self.num_prefix = num_prefix
+        self.path = Path(trie)
+        self.group = -1
+        self.cancelled = False
+        self.error: str | None = None
+        self._work: dict[str, int] = {}
+        self._was_suspended = False
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(**self._work)
+
+    @property
+    def priority(self) -> int:
+        return self.order[0]
+
+    @property
+    def num_pending(self) -> int:
+        """Certain tokens whose keys and values are not computed yet."""
+        return len(self.tokens) - len(self.path)
+
+    @property
+    def finished(self) -> bool:
+        return self.cancelled or self.error is not None
+
+    def count(self, **work: int) -> None:
+        """Add to the counters of ``Usage`` by name."""
+        for name, value in work.items():
+            self._work[name] = self._work.get(name, 0) + value
+
+    @property
+    def first_predicting(self) -> int:
+        """The place of the first token whose prediction is still needed."""
+        return len(self.tokens) - 1
+
+    def follow_computed(self) -> None:
+        """Take over what other requests have computed of this text.
+
+        It ends before the first token whose prediction is needed: keys and values are kept, logits
+        are not.
+        """
+        cached = self.path.follow(self.tokens, self.first_predicting)
+        if cached and not self._was_suspended:
+            self.count(num_cached_prompt_tokens=cached)
+
+    def suspend(self) -> None:
+        """Hold nothing; what is computed stays cached while there is room, and is followed again."""
+        self.path.release()
+        self._was_suspended = True
+
+
+class WritingSequence(Sequence):
+    """A request to write."""
+
+    def __init__(self, number: int, request: Request, trie: PrefixTrie, tokenizer: Tokenizer) -> None:
+        prompt = request.prefix.to_tuple()
+        super().__init__(number, prompt, len(prompt), trie, request.priority)
+        self.request = request
+        self.writer = TextWriter(request, tokenizer)
+        self.logprobs: list[float] = []
+        self.finish: FinishReason | None = None
+        self.hint = HintDrafter()
+        self._lookup: PromptLookupDrafter | None = None
+        self.count(num_prompt_tokens=len(prompt))
+
+    @property
+    def finished(self) -> bool:
+        return self.finish is not None or super().finished
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prefix
+
+    def propose(self, budget: int) -> list[int]:
+        """Draft the next tokens: the hint first, then what followed the same tokens before."""
+        budget = min(budget, self.request.num_draft_tokens)
+        budget = min(budget, self.request.max_tokens - self.num_generated - 1)
+        if budget < 1:
+            return []
+        drafts = self.hint.propose(budget)
+        if not drafts and self.request.token_drafter == "prompt_lookup":
+            if self._lookup is None:
+                self._lookup = PromptLookupDrafter(self.tokens)
+            drafts = self._lookup.propose(budget)
+        return drafts
+
+    def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float], max_context: int) -> int:
+        """Append certain tokens up to the end of the generation; return how many were kept."""
+        kept = 0
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            kept += 1
+            self.finish = self.writer.feed(token)
+            if self.finish is None and len(self.tokens) >= max_context:
+                self.finish = "length"
+            if self.finish is not None:
+                break
+        self.hint.extend(tokens[:kept])
+        if self._lookup is not None:
+            self._lookup.extend(tokens[:kept])
+        self.count(num_generated_tokens=kept, num_discarded_tokens=len(tokens) - kept)
+        return kept
+
+    def result(self) -> GenerationResult:
+        """Return the result; the path must be released by now."""
+        finish: FinishReason
+        if self.error is not None:
+            finish = "failed"
+        else:
+            finish = self.finish or "cancelled"
+        return GenerationResult(
+            tokens=tuple(self.tokens[self.num_prefix :]),
+            text=self.writer.text,
+            logprobs=tuple(self.logprobs),
+            finish=finish,
+            usage=self.usage,
+            num_stop_overlap=self.writer.num_stop_overlap,
+            error=self.error,
+        )
+
+
+class ScoringSequence(Sequence):
+    """A request to score a continuation: its predictions are read while it is prefilled."""
+
+    def __init__(
+        self, number: int, prefix: SequenceOf[int], continuation: SequenceOf[int], trie: PrefixTrie
+    ) -> None:
+        # The last token is predicted, never run.
+        super().__init__(number, [*prefix, *continuation[:-1]], len(prefix), trie, priority=0)
+        self.continuation = tuple(continuation)
+        self.logprobs: list[float] = []
+        self.count(num_prompt_tokens=len(prefix))
+
+    @property
+    def finished(self) -> bool:
+        return len(self.logprobs) == len(self.continuation) or super().finished
+
+    @property
+    def first_predicting(self) -> int:
+        return self.num_prefix - 1 + len(self.logprobs)
+
+    def take_logprobs(self, logprobs: SequenceOf[float]) -> None:
+        self.logprobs.extend(logprobs)
+        self.count(num_scored_tokens=len(logprobs))
+
+    def result(self) -> Score:
+        return Score(logprobs=tuple(self.logprobs), usage=self.usage)

@@ -1,0 +1,58 @@
+"""Follows the text of one generation token by token and says when it is over."""
+
+from __future__ import annotations
+
+import codecs
+
+from reason_spec.engines.base import Request, Tokenizer
+from reason_spec.segment import BoundaryScanner, StopScanner
+from reason_spec.types import FinishReason
+
+
+class TextWriter:
+    """The text written so far, and why it ended.
+
+    A stop beats a boundary that is completed by the same token, and both beat the length limit.
+    """
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._eos_ids = tokenizer.eos_ids
+        self._max_tokens = request.max_tokens
+        self._num_tokens = 0
+        self._scanner = BoundaryScanner(request.boundary) if request.boundary else None
+        self._stops = StopScanner(request.stops, request.stop_context)
+        self._context_length = len(request.stop_context)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._parts: list[str] = []
+        self._stop_start: int | None = None
+        self.finish: FinishReason | None = None
+
+    def feed(self, token: int) -> FinishReason | None:
+        """Take a certain token; return the reason if it ends the generation."""
+        self._num_tokens += 1
+        if token in self._eos_ids:
+            self.finish = "eos"
+            return self.finish
+        token_bytes = self._tokenizer.token_bytes(token)
+        text = self._decoder.decode(token_bytes)
+        self._parts.append(text)
+        if (hit := self._stops.feed(text)) is not None:
+            self._stop_start = hit.start - self._context_length
+            self.finish = "stop"
+        elif self._scanner is not None and self._scanner.feed(token_bytes):
+            self.finish = "boundary"
+        elif self._num_tokens >= self._max_tokens:
+            self.finish = "length"
+        return self.finish
+
+    @property
+    def text(self) -> str:
+        """The text so far, cut where a stop begins; call it once, at the end."""
+        text = "".join(self._parts) + self._decoder.decode(b"", final=True)
+        return text if self._stop_start is None else text[: max(0, self._stop_start)]
+
+    @property
+    def num_stop_overlap(self) -> int:
+        """Characters of the stop that lie before this generation."""
+        return 0 if self._stop_start is None else max(0, -self._stop_start)

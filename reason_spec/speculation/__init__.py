@@ -1,0 +1,1 @@
+"""The token level: who guesses the next tokens, and how guesses are checked without loss."""

@@ -1,0 +1,123 @@
+"""How a token is chosen from logits, and how drafted tokens are checked without loss.
+
+The token at a position is a function of the logits there, the sampling settings and the noise, and
+the noise is a function of (seed, problem, sample, position, vocabulary id) alone: a sampled token is
+``argmax(logits / T + g)`` over the tokens that truncation leaves, where g are Gumbel variables drawn
+from a counter-based generator (the Gumbel-max trick: the argmax is distributed as the softmax of
+``logits / T``). Nothing depends on what else is in the batch, nor on when the token is chosen.
+
+Checking a drafted token is therefore a comparison: choose the token that belongs at its position and
+see whether it is the drafted one. By induction over positions the accepted tokens are those that
+plain decoding with the same key writes, at temperature 0 and above it: the output is not only equally
+distributed, as with rejection sampling (arXiv 2211.17192), it is the same. The price: at temperature
+above 0 a draft is accepted with the probability that the model samples exactly it, which is lower
+than the overlap of the two distributions unless the drafter shares the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from reason_spec.types import NoiseKey, Sampling
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_WORD = (1 << 64) - 1
+_SMALLEST_UNIFORM = 2.0**-54
+
+
+def gumbel_noise(key: NoiseKey, position: int, vocab_size: int) -> FloatArray:
+    """Return the standard Gumbel variables of a position, one for each vocabulary id.
+
+    Philox turns (key, counter) into random words without a state. The last word of its counter runs
+    over the vocabulary, so that id v has the same noise under any vocabulary size: models whose
+    embeddings are padded to different sizes agree.
+    """
+    philox = np.random.Philox(
+        key=np.array([key.seed & _WORD, 0], dtype=np.uint64),
+        counter=np.array([0, position & _WORD, key.sample & _WORD, key.problem & _WORD], dtype=np.uint64),
+    )
+    uniform = np.random.Generator(philox).random(vocab_size)
+    np.maximum(uniform, _SMALLEST_UNIFORM, out=uniform)
+    np.log(uniform, out=uniform)
+    np.negative(uniform, out=uniform)
+    np.log(uniform, out=uniform)
+    return np.negative(uniform, out=uniform)
+
+
+class Candidates(NamedTuple):
+    """The tokens that may be drawn: ``ids`` ascending, and their ``logits`` over the temperature."""
+
+    ids: IntArray
+    logits: FloatArray
+
+
+def truncate(logits: npt.NDArray[np.floating], sampling: Sampling) -> Candidates:
+    """Return the candidates that top-k and top-p leave.
+
+    Top-k keeps every token as likely as the k-th. Top-p keeps the smallest set of the likeliest
+    tokens whose probability, after temperature and top-k, reaches ``top_p``; among equals lower ids
+    come first.
+    """
+    assert not sampling.greedy
+    scaled = logits.astype(np.float64) / sampling.temperature
+    if 0 < sampling.top_k < len(scaled):
+        threshold = np.partition(scaled, -sampling.top_k)[-sampling.top_k]
+        kept = np.flatnonzero(scaled >= threshold)
+    else:
+        kept = np.arange(len(scaled))
+    if sampling.top_p < 1.0:
+        values = scaled[kept]
+        order = np.argsort(-values, kind="stable")
+        probabilities = np.exp(values[order] - values[order[0]])
+        cumulative = np.cumsum(probabilities / probabilities.sum())
+        # The token that crosses the threshold belongs to the set.
+        num_kept = int(np.searchsorted(cumulative, sampling.top_p)) + 1
+        kept = np.sort(kept[order[:num_kept]])
+    return Candidates(kept, scaled[kept])
+
+
+def truncated_probabilities(logits: npt.NDArray[np.floating], sampling: Sampling) -> FloatArray:
+    """Return the distribution that ``choose_token`` draws from, [vocabulary]."""
+    probabilities = np.zeros(len(logits))
+    if sampling.greedy:
+        probabilities[int(np.argmax(logits))] = 1.0
+        return probabilities
+    candidates = truncate(logits, sampling)
+    weights = np.exp(candidates.logits - candidates.logits.max())
+    probabilities[candidates.ids] = weights / weights.sum()
+    return probabilities
+
+
+def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position: int) -> int:
+    """Return the token at ``position``, counted from the start of the model's text, prompt included.
+
+    ``logits`` [vocabulary] are the model's prediction for that position. Ties go to the lowest id.
+    """
+    if sampling.greedy:
+        return int(np.argmax(logits))
+    candidates = truncate(logits, sampling)
+    noise = gumbel_noise(sampling.noise, position, len(logits))
+    return int(candidates.ids[np.argmax(candidates.logits + noise[candidates.ids])])
+
+
+def accept_chain(drafts: Sequence[int], choose: Callable[[int], int]) -> list[int]:
+    """Return the tokens that become certain: the accepted drafts and one token more.
+
+    Args:
+        drafts: the drafted tokens, in order.
+        choose: returns the right token behind the first n drafts, for n from 0 to len(drafts); it
+            is called for as many n as needed, ascending.
+    """
+    certain: list[int] = []
+    for index in range(len(drafts) + 1):
+        token = choose(index)
+        certain.append(token)
+        if index == len(drafts) or token != drafts[index]:
+            break
+    return certain

@@ -1,0 +1,123 @@
+"""Guesses of the next tokens that cost no model: from a hint, or from the text itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Drafter(Protocol):
+    """Guesses what comes next in one text. It is told of every certain token, in order."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take tokens that became certain."""
+
+    def propose(self, budget: int) -> list[int]:
+        """Return up to ``budget`` tokens that may come next; empty where there is no guess."""
+
+
+class HintDrafter:
+    """Follows tokens that another layer expects from the start of a generation.
+
+    As long as the generated tokens are a prefix of the hint, the rest of the hint is proposed. Where
+    the two part, the hint is silent until it can be aligned again: once the last ``min_match``
+    generated tokens occur in the hint behind the point reached so far, it goes on from there (the
+    nearest such place). This finds the hint again after an inserted, dropped or replaced run of
+    tokens; a rewording of the rest of the step needs a model to draft it anew.
+    """
+
+    def __init__(self, min_match: int = 3) -> None:
+        self._min_match = min_match
+        self._hint: tuple[int, ...] = ()
+        self._places: dict[tuple[int, ...], list[int]] = {}
+        self._generated: list[int] = []
+        self._reached = 0
+        self._aligned = False
+
+    def offer(self, hint: tuple[int, ...]) -> None:
+        """Take a hint, in the place of an earlier one; it may come when tokens are already written."""
+        self._hint = hint
+        self._places = {}
+        for end in range(self._min_match, len(hint)):
+            self._places.setdefault(hint[end - self._min_match : end], []).append(end)
+        self._reached, self._aligned = 0, True
+        generated, self._generated = self._generated, []
+        self.extend(generated)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._generated.append(token)
+            if self._aligned and self._reached < len(self._hint) and self._hint[self._reached] == token:
+                self._reached += 1
+            else:
+                self._realign()
+
+    def propose(self, budget: int) -> list[int]:
+        if not self._aligned:
+            return []
+        return list(self._hint[self._reached : self._reached + budget])
+
+    def _realign(self) -> None:
+        tail = tuple(self._generated[-self._min_match :])
+        ends = self._places.get(tail, ())
+        self._aligned = False
+        for end in ends:
+            if end > self._reached:
+                self._reached, self._aligned = end, True
+                return
+
+
+class PromptLookupDrafter:
+    """Proposes what followed the last tokens where they occurred before, in prompt or output.
+
+    The longest match of ``max_match`` to ``min_match`` tokens wins, among equals the latest. A text
+    that repeats itself is continued in its period. The search is a vectorised scan, some microseconds
+    for thousands of tokens: an index would be quicker to ask but costs the whole prefix to build, and
+    each step is a request of its own.
+    """
+
+    def __init__(self, tokens: Sequence[int] = (), max_match: int = 3, min_match: int = 2) -> None:
+        assert 1 <= min_match <= max_match
+        self._max_match = max_match
+        self._min_match = min_match
+        self._length = 0
+        self._buffer: npt.NDArray[np.int64] = np.empty(256, dtype=np.int64)
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        needed = self._length + len(tokens)
+        if needed > len(self._buffer):
+            grown = np.empty(2 * needed, dtype=np.int64)
+            grown[: self._length] = self._buffer[: self._length]
+            self._buffer = grown
+        self._buffer[self._length : needed] = tokens
+        self._length = needed
+
+    def propose(self, budget: int) -> list[int]:
+        start = self._find_continuation()
+        if budget < 1 or start is None:
+            return []
+        text = self._buffer[: self._length]
+        found: list[int] = text[start : start + budget].tolist()
+        period = self._length - start
+        if period < budget and np.array_equal(text[-period:], text[-2 * period : -period]):
+            found = (found * (budget // period + 1))[:budget]
+        return found
+
+    def _find_continuation(self) -> int | None:
+        """Return where the token stands that followed the best match; None without a match."""
+        text = self._buffer[: self._length]
+        # Where a match of the length so far ends. Longer ones are looked for among these only.
+        ends = np.flatnonzero(text[:-1] == text[-1:])
+        best: int | None = None
+        for length in range(1, min(self._max_match, self._length - 1) + 1):
+            ends = ends[ends >= length - 1]
+            ends = ends[text[ends - (length - 1)] == text[-length]]
+            if len(ends) == 0:
+                break
+            if length >= self._min_match:
+                best = int(ends[-1]) + 1
+        return best

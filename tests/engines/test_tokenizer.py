@@ -1,0 +1,139 @@
+"""Tokens have bytes of their own, and their concatenation is the text."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.errors import EngineError
+from tests.engines.tiny_models import EOS, byte_level_tokenizer
+
+
+@functools.cache
+def byte_level() -> tuple[HuggingFaceTokenizer, Any]:
+    wrapped = byte_level_tokenizer()
+    eos = frozenset({wrapped.convert_tokens_to_ids(EOS)})
+    return HuggingFaceTokenizer(wrapped.backend_tokenizer, eos_ids=eos), wrapped
+
+
+@functools.cache
+def sentence_piece() -> tuple[HuggingFaceTokenizer, Any]:
+    """A tokenizer as Llama 2's: spaces as a visible mark, one put in front, bytes for the rest."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
+    for byte in range(256):
+        vocabulary[f"<0x{byte:02X}>"] = len(vocabulary)
+    for piece in ["▁", *"abcdefghijklmnopqrstuvwxyz.,!0123456789", "▁t", "he", "▁the", "é"]:
+        vocabulary[piece] = len(vocabulary)
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he")]
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    return HuggingFaceTokenizer(tokenizer, eos_ids=frozenset({2})), tokenizer
+
+
+texts = st.text(alphabet=st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("the \n.é12")))
+
+
+@pytest.mark.parametrize("make", [byte_level, sentence_piece])
+@given(text=texts)
+def test_encoding_and_decoding_give_the_text_back(make: Any, text: str) -> None:
+    tokenizer, _ = make()
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert b"".join(tokenizer.token_bytes(token) for token in tokens) == text.encode()
+
+
+@given(tokens=st.lists(st.integers(0, 269), max_size=30))
+def test_decoding_any_tokens_agrees_with_transformers_byte_level(tokens: list[int]) -> None:
+    tokenizer, wrapped = byte_level()
+    assert tokenizer.decode(tokens) == wrapped.decode(tokens, skip_special_tokens=True)
+
+
+@given(text=texts)
+def test_decoding_agrees_with_tokenizers_but_for_the_space_in_front(text: str) -> None:
+    tokenizer, rust = sentence_piece()
+    tokens = rust.encode(text, add_special_tokens=False).ids
+    decoded = tokenizer.decode(tokens)
+    assert decoded.removeprefix(" ") == rust.decode(tokens)
+
+
+def test_a_step_is_encoded_as_the_middle_of_a_text() -> None:
+    tokenizer, _ = sentence_piece()
+    assert tokenizer.decode(tokenizer.encode("the")) == "the"
+    assert tokenizer.encode(" the") == (tokenizer._rust.token_to_id("▁the"),)
+
+
+def test_special_tokens_have_no_bytes_and_their_names_are_plain_text() -> None:
+    tokenizer, wrapped = byte_level()
+    (end,) = tokenizer.eos_ids
+    assert tokenizer.token_bytes(end) == b""
+    assert end not in tokenizer.encode(f"a{EOS}b")
+    assert tokenizer.decode(tokenizer.encode(f"a{EOS}b")) == f"a{EOS}b"
+    assert tokenizer.decode([*tokenizer.encode("a"), end]) == "a"
+    think = wrapped.convert_tokens_to_ids("<think>")
+    assert tokenizer.encode("<think>") == (think,)
+    assert tokenizer.token_bytes(think) == b"<think>"
+
+
+def test_ids_beyond_the_vocabulary_have_no_bytes() -> None:
+    tokenizer, _ = byte_level()
+    assert tokenizer.token_bytes(10_000) == b""
+    assert tokenizer.decode([10_000]) == ""
+
+
+def test_damaged_utf8_is_replaced() -> None:
+    tokenizer, _ = byte_level()
+    tokens = tokenizer.encode("é🙂")
+    assert tokenizer.decode(tokens[:-1]).endswith("\ufffd")
+
+
+def test_chats_are_rendered_as_transformers_renders_them(tmp_path: Path) -> None:
+    _, wrapped = byte_level()
+    wrapped.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path))
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?\n"}]
+    expected = wrapped.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+    expected = expected["input_ids"] if hasattr(expected, "keys") else expected
+    assert list(tokenizer.encode_chat(messages)) == list(expected)  # type: ignore[arg-type]
+    assert tokenizer.eos_ids == {wrapped.convert_tokens_to_ids(EOS)}
+
+
+def test_ends_of_text_are_collected_from_all_places(tmp_path: Path) -> None:
+    _, wrapped = byte_level()
+    wrapped.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 4]}))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
+    assert load_tokenizer(str(tmp_path)).eos_ids == {3, 4, 5, wrapped.convert_tokens_to_ids(EOS)}
+
+
+def test_the_id_follows_the_vocabulary_alone(tmp_path: Path) -> None:
+    tokenizer, wrapped = byte_level()
+    wrapped.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 3}))
+    loaded = load_tokenizer(str(tmp_path))
+    assert loaded.tokenizer_id == tokenizer.tokenizer_id
+    assert loaded.tokenizer_id != sentence_piece()[0].tokenizer_id
+
+
+def test_a_model_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"no tokenizer\.json.*save_pretrained"):
+        load_tokenizer(str(tmp_path))
+    with pytest.raises(EngineError, match="does not exist"):
+        load_tokenizer(str(tmp_path / "nowhere"))
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(EngineError, match="cannot be read"):
+        load_tokenizer(str(tmp_path))

@@ -1,0 +1,241 @@
+"""The engine with its real worker process: the contract, and what happens when either side dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from reason_spec.engines.base import Request
+from reason_spec.engines.factory import create_engine
+from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.segment import Boundary
+from reason_spec.settings import EngineSettings
+from reason_spec.types import Prefix
+from tests.engines.tiny_models import Served
+
+PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[TorchEngine]:
+    engine = make_engine(model_folder("qwen3"))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def make_engine(folder: Path) -> TorchEngine:
+    engine = create_engine("target", EngineSettings(model=str(folder), cache_tokens=512))
+    assert isinstance(engine, TorchEngine)
+    return engine
+
+
+async def gone(pid: int, seconds: float = 20.0) -> bool:
+    for _ in range(int(seconds / 0.05)):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def test_streams_what_transformers_writes(engine: TorchEngine, qwen: Served) -> None:
+    expected = qwen.generate(PROMPT.to_tuple(), 30)
+    generation = engine.submit(Request(PROMPT, 30))
+    tokens = [token async for delta in generation for token in delta.tokens]
+    result = await generation.result()
+    assert tuple(tokens) == result.tokens == expected
+    assert result.finish == "length"
+    assert result.text == engine.tokenizer.decode(expected)
+
+
+async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwen: Served) -> None:
+    expected = qwen.generate(PROMPT.to_tuple(), 30)
+    generations = [engine.submit(Request(PROMPT, 30, stream=False)) for _ in range(4)]
+    generations[1].offer_hint(expected)
+    results = await asyncio.gather(*(generation.result() for generation in generations))
+    assert all(result.tokens == expected for result in results)
+    assert results[1].usage.num_accepted_draft_tokens > 0
+
+
+async def test_cancelling_frees_the_slot_before_it_is_closed(engine: TorchEngine) -> None:
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    generation.cancel()
+    generation.cancel()
+    usage = await generation.closed()
+    assert (await generation.result()).finish == "cancelled"
+    assert 1 <= usage.num_generated_tokens < 240
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    await engine.reset_prefix_cache()
+    assert (await engine.stats()).num_cached_tokens == 0
+
+
+async def test_scores_and_counts(engine: TorchEngine) -> None:
+    before = (await engine.stats()).usage
+    score = await engine.score(PROMPT, (1, 2, 3))
+    assert len(score.logprobs) == 3
+    assert (await engine.stats()).usage == before + score.usage
+    with pytest.raises(EngineError, match="no room"):
+        await engine.score(PROMPT, (1,) * 300)
+
+
+async def test_a_score_that_nobody_waits_for_is_cancelled(engine: TorchEngine) -> None:
+    task = asyncio.create_task(engine.score(PROMPT, (1,) * 200))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+
+
+async def test_a_prefix_without_room_fails_its_generation_alone(engine: TorchEngine) -> None:
+    generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
+    with pytest.raises(EngineError, match=r"target.*no room"):
+        await generation.result()
+    assert (await generation.closed()).num_generated_tokens == 0
+    assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform has no core affinity")
+async def test_all_threads_move_to_the_cores_they_are_given(engine: TorchEngine) -> None:
+    assert engine.worker_pid is not None
+    everywhere = os.sched_getaffinity(0)
+    one = {max(everywhere)}
+
+    def cores_of_threads() -> list[set[int]]:
+        threads = psutil.Process(engine.worker_pid).threads()
+        return [os.sched_getaffinity(thread.id) for thread in threads]
+
+    for cores, expected in [(tuple(one), one), (None, everywhere), (tuple(one), one), (None, everywhere)]:
+        await engine.set_cores(cores)
+        await engine.submit(Request(PROMPT, 4)).result()
+        assert all(found == expected for found in cores_of_threads())
+
+
+async def test_the_engines_side_keeps_its_environment(engine: TorchEngine) -> None:
+    assert "OMP_WAIT_POLICY" not in os.environ
+
+
+async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
+    model_folder: Callable[[str], Path],
+) -> None:
+    engine = make_engine(model_folder("qwen3"))
+    await engine.start()
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    assert engine.worker_pid is not None
+    os.kill(engine.worker_pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match=r"'target'.*SIGKILL.*start the engine again"):
+        await asyncio.wait_for(generation.result(), 20)
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await engine.submit(Request(PROMPT, 2)).result()
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await engine.score(PROMPT, (1,))
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await engine.stats()
+    await engine.close()
+
+
+async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Callable[[str], Path]) -> None:
+    engine = make_engine(model_folder("qwen3"))
+    await engine.start()
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    pid = engine.worker_pid
+    assert pid is not None
+    await engine.close()
+    await engine.close()
+    assert (await generation.result()).finish == "cancelled"
+    assert await gone(pid)
+    with pytest.raises(EngineError, match="closed"):
+        await engine.submit(Request(PROMPT, 2)).result()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("mamba", UnsupportedModelError, "'target'.*mamba.*plain attention"),
+        (None, EngineError, "'target'.*nowhere"),
+    ],
+)
+async def test_a_model_that_cannot_be_served_is_named(
+    kind: str | None,
+    error: type[EngineError],
+    message: str,
+    model_folder: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    engine = make_engine(model_folder(kind) if kind else tmp_path / "nowhere")
+    with pytest.raises(error, match=message) as caught:
+        await engine.start()
+    assert "Traceback" not in str(caught.value)
+    await engine.close()
+
+
+async def test_a_slow_start_is_given_up(model_folder: Callable[[str], Path]) -> None:
+    settings = EngineSettings(model=str(model_folder("qwen3")), start_timeout=0.2)
+    engine = TorchEngine("draft", settings)
+    with pytest.raises(EngineError, match="start_timeout"):
+        await engine.start()
+
+
+DRIVER = """
+import asyncio, sys
+from reason_spec.engines.base import Request
+from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.settings import EngineSettings
+from reason_spec.types import Prefix
+
+# No __main__ guard: a user's script need not have one.
+async def main():
+    engine = TorchEngine("target", EngineSettings(model=sys.argv[1], cache_tokens=512))
+    await engine.start()
+    print(engine.worker_pid, flush=True)
+    while True:
+        generation = engine.submit(Request(Prefix((1, 2, 3)), 200))
+        async for _ in generation:
+            pass
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+async def test_no_worker_outlives_its_engine(
+    how: signal.Signals, model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    root = Path(__file__).parents[2]
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(model_folder("qwen3"))],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert driver.stdout is not None
+    try:
+        pid = int(await asyncio.to_thread(driver.stdout.readline))
+        time.sleep(0.3)
+        driver.send_signal(how)
+        assert await gone(pid)
+        await asyncio.to_thread(driver.wait, 20)
+    finally:
+        driver.kill()
+        driver.stdout.close()

@@ -1,0 +1,120 @@
+"""The trie keeps its books under any order of use."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from reason_spec.engines.torch.kv import PrefixTrie
+from reason_spec.engines.torch.sequence import Path
+
+NUM_SLOTS = 12
+
+
+class TrieMachine(RuleBasedStateMachine):
+    """Paths over a three-token alphabet grow, share, end and are evicted; a model follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie = PrefixTrie(NUM_SLOTS)
+        self.paths: list[tuple[Path, list[int]]] = []
+
+    @rule(text=st.lists(st.integers(0, 2), max_size=6))
+    def begin(self, text: list[int]) -> None:
+        path = Path(self.trie)
+        followed = path.follow(text, len(text))
+        self.paths.append((path, text[:followed]))
+
+    @rule(which=st.integers(0, 50), tokens=st.lists(st.integers(0, 2), min_size=1, max_size=5),
+          num_right=st.integers(0, 5))  # fmt: skip
+    def compute(self, which: int, tokens: list[int], num_right: int) -> None:
+        """A pass: slots for all tokens, nodes for those that turn out right."""
+        if not self.paths:
+            return
+        path, text = self.paths[which % len(self.paths)]
+        slots = self.trie.take(len(tokens))
+        if slots is None:
+            held = {tuple(t[:n]) for _, t in self.paths for n in range(1, len(t) + 1)}
+            assert len(held) + len(tokens) > NUM_SLOTS, "slots were refused though there was room"
+            return
+        assert len(set(slots)) == len(tokens)
+        unclaimed = set(slots)
+        for token, slot in zip(tokens[:num_right], slots, strict=False):
+            child = self.trie.extend(path.tip, token, slot)
+            if child.slot == slot:
+                unclaimed.discard(slot)
+            path.step_to(child)
+            text.append(token)
+        self.trie.give_back(unclaimed)
+
+    @rule(which=st.integers(0, 50))
+    def end(self, which: int) -> None:
+        if self.paths:
+            path, _ = self.paths.pop(which % len(self.paths))
+            path.discard()
+
+    @rule(which=st.integers(0, 50))
+    def suspend(self, which: int) -> None:
+        if self.paths:
+            path, text = self.paths[which % len(self.paths)]
+            path.release()
+            text.clear()
+
+    @rule()
+    def clear(self) -> None:
+        self.trie.clear()
+        held = {tuple(text[:n]) for _, text in self.paths for n in range(1, len(text) + 1)}
+        assert self.trie.num_nodes == len(held)
+
+    @invariant()
+    def books_add_up(self) -> None:
+        self.trie.check_integrity(path.tip for path, _ in self.paths)
+        slot_of: dict[tuple[int, ...], int] = {}
+        for path, text in self.paths:
+            assert len(path) == len(text)
+            for length, slot in enumerate(path.slots.tolist(), start=1):
+                assert slot_of.setdefault(tuple(text[:length]), slot) == slot, "one prefix has two slots"
+        assert len(set(slot_of.values())) == len(slot_of), "two prefixes share a slot"
+
+
+TrieMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+TestTrie = TrieMachine.TestCase
+
+
+def fill(trie: PrefixTrie, text: list[int]) -> None:
+    path = Path(trie)
+    path.follow(text, len(text))
+    slots = trie.take(len(text) - len(path))
+    assert slots is not None
+    for token, slot in zip(text[len(path) :], slots, strict=True):
+        path.step_to(trie.extend(path.tip, token, slot))
+    path.discard()
+
+
+def cached(trie: PrefixTrie, text: list[int]) -> int:
+    path = Path(trie)
+    length = path.follow(text, len(text))
+    path.discard()
+    return length
+
+
+def test_the_least_recently_used_text_is_evicted_from_its_end() -> None:
+    trie = PrefixTrie(8)
+    fill(trie, [1, 2, 3])
+    fill(trie, [4, 5, 6])
+    fill(trie, [1, 2, 7])
+    slots = trie.take(3)
+    assert slots is not None
+    trie.give_back(slots)
+    assert cached(trie, [1, 2, 3]) == 2
+    assert cached(trie, [1, 2, 7]) == 3
+    assert cached(trie, [4, 5, 6]) == 2
+
+
+def test_the_eviction_queue_stays_bounded() -> None:
+    trie = PrefixTrie(8)
+    fill(trie, [1, 2, 3])
+    for _ in range(5000):
+        cached(trie, [1, 2, 3])
+    assert len(trie._eviction_queue) < 2000

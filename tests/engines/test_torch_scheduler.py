@@ -1,0 +1,492 @@
+"""The step loop: what it writes is what plain decoding writes, whatever shares its passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from reason_spec.engines.base import GenerationResult, Request, Score
+from reason_spec.engines.torch.layout import PassLayout
+from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.segment import Boundary, BoundaryScanner
+from reason_spec.speculation.acceptance import truncated_probabilities
+from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.tiny_models import Served, drain, write
+
+NUM_PROMPTS = 6
+LENGTH = 24
+
+
+@cache
+def prompt(index: int) -> tuple[int, ...]:
+    """Prompts 0 to 2 begin alike, as branches of one problem do; the others are unrelated."""
+    rng = np.random.default_rng(100 + index)
+    shared = np.random.default_rng(5).integers(0, 260, 30)
+    own = rng.integers(0, 260, 4 + 3 * index)
+    return tuple(int(t) for t in (np.concatenate([shared, own]) if index < 3 else own))
+
+
+@pytest.fixture(scope="module")
+def expected(qwen: Served) -> list[tuple[int, ...]]:
+    return [qwen.generate(prompt(index), LENGTH) for index in range(NUM_PROMPTS)]
+
+
+def spoiled(tokens: tuple[int, ...], place: int) -> tuple[int, ...]:
+    """The tokens with one of them replaced."""
+    place %= len(tokens)
+    return (*tokens[:place], (tokens[place] + 1) % 260, *tokens[place + 1 :])
+
+
+# --- equal to plain decoding ---------------------------------------------------------------------------
+
+hints = st.one_of(
+    st.just(("none", 0)),
+    st.just(("right", 0)),
+    st.tuples(st.just("wrong"), st.integers(0, 50)),
+    st.tuples(st.just("late"), st.integers(0, 50)),
+    st.tuples(st.just("noise"), st.integers(0, 50)),
+)
+jobs = st.fixed_dictionaries(
+    {
+        "prompt": st.integers(0, NUM_PROMPTS - 1),
+        "hint": hints,
+        "drafter": st.sampled_from(["none", "prompt_lookup"]),
+        "num_draft_tokens": st.integers(1, 12),
+        "start": st.integers(0, 12),
+        "cancel": st.one_of(st.none(), st.none(), st.integers(0, 20)),
+        "priority": st.integers(0, 2),
+    }
+)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(jobs, min_size=1, max_size=6),
+    st.sampled_from([70, 120, 400]),
+    st.integers(1, 6),
+    st.sampled_from([16, 64]),
+)
+def test_greedy_is_equal_under_any_batching(
+    qwen: Served,
+    expected: list[tuple[int, ...]],
+    mix: list[dict],
+    num_slots: int,
+    max_running: int,
+    prefill_chunk: int,
+) -> None:
+    """Requests come at any time, with any hints, are cancelled, wait for slots and are suspended."""
+    model = replace(qwen.model, max_context=min(num_slots, 70))
+    scheduler = Scheduler(
+        model, qwen.tokenizer, num_slots=num_slots, max_running=max_running,
+        prefill_chunk=prefill_chunk, debug=True,
+    )  # fmt: skip
+    results: dict[int, object] = {}
+    for step in range(2000):
+        for number, job in enumerate(mix):
+            text = expected[job["prompt"]]
+            kind, detail = job["hint"]
+            if step == job["start"]:
+                hint = {"right": text, "wrong": spoiled(text, detail), "noise": spoiled(text, 0)[::-1]}
+                scheduler.submit(
+                    number,
+                    Request(
+                        Prefix(prompt(job["prompt"])), LENGTH, hint=hint.get(kind, ()),
+                        token_drafter=job["drafter"], num_draft_tokens=job["num_draft_tokens"],
+                        priority=job["priority"],
+                    ),
+                )  # fmt: skip
+            if kind == "late" and step == job["start"] + 4:
+                scheduler.offer_hint(number, spoiled(text, detail))
+            if job["cancel"] is not None and step == job["start"] + job["cancel"]:
+                scheduler.cancel(number)
+        if step > 40 and not scheduler.has_work:
+            break
+        results.update(scheduler.step().results)
+    assert len(results) == len(mix)
+    for number, job in enumerate(mix):
+        result = results[number]
+        assert isinstance(result, GenerationResult)
+        text = expected[job["prompt"]]
+        if result.finish == "cancelled":
+            assert job["cancel"] is not None
+            assert result.tokens == text[: len(result.tokens)]
+        else:
+            assert result.tokens == text
+    stats = scheduler.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    scheduler.reset_prefix_cache()
+    assert scheduler.stats().num_cached_tokens == 0
+
+
+@settings(max_examples=8)
+@given(
+    st.floats(0.3, 1.5),
+    st.integers(0, 30),
+    st.floats(0.5, 1.0),
+    st.integers(0, 1000),
+    st.integers(0, NUM_PROMPTS - 1),
+    st.integers(0, 30),
+)
+def test_sampling_is_equal_with_and_without_drafts(
+    qwen: Served, temperature: float, top_k: int, top_p: float, seed: int, which: int, place: int
+) -> None:
+    sampling = Sampling(temperature, top_k, top_p, NoiseKey(seed, which, 0))
+    request = Request(Prefix(prompt(which)), LENGTH, sampling=sampling)
+    plain = write(qwen.scheduler(), request)
+    scheduler = qwen.scheduler()
+    other = replace(request, sampling=replace(sampling, noise=NoiseKey(seed, which, 1)))
+    scheduler.submit(0, replace(request, hint=spoiled(plain.tokens, place), num_draft_tokens=5))
+    scheduler.submit(1, replace(request, token_drafter="prompt_lookup"))
+    scheduler.submit(2, other)
+    results = drain(scheduler)
+    for number in (0, 1):
+        result = results[number]
+        assert isinstance(result, GenerationResult)
+        assert result.tokens == plain.tokens
+        np.testing.assert_allclose(result.logprobs, plain.logprobs, atol=1e-3)
+
+
+def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served) -> None:
+    """Second tokens of many samples, drafted by a hint, against the module's own probabilities."""
+    text = prompt(4)
+    base = Sampling(temperature=2.5, top_k=8, top_p=0.95)
+    first = int(torch.argmax(qwen.logits(text)[-1]))
+    logits = qwen.logits((*text, first))[-1].double().numpy()
+    probabilities = truncated_probabilities(logits, base)
+    drafted = int(np.argsort(probabilities)[-2])
+    scheduler = qwen.scheduler(max_running=32)
+    num_samples = 1500
+    for sample in range(num_samples):
+        sampling = replace(base, noise=NoiseKey(9, 0, sample))
+        prefix = Prefix((*text, first))
+        scheduler.submit(sample, Request(prefix, 2, sampling=sampling, hint=(drafted,), num_draft_tokens=1))
+    counts = np.zeros(len(probabilities))
+    num_accepted = 0
+    for result in drain(scheduler).values():
+        assert isinstance(result, GenerationResult)
+        counts[result.tokens[0]] += 1
+        num_accepted += result.usage.num_accepted_draft_tokens
+    kept = probabilities > 0
+    assert kept.sum() >= 4
+    assert counts[~kept].sum() == 0
+    assert chisquare(counts[kept], probabilities[kept] * num_samples).pvalue > 1e-4
+    assert num_accepted == counts[drafted] > 0
+
+
+# --- what is run, and how often ------------------------------------------------------------------------
+
+
+class Counting:
+    """Counts how often each (prefix, token) is run, by reading the layouts."""
+
+    def __init__(self, served: Served) -> None:
+        self._model = served.model
+        self.vocab_size, self.max_context = served.model.vocab_size, served.model.max_context
+        self.num_run = 0
+        self.layouts: list[PassLayout] = []
+
+    def run(self, layout: PassLayout) -> torch.Tensor:
+        self.num_run += len(layout.tokens)
+        self.layouts.append(layout)
+        return self._model.run(layout)
+
+
+def test_no_token_is_run_twice_along_a_text_written_step_by_step(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    """Every token of the prompt and of the answer is run once, but the last, which is never run."""
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    prefix = Prefix(prompt(0))
+    for number in range(4):
+        result = write(scheduler, Request(prefix, LENGTH // 4), number)
+        prefix = prefix.extend(result.tokens)
+    assert prefix.to_tuple() == prompt(0) + expected[0]
+    assert counting.num_run == len(prefix) - 1
+
+
+def test_only_rejected_drafts_and_the_last_token_of_a_known_prefix_are_run_for_nothing(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    hint = spoiled(expected[0], 10)
+    first = write(scheduler, Request(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=6), 0)
+    rejected = first.usage.num_drafted_tokens - first.usage.num_accepted_draft_tokens
+    assert rejected > 0
+    num_unique = len(prompt(0)) + LENGTH - 1
+    assert counting.num_run == num_unique + rejected
+    # The same request again: its prompt's last token is run for the prediction behind it; tokens
+    # written before are found only in prompts, so it writes them anew.
+    second = write(scheduler, Request(Prefix(prompt(0) + first.tokens[:12]), 1), 1)
+    assert second.tokens == first.tokens[12:13]
+    assert second.usage.num_cached_prompt_tokens == len(prompt(0)) + 11
+    assert counting.num_run == num_unique + rejected + 1
+
+
+def test_requests_with_one_prompt_share_its_passes_and_slots(qwen: Served) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    for sample in range(4):
+        sampling = Sampling(2.0, noise=NoiseKey(0, 0, sample))
+        scheduler.submit(sample, Request(Prefix(prompt(1)), 1, sampling=sampling))
+    results = drain(scheduler)
+    assert counting.num_run == len(prompt(1))
+    assert len({result.tokens for result in results.values() if isinstance(result, GenerationResult)}) > 1
+
+
+def test_branches_of_one_problem_gather_their_common_prefix_once(qwen: Served) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    trunk = prompt(5) + prompt(2)
+    write(scheduler, Request(Prefix(trunk), 1), 0)
+    for number, branch in enumerate([(1, 2, 3), (4, 5), (6,)]):
+        scheduler.submit(number, Request(Prefix(trunk + branch), 3))
+    drain(scheduler)
+    last = counting.layouts[-1]
+    assert len(last.tokens) == 3
+    (block,) = last.blocks
+    (row,) = block.rows
+    assert len(row.columns) == len(set(row.columns)) < len(trunk) + 3 * 6
+
+
+def test_a_long_prompt_is_run_in_chunks_beside_others(qwen: Served) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, prefill_chunk=16, debug=True)
+    text = prompt(0) + prompt(3) + prompt(4)
+    scheduler.submit(0, Request(Prefix(prompt(5)), 10))
+    scheduler.step()
+    scheduler.step()
+    scheduler.submit(1, Request(Prefix(text), 5))
+    results = drain(scheduler)
+    assert max(len(layout.tokens) for layout in counting.layouts) <= 17
+    result = results[1]
+    assert isinstance(result, GenerationResult)
+    assert result.tokens == qwen.generate(text, 5)
+
+
+# --- cancellation, room, refusals ----------------------------------------------------------------------
+
+
+def test_cancellation_frees_every_slot(qwen: Served) -> None:
+    scheduler = qwen.scheduler(num_slots=512)
+    for number in range(4):
+        scheduler.submit(number, Request(Prefix(prompt(number)), 100))
+    for _ in range(5):
+        scheduler.step()
+    for number in range(4):
+        scheduler.cancel(number)
+        scheduler.cancel(number)
+    report = scheduler.step()
+    assert {number for number, _ in report.results} == {0, 1, 2, 3}
+    assert all(isinstance(r, GenerationResult) and r.finish == "cancelled" for _, r in report.results)
+    assert not scheduler.has_work
+    assert scheduler.stats().num_running == 0
+    scheduler.reset_prefix_cache()
+    assert scheduler.stats().num_cached_tokens == 0
+
+
+def test_cancelled_work_is_counted(qwen: Served) -> None:
+    scheduler = qwen.scheduler()
+    scheduler.submit(0, Request(Prefix(prompt(0)), 100))
+    for _ in range(5):
+        scheduler.step()
+    scheduler.cancel(0)
+    ((_, result),) = scheduler.step().results
+    assert isinstance(result, GenerationResult)
+    assert result.usage.num_passes == result.usage.num_generated_tokens == 5
+    assert scheduler.stats().usage == result.usage
+
+
+def test_requests_that_do_not_fit_together_wait_for_each_other(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    model = replace(qwen.model, max_context=64)
+    scheduler = Scheduler(model, qwen.tokenizer, num_slots=64, debug=True)
+    for number in (3, 4, 5):
+        scheduler.submit(number, Request(Prefix(prompt(number)), LENGTH))
+    results = drain(scheduler)
+    for number in (3, 4, 5):
+        result = results[number]
+        assert isinstance(result, GenerationResult)
+        assert result.tokens == expected[number]
+
+
+def test_urgent_requests_go_first_when_a_pass_cannot_hold_all(qwen: Served) -> None:
+    scheduler = qwen.scheduler(max_running=1)
+    ended: list[int] = []
+    scheduler.submit(0, Request(Prefix(prompt(3)), 20, priority=5))
+    scheduler.step()
+    scheduler.submit(1, Request(Prefix(prompt(4)), 3, priority=5))
+    scheduler.submit(2, Request(Prefix(prompt(5)), 3, priority=1))
+    while scheduler.has_work:
+        ended += [number for number, _ in scheduler.step().results]
+    assert ended == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [((), "empty"), (tuple([5] * 256), "no room"), ((5, 272), "token 272"), ((-1,), "token -1")],
+)
+def test_impossible_prefixes_fail_their_own_generation(
+    qwen: Served, tokens: tuple[int, ...], message: str
+) -> None:
+    scheduler = qwen.scheduler()
+    scheduler.submit(0, Request(Prefix(tokens), 5))
+    scheduler.submit(1, Request(Prefix(prompt(3)), 5))
+    results = drain(scheduler)
+    failed, other = results[0], results[1]
+    assert isinstance(failed, GenerationResult)
+    assert failed.finish == "failed"
+    assert message in (failed.error or "")
+    assert isinstance(other, GenerationResult)
+    assert other.finish == "length"
+
+
+def test_hint_tokens_of_another_vocabulary_are_ignored(qwen: Served, expected: list[tuple[int, ...]]) -> None:
+    hint = (*expected[3][:4], 99_999, *expected[3][5:])
+    result = write(qwen.scheduler(), Request(Prefix(prompt(3)), LENGTH, hint=hint))
+    assert result.tokens == expected[3]
+    assert result.usage.num_accepted_draft_tokens == 4
+
+
+def test_the_end_of_the_context_is_the_length_limit(qwen: Served) -> None:
+    text = tuple(prompt(0) * 10)[:250]
+    result = write(qwen.scheduler(), Request(Prefix(text), 50, hint=tuple(range(40))))
+    assert result.finish == "length"
+    assert len(text) + len(result.tokens) == qwen.model.max_context
+
+
+def test_logits_that_are_not_numbers_fail_the_generation(qwen: Served) -> None:
+    class Broken(Counting):
+        def run(self, layout: PassLayout) -> torch.Tensor:
+            return super().run(layout) * float("nan")
+
+    scheduler = Scheduler(Broken(qwen), qwen.tokenizer, num_slots=2048, debug=True)
+    result = write(scheduler, Request(Prefix(prompt(0)), 5))
+    assert result.finish == "failed"
+    assert "NaN" in (result.error or "")
+    assert result.tokens == ()
+
+
+# --- ends ----------------------------------------------------------------------------------------------
+
+
+def test_a_generation_ends_with_the_token_that_completes_its_boundary(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    """The delimiter is cut out of what the model writes, across two of its tokens."""
+    for index in range(NUM_PROMPTS):
+        tokens = expected[index]
+        pieces = [qwen.tokenizer.token_bytes(token) for token in tokens]
+        place = next(
+            (i for i in range(3, LENGTH - 1)
+             if pieces[i] and pieces[i + 1] and (pieces[i] + pieces[i + 1]).isascii()
+             and not (pieces[i] + pieces[i + 1]).isspace()), None,
+        )  # fmt: skip
+        if place is None:
+            continue
+        boundary = Boundary((pieces[place] + pieces[place + 1]).decode(), (), False, False)
+        scanner = BoundaryScanner(boundary)
+        end = next(i for i, piece in enumerate(pieces, start=1) if scanner.feed(piece))
+        for hint in ((), tokens):
+            request = Request(Prefix(prompt(index)), LENGTH, boundary=boundary, hint=hint)
+            result = write(qwen.scheduler(), request)
+            assert result.finish == "boundary"
+            assert result.tokens == tokens[:end]
+            assert result.text == qwen.tokenizer.decode(tokens[:end])
+            if hint:
+                assert result.usage.num_discarded_tokens > 0
+        return
+    pytest.fail("no delimiter was found in what the model writes")
+
+
+def test_a_stop_cuts_the_text_and_may_begin_in_the_context(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    text = qwen.tokenizer.decode(expected[1])
+    stop = text[4:7]
+    result = write(qwen.scheduler(), Request(Prefix(prompt(1)), LENGTH, stops=(stop,)))
+    assert result.finish == "stop"
+    assert result.text == text[: text.index(stop)]
+    straddling = write(
+        qwen.scheduler(),
+        Request(Prefix(prompt(1)), LENGTH, stops=("ab" + text[:2],), stop_context="xxab"),
+    )
+    assert straddling.finish == "stop"
+    assert straddling.text == ""
+    assert straddling.num_stop_overlap == 2
+
+
+def test_deltas_add_up_to_the_result(qwen: Served, expected: list[tuple[int, ...]]) -> None:
+    scheduler = qwen.scheduler()
+    hint = spoiled(expected[2], 9)
+    scheduler.submit(0, Request(Prefix(prompt(2)), LENGTH, hint=hint, num_draft_tokens=4))
+    scheduler.submit(1, Request(Prefix(prompt(3)), LENGTH, stream=False))
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    results = {}
+    while scheduler.has_work:
+        report = scheduler.step()
+        results.update(report.results)
+        for number, delta in report.deltas:
+            assert number == 0, "a request that does not stream got a delta"
+            tokens += delta.tokens
+            logprobs += delta.logprobs
+    result = results[0]
+    assert isinstance(result, GenerationResult)
+    assert (tuple(tokens), tuple(logprobs)) == (result.tokens, result.logprobs)
+    plain = torch.log_softmax(qwen.logits(prompt(2) + expected[2]), -1)[len(prompt(2)) - 1 : -1]
+    exact = plain[torch.arange(LENGTH), torch.tensor(expected[2])]
+    np.testing.assert_allclose(logprobs, exact, atol=1e-4)
+
+
+# --- scores --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 80), st.integers(0, 60), st.sampled_from([16, 64]), st.booleans(), st.booleans())
+def test_scores_are_the_modules_log_softmax(
+    qwen: Served, num_prefix: int, num_continuation: int, chunk: int, warm: bool, crowded: bool
+) -> None:
+    text = tuple(np.random.default_rng(num_prefix).integers(0, 260, num_prefix + num_continuation).tolist())
+    prefix, continuation = text[:num_prefix], text[num_prefix:]
+    scheduler = qwen.scheduler(prefill_chunk=chunk)
+    if warm:
+        write(scheduler, Request(Prefix(text[: num_prefix + num_continuation // 2]), 1), 7)
+    if crowded:
+        scheduler.submit(8, Request(Prefix(prompt(3)), 6))
+    scheduler.score(1, prefix, continuation)
+    score = drain(scheduler)[1]
+    assert isinstance(score, Score)
+    logprobs = torch.log_softmax(qwen.logits(text), -1)[num_prefix - 1 : -1]
+    np.testing.assert_allclose(
+        score.logprobs, logprobs[torch.arange(num_continuation), list(continuation)], atol=2e-4
+    )
+    assert score.usage.num_scored_tokens == num_continuation
+    if warm and num_continuation:
+        assert score.usage.num_cached_prompt_tokens == num_prefix - 1
+
+
+def test_scored_tokens_are_not_run_again_when_they_are_accepted(qwen: Served) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    scheduler.score(0, prompt(3), prompt(4))
+    drain(scheduler)
+    assert counting.num_run == len(prompt(3) + prompt(4)) - 1
+    result = write(scheduler, Request(Prefix(prompt(3) + prompt(4)), 1), 1)
+    assert result.usage.num_cached_prompt_tokens == len(prompt(3) + prompt(4)) - 1
+    assert counting.num_run == len(prompt(3) + prompt(4))
+
+
+def test_a_score_that_does_not_fit_says_why(qwen: Served) -> None:
+    scheduler = qwen.scheduler()
+    scheduler.score(0, (1,) * 200, (2,) * 100)
+    assert "no room" in str(drain(scheduler)[0])
