@@ -1,0 +1,90 @@
+"""``embedding``: cosine similarity of sentence embeddings, as in Lookahead Reasoning, section 4.3.
+
+Alone it is blind to numbers: a changed result keeps a similarity near 0.99, where a true rewording has
+about 0.92. Use ``semantic`` for reasoning; this one is here for comparison and for texts without numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar, Final, NamedTuple
+
+from reason_spec.errors import SettingsError
+from reason_spec.types import LossClass, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.encoder import MINILM_PACKAGE, MINILM_SHA256, Embedding, SentenceEncoder
+
+__all__ = ["MINILM_PACKAGE", "MINILM_SHA256", "EmbeddingVerifier", "Similarity", "compare_texts"]
+
+PAPER_THRESHOLD: Final = 0.85
+
+
+class Similarity(NamedTuple):
+    """``cosine`` is the lowest over the windows of both texts; ``aligned`` tells whether all of them met."""
+
+    cosine: float
+    aligned: bool
+    num_encoded_tokens: int
+
+
+async def compare_texts(encoder: SentenceEncoder, a: str, b: str) -> Similarity:
+    """Return the cosine similarity of two texts.
+
+    A text longer than the model's input is compared window by window. Where the numbers of windows
+    differ, a tail has no partner, and the texts are not ``aligned``.
+    """
+    x, y = await asyncio.gather(encoder.encode(a), encoder.encode(b))
+    return Similarity(
+        _lowest_cosine(x, y), len(x.windows) == len(y.windows), x.num_encoded_tokens + y.num_encoded_tokens
+    )
+
+
+def _lowest_cosine(x: Embedding, y: Embedding) -> float:
+    cosine = min(float(u @ v) for u, v in zip(x.windows, y.windows, strict=False))
+    return max(-1.0, min(1.0, cosine))
+
+
+class EmbeddingVerifier(Verifier):
+    """Accepts from ``threshold`` on, rejects below."""
+
+    name: ClassVar[str] = "embedding"
+    loss_class: ClassVar[LossClass] = "verified"
+
+    def __init__(
+        self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
+    ) -> None:
+        super().__init__(deadline_seconds)
+        self.threshold = check_threshold(threshold, PAPER_THRESHOLD)
+        self._encoder = encoder
+
+    async def start(self) -> None:
+        await self._encoder.start()
+
+    async def close(self) -> None:
+        await self._encoder.close()
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        assert target is not None
+        if drafted.text == target.text:
+            return Verdict("accept", 1.0, reason="same text")
+        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted.text, target.text)
+        reason = f"cosine {cosine:.3f}, threshold {self.threshold:g}"
+        if cosine < self.threshold:
+            return Verdict("reject", cosine, cost_tokens=num_tokens, reason=reason)
+        if not aligned:
+            reason += "; one step is longer than the model's input"
+            return Verdict("unknown", cosine, cost_tokens=num_tokens, reason=reason)
+        return Verdict("accept", cosine, cost_tokens=num_tokens, reason=reason)
+
+
+def check_threshold(threshold: float | None, default: float) -> float:
+    """Return ``threshold`` or its default.
+
+    Raises:
+        SettingsError: it is no cosine.
+    """
+    if threshold is None:
+        return default
+    if not -1 <= threshold <= 1:
+        raise SettingsError(f"verifier.threshold = {threshold!r}: a cosine lies between -1 and 1")
+    return threshold

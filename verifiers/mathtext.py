@@ -1,0 +1,718 @@
+"""Reads the mathematics in a step: LaTeX, Unicode and plain text become one stream of tokens.
+
+Values are exact fractions. The readings that are conventions, not facts:
+
+- ``x %`` is x/100 whatever follows; ``of`` between a fraction or percentage and a number multiplies;
+- a proper fraction of two integers (``1/2``, ``\\frac{3}{4}``) is one quantity, ``12/4`` is a division;
+- an integer before a proper fraction is a mixed number (``2 1/2``);
+- ``50 cents`` is 0.5, as money; a currency sign says nothing else;
+- ``one``, number words behind an article ("the two equations") and the numbers of lists and headings
+  ("Step 3:") are *weak*: they may go unmatched, but not meet another number.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Fold: TypeAlias = "Callable[[list[Token], list[Token], int], int]"
+TokenKind: TypeAlias = Literal["number", "word", "symbol", "operator", "relation", "open", "close", "break"]
+
+_MAX_DIGITS: Final = 60
+_MAX_EXPONENT: Final = 60
+_MAX_DEPTH: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One unit of a step.
+
+    ``text`` is canonical: ``*`` for every multiplication sign, lower case for words. ``value`` is set
+    for numbers only. ``capital`` marks a word written with a capital letter, ``initial`` one that
+    opens a sentence, where a capital says nothing. ``decimals`` counts the digits after the point as
+    written (-1 for exact notations) and bounds the rounding error.
+    """
+
+    kind: TokenKind
+    text: str
+    value: Fraction | None = None
+    weak: bool = False
+    capital: bool = False
+    initial: bool = False
+    possessive: bool = False
+    decimals: int = -1
+    percent: bool = False
+    spaced: bool = False
+    math: bool = False
+
+    @property
+    def ends_operand(self) -> bool:
+        return self.kind in ("number", "symbol", "close")
+
+
+_CHARACTERS: Final = str.maketrans(
+    {
+        "×": "*", "✕": "*", "⋅": "*", "·": "*", "∙": "*", "•": "*", "∗": "*",
+        "÷": "/", "∕": "/", "−": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
+        "–": " - ", "—": " ; ", "＋": "+", "＝": "=", "％": "%", "≅": "≈", "≃": "≈", "∼": "≈",
+        "⇒": ";", "→": ";", "⟹": ";", "∴": ";", "’": "'", "‘": "'", "“": '"', "”": '"',
+        "π": "\x04pi ", "√": " sqrt ", "∞": "\x04infty ", "∠": " angle ", "∆": "\x04Delta ",
+        "\u200b": "", "\ufeff": "", "′": "'",
+    }
+)  # fmt: skip
+_SUPERSCRIPTS: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_SUBSCRIPTS: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_COMMANDS: Final[dict[str, str]] = {
+    "times": "*", "cdot": "*", "ast": "*", "bullet": "*", "div": "/", "pm": " ± ", "mp": " ± ",
+    "le": "≤", "leq": "≤", "leqslant": "≤", "lt": "<", "ge": "≥", "geq": "≥", "geqslant": "≥", "gt": ">",
+    "ne": "≠", "neq": "≠", "approx": "≈", "sim": "≈", "simeq": "≈", "cong": "≈", "equiv": "≡",
+    "implies": ";", "Rightarrow": ";", "Longrightarrow": ";", "rightarrow": ";", "to": ";",
+    "longrightarrow": ";", "iff": ";", "Leftrightarrow": ";", "therefore": ";", "quad": " ", "qquad": " ",
+    "left": "", "right": "", "big": "", "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "",
+    "displaystyle": "", "limits": "", "nonumber": "", "ldots": " … ", "dots": " … ", "cdots": " … ",
+    "circ": "°", "degree": "°", "lbrace": "[", "rbrace": "]", "lfloor": " floor (", "rfloor": ")",
+    "lceil": " ceil (", "rceil": ")", "lvert": "|", "rvert": "|", "mid": "|", "newline": ";",
+    "pounds": "£", "neg": " not ", "hline": ";",
+}  # fmt: skip
+_FRACTIONS: Final = frozenset({"frac", "dfrac", "tfrac", "cfrac"})
+_TEXT_COMMANDS: Final = frozenset(
+    "text textbf textit textrm textsf texttt mathrm mbox hbox emph underline operatorname".split()
+)
+_TRANSPARENT: Final = frozenset(
+    "boxed fbox mathbf mathit mathbb mathcal boldsymbol overline hat vec bar tilde".split()
+)
+FUNCTIONS: Final = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan log ln exp gcd lcm max min mod sqrt root binom floor "
+    "ceil det".split()
+)
+
+
+def normalize(text: str) -> str:
+    """Rewrite LaTeX and Unicode mathematics as plain text; mathematical regions stand in \\x02...\\x03."""
+    text = "".join(_expand_fraction(c) for c in text) if not text.isascii() else text
+    text = re.sub(r"[⁰¹²³⁴-⁹⁺⁻ⁿ]+", lambda m: f"^({m[0].translate(_SUPERSCRIPTS)})", text)
+    text = re.sub(r"[₀-₉]+", lambda m: "_" + m[0].translate(_SUBSCRIPTS), text)
+    text = re.sub(r"(?<=\d)(?:[\u2009\u202f\u00a0]|\{,\}|\\[, !;:]|\\ |~|')(?=\d{3}(?!\d))", "", text)
+    text = re.sub(r"(\d{0,20})\.(\d{0,20})\\overline\{(\d{1,20})\}", _repeating_decimal, text)
+    text = text.translate(_CHARACTERS)
+    text = re.sub(r"(?<=[\w)])[ \t]*\*\*[ \t]*(?=[\d(]|-\d|[a-z]\b)", _power_or_bold, text)
+    text = text.replace("**", " ").replace("\\$", "¤")
+    text = re.sub(r"\$\$(.+?)\$\$", "\x02\\1\x03", text, flags=re.DOTALL)
+    text = re.sub(r"\$(?!\s)([^$\n]{1,300}?)(?<!\s)\$(?!\d)", "\x02\\1\x03", text).replace("$", "¤")
+    return _Latex(text).convert() if "\\" in text or "{" in text else text
+
+
+def _expand_fraction(character: str) -> str:
+    if unicodedata.decomposition(character).startswith("<fraction>"):
+        return " " + unicodedata.normalize("NFKC", character)
+    return character
+
+
+def _repeating_decimal(match: re.Match[str]) -> str:
+    whole, start, period = match[1] or "0", match[2], match[3]
+    numerator = int(whole + start + period) - int(whole + start)
+    return f" {numerator}⁄{10 ** len(start) * (10 ** len(period) - 1)} "
+
+
+def _power_or_bold(match: re.Match[str]) -> str:
+    """``2**3`` is a power, ``**Step 2** 3 apples`` closes bold text: spaces on one side only."""
+    inner = match[0]
+    left, right = inner[:1].isspace(), inner[-1:].isspace()
+    return "^" if left == right else inner
+
+
+class _Latex:
+    """One pass over the text; arguments are converted recursively, at most ``_MAX_DEPTH`` deep."""
+
+    def __init__(self, text: str, depth: int = 0) -> None:
+        self._text = text
+        self._position = 0
+        self._depth = depth
+
+    def convert(self) -> str:
+        out: list[str] = []
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            self._position += 1
+            if character == "\\":
+                out.append(self._command())
+            elif character == "_" and self._peek() == "{":
+                out.append("_" + re.sub(r"\W+", "", self._argument()))
+            elif character == "{":
+                out.append("(")
+            elif character == "}":
+                out.append(")")
+            else:
+                out.append(" " if character == "&" else character)
+        return re.sub(r"\^ ?\(? ?° ?\)?", "°", "".join(out))
+
+    def _peek(self) -> str:
+        return self._text[self._position : self._position + 1]
+
+    def _command(self) -> str:
+        match = re.compile(r"[A-Za-z]+\*?").match(self._text, self._position)
+        if match is None:
+            character = self._peek()
+            self._position += 1
+            return {"(": "\x02", "[": "\x02", ")": "\x03", "]": "\x03", "{": "[", "}": "]", "\\": ";"}.get(
+                character, character if character in "%#_&" else " "
+            )
+        before = self._text[self._position - 2 : self._position - 1]
+        self._position = match.end()
+        written = self._expand(match[0].rstrip("*"))
+        # 2\frac{1}{2} is a mixed number; -\frac{1}{2} must keep its sign at its digits.
+        return written.lstrip(" ") if before == "-" else written
+
+    def _expand(self, name: str) -> str:
+        if name in _FRACTIONS:
+            top, bottom = self._argument(), self._argument()
+            sign = "-" if top.strip().startswith("-") else ""
+            digits, divisor = top.strip().removeprefix("-").strip(), bottom.strip()
+            if digits.isdecimal() and divisor.isdecimal():
+                return f" {sign}{digits}⁄{divisor} "
+            return f"(({top})/({bottom}))"
+        if name == "sqrt":
+            index = self._optional_argument()
+            return f" root({index}, {self._argument()})" if index else f" sqrt({self._argument()})"
+        if name in ("binom", "dbinom", "tbinom"):
+            return f" binom({self._argument()}, {self._argument()})"
+        if name in _TEXT_COMMANDS:
+            return f"\x03 {self._argument()} \x02"
+        if name in _TRANSPARENT:
+            return f" {self._argument()} "
+        if name in ("begin", "end", "phantom", "hphantom", "vphantom", "label", "tag"):
+            self._argument()
+            return " ; "
+        if name in _COMMANDS:
+            return _COMMANDS[name]
+        return f" \x04{name} "
+
+    def _optional_argument(self) -> str:
+        if self._peek() != "[":
+            return ""
+        end = self._text.find("]", self._position)
+        if end < 0:
+            return ""
+        inner = self._text[self._position + 1 : end]
+        self._position = end + 1
+        return inner
+
+    def _argument(self) -> str:
+        """Return the converted argument that follows: a braced group, a command or one character."""
+        while self._peek() == " ":
+            self._position += 1
+        if self._peek() == "\\":
+            self._position += 1
+            return self._command()
+        if self._peek() != "{":
+            self._position += 1
+            return self._text[self._position - 1 : self._position]
+        level, start = 0, self._position + 1
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            level += (character == "{") - (character == "}")
+            self._position += 1
+            if level == 0:
+                break
+        inner = self._text[start : self._position - (level == 0)]
+        return _Latex(inner, self._depth + 1).convert() if self._depth < _MAX_DEPTH else ""
+
+
+_SCANNER: Final = re.compile(
+    r"""
+      (?P<label>(?:^|(?<=\n))[ \t\x02]*\#*[ ]*
+          (?:step[ ]+\d+[ ]*[.:)] | \d{1,2}[.)](?=[ ]+[A-Za-z\\\x02]) | [-*](?=[ ])))
+    | (?P<ordinal>\d+(?:st|nd|rd|th)\b)
+    | (?P<fraction>\d+⁄\d+)
+    | (?P<number>(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)? | \d+\.\d+ | (?<![\w.])\.\d+ | \d+)
+          (?:[eE][+-]?\d+(?![\w.]))?)
+    | \x04(?P<command>[A-Za-z]+(?:_\w+)?)
+    | (?P<word>[^\W\d_]+(?:'[^\W\d_]+)*(?:_\w+)?)
+    | (?P<relation><=|>=|==|!=|:=|=>|[=≈≠≡<>≤≥])
+    | (?P<operator>[-+*/^!%°±_]|\.\.\.|…)
+    | (?P<open>[(\[])
+    | (?P<close>[)\]])
+    | (?P<delimiter>[\x02\x03])
+    | (?P<break>[.,;:?"\n|])
+    | (?P<currency>[¤£€¥¢])
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_RELATIONS: Final = {"<=": "≤", ">=": "≥", "==": "=", "!=": "≠", ":=": "="}
+
+_UNITS: Final = {
+    word: value
+    for value, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+        "sixteen seventeen eighteen nineteen".split()
+    )
+}
+_TENS: Final = {
+    word: 10 * value
+    for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
+}
+_SCALES: Final = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+}  # fmt: skip
+_MULTIPLES: Final = {
+    "twice": 2, "double": 2, "doubles": 2, "doubled": 2, "doubling": 2, "thrice": 3, "triple": 3,
+    "triples": 3, "tripled": 3, "tripling": 3, "quadruple": 4, "quadrupled": 4, "quadruples": 4,
+}  # fmt: skip
+_PARTS: Final = {
+    "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
+    "eighth": 8, "ninth": 9, "tenth": 10, "twelfth": 12, "hundredth": 100,
+}  # fmt: skip
+_ORDINALS: Final = {"first": 1, "second": 2, **_PARTS}
+
+
+@lru_cache(maxsize=4096)
+def tokenize(text: str) -> tuple[Token, ...]:
+    """Return the canonical tokens of a step; equal notations of one quantity give equal tokens."""
+    tokens = list(_scan(normalize(text)))
+    for fold in _PASSES:
+        tokens = _rewrite(tokens, fold)
+    return tuple(tokens)
+
+
+def _rewrite(tokens: list[Token], fold: Fold) -> list[Token]:
+    """Apply ``fold`` from left to right; it sees what is already written and what is still to read."""
+    out: list[Token] = []
+    index = 0
+    while index < len(tokens):
+        num_read = fold(out, tokens, index)
+        if num_read == 0:
+            out.append(tokens[index])
+            num_read = 1
+        index += num_read
+    return out
+
+
+def _scan(text: str) -> Iterator[Token]:
+    math = False
+    initial = True
+    end = 0
+    for match in _SCANNER.finditer(text):
+        kind, lexeme = match.lastgroup or "", match[0]
+        spaced = match.start() > end
+        if kind != "currency":
+            end = match.end()
+        if kind == "delimiter":
+            math = lexeme == "\x02"
+            yield Token("break", "")
+            continue
+        for token in _tokens_of(kind, lexeme, match[kind], math):
+            yield replace(token, initial=initial, spaced=spaced, math=math)
+            spaced = False
+            if token.kind == "break":
+                initial = token.text in (".", "?", "\n", ":", "")
+            else:
+                initial = token.text == "label"
+
+
+def _tokens_of(kind: str, lexeme: str, inner: str, math: bool) -> Iterator[Token]:
+    match kind:
+        case "label":
+            digits = re.sub(r"\D", "", lexeme)
+            yield Token("break", "\n")
+            if digits:
+                yield Token("number", digits, Fraction(int(digits)), weak=True)
+            yield Token("break", "\n")
+        case "ordinal":
+            yield Token("word", f"ordinal{int(lexeme[:-2][:_MAX_DIGITS])}")
+        case "fraction":
+            top, _, bottom = lexeme.partition("⁄")
+            yield from _fraction(top, bottom)
+        case "number":
+            yield _number(lexeme)
+        case "command":
+            yield Token("symbol", inner)
+        case "word":
+            yield from _word(lexeme, math)
+        case "relation":
+            if lexeme == "=>":
+                yield Token("break", ";")
+            else:
+                yield Token("relation", _RELATIONS.get(lexeme, lexeme))
+        case "operator":
+            yield Token("break", "…") if lexeme in ("...", "…") else Token("operator", lexeme)
+        case "open" | "close":
+            yield Token("open" if kind == "open" else "close", "(" if kind == "open" else ")")
+        case "currency":
+            if lexeme == "¢":
+                yield Token("word", "cents")
+        case _:
+            yield Token("break", lexeme)
+
+
+def _fraction(top: str, bottom: str) -> Iterator[Token]:
+    if max(len(top), len(bottom)) <= _MAX_DIGITS and int(bottom) and int(top) % int(bottom):
+        yield Token("number", f"{int(top)}/{int(bottom)}", Fraction(int(top), int(bottom)))
+        return
+    yield from (
+        Token("open", "("),
+        _number(top),
+        Token("operator", "/"),
+        _number(bottom),
+        Token("close", ")"),
+    )
+
+
+def _number(lexeme: str) -> Token:
+    digits = lexeme.replace(",", "").lower()
+    mantissa, _, exponent = digits.partition("e")
+    if len(mantissa) > _MAX_DIGITS or abs(int(exponent[:9] or 0)) > _MAX_EXPONENT:
+        return Token("symbol", digits)
+    decimals = len(mantissa.partition(".")[2])
+    return Token("number", digits, Fraction(digits), decimals=-1 if exponent else decimals)
+
+
+def _word(lexeme: str, math: bool) -> Iterator[Token]:
+    base, _, subscript = lexeme.partition("_")
+    lower = base.lower()
+    if lower in FUNCTIONS and (math or lower in ("sqrt", "binom", "root", "floor", "ceil")):
+        yield Token("symbol", lower)
+    elif math and len(base) > 1 and "'" not in base:
+        for letter in base[:-1]:
+            yield Token("symbol", letter)
+        yield Token("symbol", f"{base[-1]}_{subscript}" if subscript else base[-1])
+    elif subscript or (math and len(base) == 1) or (len(base) == 1 and base not in "aAI"):
+        yield Token("symbol", f"{base}_{subscript}" if subscript else base)
+    else:
+        possessive = lower.endswith(("'s", "s'"))
+        stem = lower.removesuffix("'s").removesuffix("'")
+        yield Token("word", stem, capital=base[0].isupper(), possessive=possessive)
+
+
+_NO_TOKEN: Final = Token("break", "")
+
+
+def _at(tokens: Sequence[Token], index: int) -> Token:
+    return tokens[index] if 0 <= index < len(tokens) else _NO_TOKEN
+
+
+def _is_integer(token: Token) -> bool:
+    return token.value is not None and token.value.denominator == 1
+
+
+def _fold_letters(out: list[Token], tokens: list[Token], index: int) -> int:
+    """``a`` and ``I`` beside an operator are variables; ``$a$`` regions end where words begin."""
+    token, following, previous = tokens[index], _at(tokens, index + 1), _at(out, len(out) - 1)
+    if token.kind == "word" and token.text in ("a", "i") and not token.possessive:
+        arithmetic = ("operator", "relation")
+        tight = not following.spaced or following.text in "=+-*/^<>"
+        if (following.kind in arithmetic and tight) or previous.kind in arithmetic:
+            out.append(replace(token, kind="symbol", text=token.text))
+            return 1
+    if token.text == "x" and previous.value is not None and following.value is not None and token.spaced:
+        out.append(Token("operator", "*", spaced=True))
+        return 1
+    delimiter = token.kind == "break" and token.text == ""
+    separates = previous.ends_operand and following.kind in ("number", "symbol", "open")
+    return 1 if delimiter and not separates else 0
+
+
+def _fold_number_words(out: list[Token], tokens: list[Token], index: int) -> int:
+    cardinal = _read_cardinal(tokens, index)
+    value, end = cardinal.value, cardinal.end
+    article = tokens[index].text == "a" and value is None
+    after = index + 1 if article else end
+    if value is not None and _at(tokens, after).text == "-" and _at(tokens, after + 1).text in _PLURAL_PARTS:
+        after += 1
+    part = _PLURAL_PARTS.get(_at(tokens, after).text) if _at(tokens, after).kind == "word" else None
+    if part and (value is not None or article):
+        out.append(_quantity(Fraction(1 if value is None else value, part)))
+        return after + 1 - index
+    if article and (scale := _SCALES.get(_at(tokens, after).text)):
+        value, end = Fraction(scale), after + 1
+    elif _at(tokens, after).text == "dozen" and (value is not None or article):
+        value, end = Fraction(12) * (1 if value is None else value), after + 1
+    if value is not None:
+        words = [_at(tokens, end + offset).text for offset in range(3)]
+        if words[:2] == ["and", "a"] and words[2] in ("half", "quarter", "third"):
+            value, end = value + Fraction(1, _PARTS[words[2]]), end + 3
+        lone = tokens[index].kind == "word" and end == index + 1
+        weak = lone and (value == 1 or _at(out, len(out) - 1).text in _DETERMINERS)
+        if tokens[index].kind == "number" and end == index + 1:
+            return 0
+        out.append(_quantity(value, weak))
+        return end - index
+    return _fold_lone_word(out, tokens, index)
+
+
+def _fold_lone_word(out: list[Token], tokens: list[Token], index: int) -> int:
+    token = tokens[index]
+    if token.kind != "word":
+        return 0
+    if token.text == "half":
+        out.append(_quantity(Fraction(1, 2)))
+    elif token.text in _MULTIPLES:
+        out += [_quantity(Fraction(_MULTIPLES[token.text])), Token("word", "times")]
+    elif token.text in _ORDINALS and not token.initial:
+        out.append(Token("word", f"ordinal{_ORDINALS[token.text]}"))
+    else:
+        return 0
+    return 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Cardinal:
+    value: Fraction | None
+    end: int
+
+
+def _read_cardinal(tokens: list[Token], index: int) -> _Cardinal:
+    """Read ``25``, ``1.5 million``, ``two hundred and five`` or ``twenty-five`` at ``index``."""
+    first = tokens[index]
+    total, current, end = Fraction(0), first.value, index + 1
+    if current is None:
+        current = _small_cardinal(first)
+        if current is None:
+            return _Cardinal(None, index)
+        hyphen = _at(tokens, end).text == "-"
+        unit = _UNITS.get(_at(tokens, end + hyphen).text, 0)
+        if first.text in _TENS and 0 < unit < 10:
+            current, end = current + unit, end + hyphen + 1
+    elif first.weak:
+        return _Cardinal(None, index)
+    while scale := _SCALES.get(_at(tokens, end).text):
+        current, end = current * scale, end + 1
+        step = 1 if _at(tokens, end).text == "and" and scale == 100 else 0
+        lower = _small_cardinal(_at(tokens, end + step))
+        if lower is None:
+            continue
+        rest = _read_cardinal(tokens, end + step)
+        if rest.value is not None and rest.value < scale:
+            total, current, end = total + current, rest.value, rest.end
+    return _Cardinal(total + current, end)
+
+
+def _small_cardinal(token: Token) -> Fraction | None:
+    if token.kind != "word":
+        return None
+    value = _UNITS.get(token.text, _TENS.get(token.text))
+    return None if value is None else Fraction(value)
+
+
+def _quantity(value: Fraction, weak: bool = False) -> Token:
+    return Token("number", str(value), value, weak=weak, spaced=True)
+
+
+_INFIX_WORDS_EQUAL: Final = frozenset({"equals", "equal", "gives", "makes", "yields", "is", "are"})
+_POSTFIX_WORDS: Final = {"squared": 2, "cubed": 3}
+
+
+def _fold_word_operators(out: list[Token], tokens: list[Token], index: int) -> int:
+    token, previous = tokens[index], _at(out, len(out) - 1)
+    if token.kind != "word":
+        return 0
+    if token.text in ("percent", "degree", "degrees") and previous.kind == "number":
+        out.append(Token("operator", "%" if token.text == "percent" else "°"))
+        return 1
+    if token.text in _POSTFIX_WORDS and previous.ends_operand:
+        power = _POSTFIX_WORDS[token.text]
+        out += [Token("operator", "^"), _quantity(Fraction(power))]
+        return 1
+    if not (previous.ends_operand or previous.text in ("%", "°")):
+        return 0
+    num_words, operator = _infix(out, tokens, index)
+    following = _at(tokens, index + num_words)
+    starts_operand = following.kind in ("number", "symbol", "open") or following.text == "-"
+    if not operator or not starts_operand:
+        return 0
+    out.append(Token("relation" if operator in "=≈" else "operator", operator, spaced=True))
+    return num_words
+
+
+class _Infix(NamedTuple):
+    num_words: int
+    operator: str
+
+
+def _infix(out: list[Token], tokens: list[Token], index: int) -> _Infix:
+    word, second = tokens[index].text, _at(tokens, index + 1).text
+    if second == "by" and word in ("divided", "multiplied"):
+        return _Infix(2, "/" if word == "divided" else "*")
+    if word in ("plus", "minus", "times"):
+        return _Infix(1, {"plus": "+", "minus": "-", "times": "*"}[word])
+    if word == "of" and out[-1].kind == "number" and (out[-1].percent or _is_part(out[-1])):
+        return _Infix(1 + (second in _DETERMINERS), "*")
+    if word == "of" and out[-1].text == "%":
+        return _Infix(1 + (second in _DETERMINERS), "*")
+    if word in _INFIX_WORDS_EQUAL and (_ends_expression(out) or out[-1].kind == "symbol"):
+        num_words = 3 if [second, _at(tokens, index + 2).text] == ["equal", "to"] else 1
+        approximate = second in ("about", "approximately", "roughly")
+        return _Infix(num_words + approximate, "≈" if approximate else "=")
+    return _Infix(1, "")
+
+
+_DETERMINERS: Final = frozenset({"the", "these", "those", "her", "his", "their", "its", "all"})
+
+
+def _is_part(token: Token) -> bool:
+    return token.value is not None and 0 < token.value < 1 and token.decimals < 0
+
+
+def _ends_expression(out: list[Token]) -> bool:
+    """Whether the operand at the end of ``out`` closes an expression that holds an operator."""
+    for token in reversed(out[-40:]):
+        if token.kind == "operator" and token.text in "+-*/^":
+            return True
+        if token.kind not in ("number", "symbol", "open", "close", "operator"):
+            return False
+    return False
+
+
+def _fold_hyphens(out: list[Token], tokens: list[Token], index: int) -> int:
+    """Drop hyphens, emphasis and stray marks; a spaced dash between words separates clauses."""
+    token, following, previous = tokens[index], _at(tokens, index + 1), _at(out, len(out) - 1)
+    if token.kind != "operator":
+        return 0
+    beside_word = previous.kind == "word" or following.kind == "word"
+    if token.text == "!":
+        arithmetic = token.math or following.kind in ("relation", "operator", "close")
+        if not (previous.ends_operand and not token.spaced and arithmetic):
+            out.append(Token("break", "."))
+            return 1
+    elif token.text in "*_" and beside_word:
+        return 0 if token.spaced and following.spaced else 1
+    elif token.text == "-" and beside_word:
+        if not token.spaced and not following.spaced:
+            return 1
+        if following.spaced:
+            out.append(Token("break", ";"))
+            return 1
+    elif token.text == "/" and beside_word:
+        out.append(Token("word", "per"))
+        return 1
+    return 0
+
+
+def _fold_powers(out: list[Token], tokens: list[Token], index: int) -> int:
+    base, caret = tokens[index], _at(tokens, index + 1)
+    if base.value is None or caret.text != "^":
+        return 0
+    exponent = _read_exponent(tokens, index + 2)
+    if exponent.value is None or exponent.value.denominator != 1 or _at(tokens, exponent.end).text == "^":
+        return 0
+    size = abs(exponent.value) * max(len(str(base.value)), 1)
+    if size > 4 * _MAX_DIGITS or (base.value == 0 and exponent.value <= 0):
+        return 0
+    value = base.value ** int(exponent.value)
+    text = f"10^{exponent.value}" if base.value == 10 else str(value)
+    out.append(replace(base, text=text, value=value, decimals=-1))
+    return exponent.end - index
+
+
+def _read_exponent(tokens: list[Token], index: int) -> _Cardinal:
+    """Read ``3``, ``-3``, ``(3)`` or ``(-3)``; ``end`` is the index after it."""
+    bracket = _at(tokens, index).kind == "open"
+    at = index + bracket
+    negative = _at(tokens, at).text == "-"
+    number = _at(tokens, at + negative)
+    end = at + negative + 1
+    if number.value is None or (bracket and _at(tokens, end).kind != "close"):
+        return _Cardinal(None, index)
+    return _Cardinal(-number.value if negative else number.value, end + bracket)
+
+
+def _fold_scientific(out: list[Token], tokens: list[Token], index: int) -> int:
+    mantissa, times, power = (_at(tokens, index + offset) for offset in range(3))
+    if mantissa.value is None or times.text != "*" or power.value is None or not power.text.startswith("10^"):
+        return 0
+    if _at(out, len(out) - 1).text in ("/", "^"):
+        return 0
+    out.append(replace(mantissa, text=str(mantissa.value * power.value), value=mantissa.value * power.value))
+    return 3
+
+
+def _fold_fractions(out: list[Token], tokens: list[Token], index: int) -> int:
+    top, slash, bottom = (_at(tokens, index + offset) for offset in range(3))
+    tight = slash.text == "/" and not slash.spaced and not bottom.spaced
+    if not (tight and _is_integer(top) and _is_integer(bottom)):
+        return 0
+    assert top.value is not None
+    assert bottom.value is not None
+    beside = (_at(out, len(out) - 1).text, _at(tokens, index + 3).text)
+    if not 0 < top.value < bottom.value or beside[0] in ("/", "^") or beside[1] in ("/", "^"):
+        return 0
+    out.append(replace(top, text=str(top.value / bottom.value), value=top.value / bottom.value, decimals=-1))
+    return 3
+
+
+def _fold_mixed_numbers(out: list[Token], tokens: list[Token], index: int) -> int:
+    whole, part = tokens[index], _at(tokens, index + 1)
+    if not (_is_integer(whole) and _is_part(part)) or whole.weak or _at(out, len(out) - 1).text in ("/", "^"):
+        return 0
+    assert whole.value is not None
+    assert part.value is not None
+    out.append(
+        replace(whole, text=str(whole.value + part.value), value=whole.value + part.value, decimals=-1)
+    )
+    return 2
+
+
+def _fold_percent_and_money(out: list[Token], tokens: list[Token], index: int) -> int:
+    number, unit = tokens[index], _at(tokens, index + 1)
+    if number.value is None:
+        return 0
+    if unit.text == "%" or (unit.kind == "word" and unit.text in ("cent", "cents")):
+        value = number.value / 100
+        percent = unit.text == "%"
+        decimals = -1 if number.decimals < 0 else number.decimals + 2
+        out.append(
+            replace(number, text=str(value), value=value, percent=percent, decimals=decimals, weak=False)
+        )
+        return 2
+    if unit.kind == "word" and unit.text in ("dollar", "dollars"):
+        out.append(number)
+        return 2
+    return 0
+
+
+def _fold_signs(out: list[Token], tokens: list[Token], index: int) -> int:
+    sign, number = tokens[index], _at(tokens, index + 1)
+    unary = sign.text == "-" and not _at(out, len(out) - 1).ends_operand
+    if not unary or _at(out, len(out) - 1).text in ("!", "°") or number.value is None:
+        return 0
+    out.append(replace(number, text=str(-number.value), value=-number.value))
+    return 2
+
+
+def _fold_units_in_equations(out: list[Token], tokens: list[Token], index: int) -> int:
+    """Drop what is counted inside an equation: ``47 apples + 8 apples = 55 apples``, ``(5 km)/(2 h)``."""
+    if _at(out, len(out) - 1).value is None:
+        return 0
+    num_words = 0
+    while num_words < 5 and _at(tokens, index + num_words).kind == "word":
+        if tokens[index + num_words].capital:
+            return 0
+        num_words += 1
+    following, behind = _at(tokens, index + num_words), _at(tokens, index + num_words + 1)
+    arithmetic = following.kind == "relation" or (following.kind == "operator" and following.text in "+-*/")
+    in_term = following.kind == "close" and behind.kind in ("operator", "relation", "close")
+    return num_words if arithmetic or in_term else 0
+
+
+_PLURAL_PARTS: Final = {**_PARTS, **{part + "s": value for part, value in _PARTS.items()}}
+
+# Word operators come before powers ("squared"), powers before fractions and signs: -3^2 is -9.
+_PASSES: Final[tuple[Fold, ...]] = (
+    _fold_letters,
+    _fold_number_words,
+    _fold_hyphens,
+    _fold_powers,
+    _fold_scientific,
+    _fold_fractions,
+    _fold_mixed_numbers,
+    _fold_percent_and_money,
+    _fold_word_operators,
+    _fold_powers,
+    _fold_percent_and_money,
+    _fold_signs,
+    _fold_units_in_equations,
+)

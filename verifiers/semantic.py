@@ -1,0 +1,84 @@
+"""``semantic``, the default: numbers first, then word-level guards, embeddings for what is left.
+
+Each stage may only refuse what the one before left open, but for the last:
+
+1. ``numbers`` accepts or rejects what arithmetic decides, and gives up where quantities are in doubt;
+2. the guards refuse swapped names, opposite directions, negations and changed owners;
+3. the embedding accepts from ``threshold`` on. It judges wording only, never quantities.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from reason_spec.types import LossClass, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.claims import read_claims
+from reason_spec.verifiers.consistency import find_inconsistency
+from reason_spec.verifiers.embedding import check_threshold, compare_texts
+from reason_spec.verifiers.encoder import SentenceEncoder
+from reason_spec.verifiers.numbers import compare_numbers
+from reason_spec.verifiers.wording import find_conflict, read_wording
+
+DEFAULT_THRESHOLD: Final = 0.75
+
+
+class SemanticVerifier(Verifier):
+    """Accepts reworded steps that mean the same; a contradiction in numbers rejects, doubt is unknown.
+
+    ``score``: 1 where numbers accept; the cosine where the embedding decided; at most 0.5 where numbers
+    or guards spoke against, so that no threshold on it accepts what they refused.
+    """
+
+    name: ClassVar[str] = "semantic"
+    loss_class: ClassVar[LossClass] = "verified"
+
+    def __init__(
+        self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
+    ) -> None:
+        super().__init__(deadline_seconds)
+        self.threshold = check_threshold(threshold, DEFAULT_THRESHOLD)
+        self._encoder = encoder
+
+    async def start(self) -> None:
+        await self._encoder.start()
+
+    async def close(self) -> None:
+        await self._encoder.close()
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        assert target is not None
+        if drafted.text == target.text:
+            return Verdict("accept", 1.0, reason="same text")
+        known = f"{context.question}\n{context.prefix_text}"
+        numbers = compare_numbers(drafted.text, target.text, known)
+        if numbers.decision == "accept":
+            return Verdict("accept", 1.0, reason=numbers.reason)
+        if numbers.decision == "reject":
+            return Verdict("reject", numbers.score / 2, reason=numbers.reason)
+        if not numbers.only_words_open:
+            return Verdict("unknown", numbers.score / 2, reason=numbers.reason)
+        conflict = _conflict(drafted.text, target.text, known)
+        if conflict:
+            return Verdict("unknown", numbers.score / 2, reason=conflict)
+        return await self._judge_wording(drafted.text, target.text)
+
+    async def _judge_wording(self, drafted: str, target: str) -> Verdict:
+        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted, target)
+        score = max(cosine, 0.0)
+        reason = f"the numbers agree; cosine {cosine:.3f}, threshold {self.threshold:g}"
+        if cosine < self.threshold:
+            return Verdict("unknown", score, cost_tokens=num_tokens, reason=reason)
+        if not aligned:
+            reason += "; one step is longer than the model's input"
+            return Verdict("unknown", score, cost_tokens=num_tokens, reason=reason)
+        return Verdict("accept", score, cost_tokens=num_tokens, reason=reason)
+
+
+def _conflict(drafted: str, target: str, known: str) -> str | None:
+    pair = read_wording(drafted, target, known)
+    claims = read_claims(drafted), read_claims(target)
+    shows_arithmetic = claims[0].main is not None and claims[1].main is not None
+    return find_conflict(pair, has_operations=shows_arithmetic) or find_inconsistency(
+        pair.drafted, claims[0], pair.target, claims[1]
+    )
