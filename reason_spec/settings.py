@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -33,7 +34,9 @@ class EngineSettings(_Section):
     """One engine and its model."""
 
     model: str = Field(default="embedded", description="`embedded`, a folder, or a Hugging Face id")
-    kind: EngineKind = "torch"
+    kind: EngineKind = Field(
+        default="torch", description="scripted: `model` is a file of questions and answers"
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps")
     dtype: DTypeName | Literal["auto"] = Field(
         default="auto", description="auto: float32 on CPU, else bfloat16"
@@ -46,20 +49,24 @@ class EngineSettings(_Section):
     max_running: int = Field(default=64, ge=1, description="requests in one pass at the most")
     prefill_chunk: int = Field(default=512, ge=16, description="prompt tokens of one pass at the most")
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
-    trust_remote_code: bool = False
-    revision: str | None = None
+    trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
+    revision: str | None = Field(default=None, description="branch, tag or commit of a Hugging Face model")
 
 
 class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
-    name: str = "lookahead"
+    name: str = Field(
+        default="lookahead", description="who writes the steps: autoregressive, token, lookahead"
+    )
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead")
     width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
     step_max_tokens: int = Field(
         default=512, ge=1, description="a longer step is cut and goes on as the next"
     )
-    token_drafter: Literal["none", "prompt_lookup"] = "prompt_lookup"
+    token_drafter: Literal["none", "prompt_lookup"] = Field(
+        default="prompt_lookup", description="where no hint applies"
+    )
     num_draft_tokens: int = Field(default=16, ge=1, le=128, description="token drafts checked in one pass")
     use_hint: bool = Field(default=True, description="the drafted step is the target's token-level draft")
 
@@ -67,7 +74,7 @@ class StrategySettings(_Section):
 class VerifierSettings(_Section):
     """What decides whether a drafted step stands."""
 
-    name: str = "semantic"
+    name: str = Field(default="semantic", description="semantic, numbers, embedding, exact")
     threshold: float | None = Field(default=None, ge=-1, le=1, description="None: the verifier's own")
     deadline: float = Field(
         default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
@@ -78,12 +85,12 @@ class VerifierSettings(_Section):
 class SamplingSettings(_Section):
     """How tokens are chosen."""
 
-    temperature: float = Field(default=0.0, ge=0, le=5)
+    temperature: float = Field(default=0.0, ge=0, le=5, description="0: greedy")
     top_k: int = Field(default=0, ge=0, description="0: off")
     top_p: float = Field(default=1.0, gt=0, le=1, description="1: off")
-    seed: int = 0
+    seed: int = Field(default=0, description="keys the noise of samples and the order of compared strategies")
     max_tokens: int = Field(default=1024, ge=1, description="tokens of one answer at the most")
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = Field(default=(), description="texts that end the answer; they are cut off")
 
     @field_validator("stop")
     @classmethod
@@ -100,10 +107,12 @@ class SamplingSettings(_Section):
 class BoundarySettings(_Section):
     """Where a step ends."""
 
-    delimiter: str = Field(default=BLANK_LINE, min_length=1)
-    protected: tuple[tuple[str, str], ...] = (("<tool_call>", "</tool_call>"),)
-    protect_fences: bool = True
-    protect_json: bool = True
+    delimiter: str = Field(default=BLANK_LINE, min_length=1, description="what ends a step")
+    protected: tuple[tuple[str, str], ...] = Field(
+        default=(("<tool_call>", "</tool_call>"),), description="no boundary between such tags"
+    )
+    protect_fences: bool = Field(default=True, description="no boundary inside ``` fences")
+    protect_json: bool = Field(default=True, description="no boundary inside a JSON value")
 
     def to_boundary(self) -> Boundary:
         return Boundary(self.delimiter, self.protected, self.protect_fences, self.protect_json)
@@ -112,7 +121,7 @@ class BoundarySettings(_Section):
 class TaskSettings(_Section):
     """How questions are read and asked."""
 
-    name: str = "auto"
+    name: str = Field(default="auto", description="auto, gsm8k, aime, math500, amc, svamp, multiarith")
     prompt: Literal["auto", "plain", "boxed"] = Field(
         default="auto", description="auto: plain for the embedded pair, boxed for other models"
     )
@@ -182,6 +191,8 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise SettingsError(
             f"settings file {str(file)!r} must hold a mapping such as 'strategy: {{depth: 4}}'"
         )
+    if isinstance(values.get("settings"), dict) and "settings_hash" in values:
+        return dict(values["settings"])  # the file that a run wrote beside its results
     return values
 
 
@@ -242,8 +253,10 @@ def _explain(error: ValidationError, sources: list[tuple[str, dict[str, Any]]], 
             origin = f"settings file {str(file)!r}"
         where = f" (from the {origin})" if origin else ""
         if item["type"] == "extra_forbidden":
-            known = ", ".join(sorted(_known_names(path[:-1])))
-            lines.append(f"unknown setting {name!r}{where}; known here: {known}")
+            known = sorted(_known_names(path[:-1]))
+            close = get_close_matches(path[-1], known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ";"
+            lines.append(f"unknown setting {name!r}{where}{hint} known here: {', '.join(known)}")
         else:
             lines.append(f"{name} = {item['input']!r}{where}: {item['msg']}")
     return "; ".join(lines)

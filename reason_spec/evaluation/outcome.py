@@ -1,0 +1,224 @@
+"""One answer of one strategy to one problem, as it is measured, stored and compared."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from reason_spec.accelerator import Solution
+from reason_spec.settings import Settings
+from reason_spec.tasks.grading import Grade
+from reason_spec.types import Decision, FinishReason, LossClass, Origin, Problem, Step, Usage, Verdict
+
+DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
+
+
+class UnitKey(NamedTuple):
+    """What names an outcome within a run."""
+
+    problem_id: str
+    sample: int
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A final step. ``tokens`` counts ``token_ids``, which are ids of the target's tokenizer."""
+
+    text: str
+    origin: Origin
+    tokens: int
+    finish: FinishReason
+    verdict: Verdict | None
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_step(cls, step: Step) -> StepRecord:
+        return cls(step.text, step.origin, len(step.tokens), step.finish, step.verdict, step.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work behind an answer, that of losing branches included."""
+
+    target: Usage
+    draft: Usage
+    verdicts: dict[Decision, int]
+    verifier_seconds: float
+
+    @property
+    def num_verdicts(self) -> int:
+        return sum(self.verdicts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished answer, graded where the problem has a reference answer.
+
+    ``seconds`` is the wall time of the answer alone or, where ``concurrency`` answers were
+    written together, of their batch divided by its size; engine start, grading and the clean-up
+    between strategies are not in it. ``first_step_seconds`` is when the first step became final.
+    ``index`` is the place of the problem among all problems of the run, from 0 on.
+    ``order`` is the place of this strategy in the shuffled order at this problem, and ``session``
+    names the start of the command that made the outcome. ``correct`` is None where the problem
+    has no reference answer, or where grading could not decide.
+    """
+
+    id: str
+    index: int
+    question: str
+    answer: str | None
+    response: str
+    prediction: str | None
+    correct: bool | None
+    strategy: str
+    sample: int
+    seed: int
+    seconds: float
+    first_step_seconds: float
+    tokens: int
+    steps: tuple[StepRecord, ...]
+    usage: Work
+    finish: FinishReason
+    loss_class: LossClass
+    concurrency: int
+    order: int
+    session: str
+    settings_hash: str
+
+    @property
+    def key(self) -> UnitKey:
+        return UnitKey(self.id, self.sample, self.strategy)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token for step in self.steps for token in step.token_ids)
+
+    @property
+    def alpha_step(self) -> float | None:
+        """Share of compared drafts that stood; None where none was compared."""
+        return share(self.usage.verdicts["accept"], self.usage.num_verdicts)
+
+    @property
+    def alpha_token(self) -> float | None:
+        """Share of the target's token-level drafts that it confirmed; None where there were none."""
+        return self.usage.target.alpha_token
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def num_steps_by_origin(self) -> dict[Origin, int]:
+        return dict(Counter(step.origin for step in self.steps))
+
+    def graded(self, grade: Grade) -> Outcome:
+        return replace(self, prediction=grade.prediction, correct=grade.correct)
+
+    def to_json(self) -> str:
+        """Return the outcome as one line of JSON, with both acceptance rates beside the counts."""
+        record = asdict(self)
+        record["alpha_step"] = self.alpha_step
+        record["alpha_token"] = self.alpha_token
+        return json.dumps(record, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Outcome:
+        """Read a line that ``to_json`` wrote.
+
+        Raises:
+            ValueError: the line is no JSON object, or lacks a field.
+        """
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError("is not a JSON object")
+        missing = [field.name for field in fields(cls) if field.name not in record]
+        if missing:
+            raise ValueError(f"lacks the field {missing[0]!r}")
+        values = {field.name: record[field.name] for field in fields(cls)}
+        try:
+            values["steps"] = tuple(_read_step(step) for step in record["steps"])
+            values["usage"] = _read_work(record["usage"])
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"is damaged ({error})") from None
+        return cls(**values)
+
+
+def share(part: int, whole: int) -> float | None:
+    """Return ``part / whole``, None where there is no whole."""
+    return part / whole if whole else None
+
+
+def outcome_from(
+    problem: Problem,
+    sample: int,
+    solution: Solution,
+    settings: Settings,
+    *,
+    index: int = 0,
+    seconds: float | None = None,
+    concurrency: int = 1,
+    order: int = 0,
+    session: str = "",
+) -> Outcome:
+    """Make an ungraded outcome of a solution; ``seconds`` None takes the solution's own."""
+    recorder = solution.recorder
+    seconds = solution.seconds if seconds is None else seconds
+    counts = Counter(verdict.decision for verdict in recorder.verdicts)
+    steps = tuple(StepRecord.from_step(step) for step in solution.steps)
+    return Outcome(
+        id=problem.id,
+        index=index,
+        question=problem.question,
+        answer=problem.answer,
+        response="".join(step.text for step in steps),
+        prediction=None,
+        correct=None,
+        strategy=solution.strategy,
+        sample=sample,
+        seed=settings.sampling.seed,
+        seconds=seconds,
+        first_step_seconds=next((event.at for event in recorder.events if event.kind == "final"), seconds),
+        tokens=sum(step.tokens for step in steps),
+        steps=steps,
+        usage=Work(
+            target=recorder.target_usage,
+            draft=recorder.draft_usage,
+            verdicts={decision: counts[decision] for decision in DECISIONS},
+            verifier_seconds=recorder.verifier_seconds,
+        ),
+        finish=steps[-1].finish if steps else "eos",
+        loss_class=solution.loss_class,
+        concurrency=concurrency,
+        order=order,
+        session=session,
+        settings_hash=settings_for(settings, solution.strategy).hash,
+    )
+
+
+def settings_for(settings: Settings, strategy: str) -> Settings:
+    """Return the settings with which one of several compared strategies runs."""
+    return settings.model_copy(update={"strategy": settings.strategy.model_copy(update={"name": strategy})})
+
+
+def _read_step(record: dict[str, Any]) -> StepRecord:
+    verdict = record["verdict"]
+    return StepRecord(
+        text=record["text"],
+        origin=record["origin"],
+        tokens=record["tokens"],
+        finish=record["finish"],
+        verdict=None if verdict is None else Verdict(**verdict),
+        token_ids=tuple(record["token_ids"]),
+    )
+
+
+def _read_work(record: dict[str, Any]) -> Work:
+    return Work(
+        target=Usage(**record["target"]),
+        draft=Usage(**record["draft"]),
+        verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},
+        verifier_seconds=record["verifier_seconds"],
+    )

@@ -1,0 +1,133 @@
+"""Summaries as text and tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rich import box
+from rich.table import Table
+
+from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.summary import Comparison, StrategySummary, Summary
+
+NONE = "-"
+
+
+def summary_table(summary: Summary) -> Table:
+    """Return one column for each strategy and one row for each measure."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("", no_wrap=True)
+    for item in summary.strategies:
+        table.add_column(item.strategy, justify="right", no_wrap=True)
+    compared = {item.strategy: item for item in summary.comparisons}
+    for name, cell in _QUALITY_ROWS:
+        table.add_row(name, *(cell(item) for item in summary.strategies))
+    for name, ratio in _SPEEDUP_ROWS if compared else ():
+        ratios = (compared.get(item.strategy) for item in summary.strategies)
+        table.add_row(name, *("1.00x" if item is None else f"{ratio(item):.2f}x" for item in ratios))
+    for name, cell in _WORK_ROWS:
+        table.add_row(name, *(cell(item) for item in summary.strategies))
+    if any(item.num_cut for item in summary.strategies):
+        table.add_row("cut at the token limit", *(str(item.num_cut) for item in summary.strategies))
+    return table
+
+
+def comparison_lines(summary: Summary) -> Iterator[str]:
+    """Yield what the paired comparisons say, a sentence or two for each strategy."""
+    for item in summary.comparisons:
+        yield f"{item.strategy} against {item.baseline}: {_pairs(item)}{_accuracy(item)}"
+        if item.num_apart:
+            yield (
+                f"{item.num_apart} of these {item.num_pairs} pairs were timed in different runs of the "
+                "command; their speed-up is only as good as the quiet of the machine."
+            )
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """Yield what a reader of the table has to know about how its numbers were made."""
+    yield "Seconds are medians; discarded tokens are the target's + the draft's."
+    sizes = sorted({size for item in summary.strategies for size in item.concurrency} - {1})
+    if sizes:
+        shown = ", ".join(map(str, sizes))
+        yield f"Seconds are the wall time of a batch of {shown} problems divided by its size."
+    if any(item.num_undecided for item in summary.strategies):
+        total = sum(item.num_undecided for item in summary.strategies)
+        yield f"{total} answers could not be compared with their reference and count as wrong."
+    if any(item.num_answers > item.num_problems for item in summary.strategies):
+        yield "Accuracy is the mean over samples; intervals and tests count problems, not samples."
+
+
+def answer_line(outcome: Outcome) -> str:
+    """Return the numbers of one answer on one line."""
+    origins = ", ".join(f"{origin} {count}" for origin, count in outcome.num_steps_by_origin.items())
+    return (
+        f"{outcome.tokens} tokens, {outcome.seconds:.2f} s, {outcome.tokens_per_second:.1f} tokens/s"
+        f" | steps: {origins or 'none'}"
+        f" | alpha_step {ratio_text(outcome.alpha_step)} | alpha_token {ratio_text(outcome.alpha_token)}"
+    )
+
+
+def ratio_text(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def percent(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.1f} %"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return seconds with three digits that count."""
+    return f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.2f}" if seconds >= 1 else f"{seconds:.3f}"
+
+
+def _correct(item: StrategySummary) -> str:
+    return f"{item.num_correct} of {item.num_graded}" if item.num_graded else NONE
+
+
+def _interval(item: StrategySummary) -> str:
+    if item.accuracy_interval is None:
+        return NONE
+    return f"{100 * item.accuracy_interval.low:.1f}-{100 * item.accuracy_interval.high:.1f} %"
+
+
+def _discarded(item: StrategySummary) -> str:
+    return f"{item.target.num_discarded_tokens} + {item.draft.num_discarded_tokens}"
+
+
+def _pairs(item: Comparison) -> str:
+    return f"{item.num_identical} of {item.num_pairs} answers have the same tokens"
+
+
+def _accuracy(item: Comparison) -> str:
+    if item.accuracy is None:
+        return "."
+    paired = item.accuracy
+    change = "no accuracy lost"
+    if paired.loss:
+        change = f"{100 * abs(paired.loss):.1f} points of accuracy {'lost' if paired.loss > 0 else 'gained'}"
+    counts = f"{paired.num_better} better, {paired.num_worse} worse"
+    bound = f"the loss is at most {100 * paired.loss_upper:.1f} points with 95 % confidence"
+    test = f"exact McNemar p = {paired.p_value:.2g}"
+    return f"; {change} on {paired.num_problems} problems ({counts}, {test}); {bound}."
+
+
+_QUALITY_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
+    ("loss class", lambda item: item.loss_class),
+    ("correct", _correct),
+    ("accuracy", lambda item: percent(item.accuracy)),
+    ("95 % interval", _interval),
+    ("tokens/s", lambda item: f"{item.tokens_per_second:.1f}"),
+    ("seconds per problem", lambda item: seconds_text(item.seconds_per_problem)),
+    ("seconds to first step", lambda item: seconds_text(item.seconds_to_first_step)),
+)
+_SPEEDUP_ROWS: tuple[tuple[str, Callable[[Comparison], float]], ...] = (
+    ("speed-up", lambda item: item.speedup),
+    ("speed-up, paired", lambda item: item.paired_speedup),
+)
+_WORK_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
+    ("alpha_step", lambda item: ratio_text(item.alpha_step)),
+    ("alpha_token", lambda item: ratio_text(item.alpha_token)),
+    ("steps by the draft", lambda item: percent(item.drafted_steps)),
+    ("target passes per token", lambda item: ratio_text(item.target_passes_per_token)),
+    ("discarded tokens", _discarded),
+)

@@ -1,0 +1,118 @@
+"""Intervals and tests for shares and paired shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Z_TWO_SIDED_95 = 1.959963984540054
+Z_ONE_SIDED_95 = 1.6448536269514722
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+class PairedAccuracy(NamedTuple):
+    """How the accuracy of a strategy compares with that of a baseline on the same problems.
+
+    ``loss`` is the baseline's accuracy minus the strategy's: below 0 where the strategy is better.
+    ``loss_upper`` is the upper end of its one-sided 95 % interval. ``p_value`` is two-sided.
+    """
+
+    num_problems: int
+    num_better: int
+    num_worse: int
+    loss: float
+    loss_upper: float
+    p_value: float
+
+
+def wilson_interval(num_successes: float, num_trials: int, z: float = Z_TWO_SIDED_95) -> Interval:
+    """Return the score interval of a share (Wilson 1927), without continuity correction.
+
+    ``num_successes`` may be a fraction: the mean over several samples of one problem counts as one
+    trial, which keeps the interval wide enough for samples that depend on each other.
+    """
+    if num_trials < 1 or not 0 <= num_successes <= num_trials:
+        raise ValueError(f"{num_successes} successes in {num_trials} trials")
+    share = num_successes / num_trials
+    denominator = 1 + z * z / num_trials
+    centre = (share + z * z / (2 * num_trials)) / denominator
+    half = z / denominator * math.sqrt(share * (1 - share) / num_trials + z * z / (4 * num_trials**2))
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def mcnemar_exact(num_better: int, num_worse: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test: a sign test on the discordant pairs."""
+    if num_better < 0 or num_worse < 0:
+        raise ValueError(f"{num_better} better and {num_worse} worse pairs")
+    discordant = num_better + num_worse
+    ways = sum(math.comb(discordant, count) for count in range(min(num_better, num_worse) + 1))
+    return float(min(1.0, 2 * ways / 2**discordant))
+
+
+def paired_loss_upper(num_lost: float, num_won: float, num_pairs: int, z: float = Z_ONE_SIDED_95) -> float:
+    """Return the upper end of the one-sided interval of a difference of paired shares.
+
+    The difference is ``(num_lost - num_won) / num_pairs``. This is Tango's score interval
+    (Statistics in Medicine 17, 1998, 891-908): unlike the normal interval it does not shrink to
+    nothing where no pair differs. The variance is that of the difference under the bound itself,
+    with the nuisance share at its maximum likelihood, so the bound is found by bisection.
+    """
+    if num_pairs < 1 or num_lost < 0 or num_won < 0 or num_lost + num_won > num_pairs + 1e-9:
+        raise ValueError(f"{num_lost} lost and {num_won} won of {num_pairs} pairs")
+    low, high = (num_lost - num_won) / num_pairs, 1.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _tango_score(num_lost, num_won, num_pairs, middle) > -z:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _tango_score(b: float, c: float, n: int, delta: float) -> float:
+    """Tango's T(delta), with b, c the discordant counts; falls in delta."""
+    q = _restricted_share(b, c, n, delta)
+    variance = n * (2 * q + delta * (1 - delta))
+    if variance <= 0:
+        return 0.0 if b - c == n * delta else math.copysign(math.inf, b - c - n * delta)
+    return (b - c - n * delta) / math.sqrt(variance)
+
+
+def _restricted_share(b: float, c: float, n: int, delta: float) -> float:
+    """Maximum-likelihood share of the pairs counted by c where the difference is delta."""
+    linear = -b - c + (2 * n - b + c) * delta
+    constant = -c * delta * (1 - delta)
+    root = math.sqrt(max(0.0, linear * linear - 8 * n * constant))
+    return max(0.0, (root - linear) / (4 * n))
+
+
+def compare_accuracy(baseline: Sequence[float], strategy: Sequence[float]) -> PairedAccuracy:
+    """Compare the accuracies of two strategies, one number in [0, 1] for each problem of both.
+
+    With one sample of each problem the numbers are 0 or 1 and the test is McNemar's. With several
+    they are means over samples; the problem stays the unit, and the bound is then conservative,
+    because a mean varies less than a single answer.
+    """
+    if len(baseline) != len(strategy) or not baseline:
+        raise ValueError(f"{len(baseline)} and {len(strategy)} problems are no pairs")
+    differences = [left - right for left, right in zip(baseline, strategy, strict=True)]
+    lost = sum(difference for difference in differences if difference > 0)
+    won = -sum(difference for difference in differences if difference < 0)
+    num_worse = sum(difference > 0 for difference in differences)
+    num_better = sum(difference < 0 for difference in differences)
+    count = len(differences)
+    return PairedAccuracy(
+        num_problems=count,
+        num_better=num_better,
+        num_worse=num_worse,
+        loss=(lost - won) / count,
+        loss_upper=paired_loss_upper(lost, won, count),
+        p_value=mcnemar_exact(num_better, num_worse),
+    )

@@ -1,0 +1,363 @@
+"""The output folder of a run: results that survive a kill, and settings that they belong to."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import yaml
+
+import reason_spec
+from reason_spec.errors import DataError, ResumeError
+from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
+from reason_spec.evaluation.prompts import prompt_style
+from reason_spec.settings import Settings
+from reason_spec.types import Problem
+
+RESULTS = "results.jsonl"
+SUMMARY = "summary.json"
+SETTINGS = "settings.yaml"
+LOCK = ".lock"
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
+_REMEDY = "Name another folder with --output, or start anew with --fresh."
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSet:
+    """Which problems a run is about: their number and a hash over ids, questions and answers."""
+
+    num_problems: int
+    sha256: str
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> ProblemSet:
+        digest = hashlib.sha256()
+        for problem in problems:
+            record = [problem.id, problem.question, problem.answer, problem.task]
+            digest.update(json.dumps(record).encode() + b"\n")
+        return cls(len(problems), digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What must be equal for two runs to share a folder.
+
+    Strategies, samples and the number of problems may grow; the strategy's name is therefore left
+    out of ``settings``, and the problem set of an earlier run must be the beginning of a later one.
+    """
+
+    settings: Settings
+    prompt: str
+    concurrency: int
+    problems: ProblemSet
+
+    @classmethod
+    def of(cls, settings: Settings, problems: Sequence[Problem], concurrency: int) -> Identity:
+        return cls(settings, prompt_style(settings), concurrency, ProblemSet.of(problems))
+
+    @property
+    def hash(self) -> str:
+        """Equal for runs of equal settings whatever their strategies; names the default folder."""
+        canonical = [settings_for(self.settings, "").hash, self.prompt, self.concurrency]
+        return hashlib.sha256(json.dumps(canonical).encode()).hexdigest()[:8]
+
+
+class RunFolder:
+    """An output folder, locked while it is open.
+
+    ``results.jsonl`` grows by one line for each finished answer, written through to the disk. A
+    last line torn by a kill is dropped when the folder is opened again.
+
+    Args:
+        path: created where it does not exist.
+        identity: what the results of this folder belong to.
+        problems: the problems of this run, in their order.
+        fresh: delete the results of an earlier run first.
+
+    Raises:
+        DataError: the folder cannot be written.
+        ResumeError: another run has it open, or it holds results of other settings or problems.
+    """
+
+    def __init__(
+        self, path: Path, identity: Identity, problems: Sequence[Problem], *, fresh: bool = False
+    ) -> None:
+        self.path = path
+        self._identity = identity
+        self._lock: BinaryIO | None = None
+        self._results: BinaryIO | None = None
+        self._sessions: list[dict[str, Any]] = []
+        self._created: list[Path] = []
+        self.outcomes: dict[UnitKey, Outcome] = {}
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            self._open(problems, fresh)
+            on_error.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock back; may be called twice. A new folder that got no result is removed."""
+        if self._results is not None:
+            self._results.close()
+        if self._lock is not None:
+            if self._created and not self.outcomes and not (self.path / SETTINGS).exists():
+                with contextlib.suppress(OSError):
+                    for name in (RESULTS, SUMMARY, LOCK):
+                        (self.path / name).unlink(missing_ok=True)
+                    for place in self._created:
+                        place.rmdir()
+            self._lock.close()
+        self._results = self._lock = None
+
+    @property
+    def results_path(self) -> Path:
+        return self.path / RESULTS
+
+    def begin_session(self, name: str, strategies: Sequence[str], details: Mapping[str, Any]) -> None:
+        """Write ``settings.yaml`` with one more start of the command; call before the first result."""
+        session: dict[str, Any] = {
+            "session": name,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        session |= {"strategies": list(strategies), "versions": package_versions(), **details}
+        self._sessions.append(session)
+        identity = self._identity
+        content = {
+            "settings": identity.settings.model_dump(mode="json"),
+            "settings_hash": identity.settings.hash,
+            "prompt": identity.prompt,
+            "concurrency": identity.concurrency,
+            "problems": asdict(identity.problems),
+            "sessions": self._sessions,
+        }
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        self._replace(SETTINGS, text)
+
+    def append(self, outcome: Outcome) -> None:
+        """Store an outcome; it survives a kill from the moment this returns."""
+        assert self._results is not None, "the folder is closed"
+        assert outcome.key not in self.outcomes, f"{outcome.key} is stored twice"
+        try:
+            self._results.write(outcome.to_json().encode() + b"\n")
+            self._results.flush()
+            os.fsync(self._results.fileno())
+        except OSError as error:
+            raise DataError(f"{self.results_path}: cannot be written ({error.strerror}).") from error
+        self.outcomes[outcome.key] = outcome
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        self._replace(SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+    def _open(self, problems: Sequence[Problem], fresh: bool) -> None:
+        with _writing(self.path):
+            self._created = [place for place in (self.path, *self.path.parents) if not place.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path / LOCK)
+        with _writing(self.path):
+            if fresh:
+                for name in (RESULTS, SUMMARY, SETTINGS):
+                    (self.path / name).unlink(missing_ok=True)
+            drop_torn_line(self.results_path)
+        self._resume(problems)
+        with _writing(self.path):
+            self._results = self.results_path.open("ab")
+
+    def _resume(self, problems: Sequence[Problem]) -> None:
+        """Take over what the folder holds.
+
+        Raises:
+            ResumeError: it does not belong to this run.
+        """
+        for outcome in read_outcomes(self.results_path):
+            if outcome.key in self.outcomes:
+                raise ResumeError(f"{self.results_path} holds {outcome.key} twice. {_REMEDY}")
+            self.outcomes[outcome.key] = outcome
+        earlier = _read_settings(self.path / SETTINGS)
+        if earlier is None:
+            if self.outcomes:
+                raise ResumeError(f"{self.path} holds results without their {SETTINGS}. {_REMEDY}")
+            return
+        if not self.outcomes:
+            return
+        differences = _differences(earlier, self._identity)
+        if differences:
+            raise ResumeError(
+                f"{self.path} holds a run of other settings: {'; '.join(differences)}. {_REMEDY}"
+            )
+        self._check_problems(earlier["problems"], problems)
+        self._sessions = list(earlier["sessions"])
+
+    def _check_problems(self, earlier: Mapping[str, Any], problems: Sequence[Problem]) -> None:
+        known = ProblemSet(earlier["num_problems"], earlier["sha256"])
+        if len(problems) >= known.num_problems:
+            if ProblemSet.of(problems[: known.num_problems]) != known:
+                raise ResumeError(
+                    f"{self.path} holds a run of other problems: {self._changed(problems)}. {_REMEDY}"
+                )
+            return
+        # Fewer problems than before: each must be the one that stood in its place.
+        for outcome in self.outcomes.values():
+            if outcome.index < len(problems) and not _is_about(outcome, problems[outcome.index]):
+                raise ResumeError(
+                    f"{self.path} holds a run of other problems: {self._changed(problems)}. {_REMEDY}"
+                )
+        self._identity = replace(self._identity, problems=known)
+
+    def _changed(self, problems: Sequence[Problem]) -> str:
+        by_id = {problem.id: problem for problem in problems}
+        for outcome in self.outcomes.values():
+            problem = by_id.get(outcome.id)
+            if problem is None:
+                return f"its problem {outcome.id!r} is not among those given"
+            if not _is_about(outcome, problem):
+                return f"problem {outcome.id!r} has another question or answer"
+        return "their order or number differs"
+
+    def _replace(self, name: str, text: str) -> None:
+        temporary = self.path / f".{name}.tmp"
+        with _writing(self.path / name):
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+
+
+def _lock(path: Path) -> BinaryIO:
+    """Open and lock a file, without waiting.
+
+    Raises:
+        ResumeError: another process holds the lock.
+    """
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between opening and locking, a run that ended may have removed the file.
+        if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+            raise BlockingIOError
+    except OSError:
+        file.close()
+        raise ResumeError(
+            f"{path.parent} is in use by another run; wait for it, or name another folder with --output."
+        ) from None
+    return file
+
+
+def drop_torn_line(path: Path) -> bool:
+    """Cut off a last line that a kill left incomplete; return whether there was one."""
+    if not path.exists():
+        return False
+    with path.open("r+b") as file:
+        content = file.read()
+        end = content.rfind(b"\n") + 1
+        # A crash of the machine, unlike a kill, may leave a line of the right length without its bytes.
+        last = content.rfind(b"\n", 0, max(0, end - 1)) + 1
+        if end and not _is_whole(content[last:end]):
+            end = last
+        if end == len(content):
+            return False
+        file.truncate(end)
+        os.fsync(file.fileno())
+        return True
+
+
+def read_outcomes(path: Path) -> Iterator[Outcome]:
+    """Yield the outcomes of a results file in order; a missing file has none.
+
+    Raises:
+        ResumeError: a line is damaged; the message names it.
+    """
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield Outcome.from_json(line)
+            except ValueError as error:
+                raise ResumeError(f"{path}, line {number}: {error}. {_REMEDY}") from None
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of what decides the numbers of a run."""
+    versions = {"reason-spec": reason_spec.__version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _is_about(outcome: Outcome, problem: Problem) -> bool:
+    return (outcome.id, outcome.question, outcome.answer) == (problem.id, problem.question, problem.answer)
+
+
+def _read_settings(path: Path) -> dict[str, Any] | None:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ResumeError(f"{path} cannot be read ({error}). {_REMEDY}") from None
+    expected = ("settings", "prompt", "concurrency", "problems", "sessions")
+    if not isinstance(content, dict) or any(name not in content for name in expected):
+        raise ResumeError(f"{path} was not written by a run. {_REMEDY}")
+    return content
+
+
+def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
+    """Say what differs, one phrase for each setting; the strategy's name may."""
+    before = dict(_flattened(earlier["settings"]))
+    now = dict(_flattened(identity.settings.model_dump(mode="json")))
+    before |= {name: earlier[name] for name in ("prompt", "concurrency")}
+    now |= {"prompt": identity.prompt, "concurrency": identity.concurrency}
+    for values in (before, now):
+        values.pop("strategy.name", None)
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
+
+
+def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or path
+        raise DataError(
+            f"{place}: cannot be written ({error.strerror}). Name another folder with --output."
+        ) from error

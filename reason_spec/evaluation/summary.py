@@ -1,0 +1,194 @@
+"""What a set of outcomes says about each strategy, and about strategies against a baseline."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Any
+
+from reason_spec.evaluation.outcome import Outcome, UnitKey, share
+from reason_spec.evaluation.statistics import Interval, PairedAccuracy, compare_accuracy, wilson_interval
+from reason_spec.types import LossClass, Usage
+
+BASELINE = "autoregressive"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySummary:
+    """One strategy over all its answers.
+
+    ``accuracy`` counts answers that could not be graded as not correct; it is None where no
+    problem has a reference answer, and its interval counts problems, not samples. Rates and token
+    counts are totals over all answers, so that long answers weigh more.
+    """
+
+    strategy: str
+    loss_class: LossClass
+    num_problems: int
+    num_answers: int
+    num_graded: int
+    num_correct: int
+    num_undecided: int
+    accuracy: float | None
+    accuracy_interval: Interval | None
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    seconds_per_problem: float
+    seconds_to_first_step: float
+    alpha_step: float | None
+    alpha_token: float | None
+    drafted_steps: float | None
+    target_passes_per_token: float | None
+    target: Usage
+    draft: Usage
+    verifier_seconds: float
+    num_cut: int
+    concurrency: tuple[int, ...]
+
+    @property
+    def num_discarded_tokens(self) -> int:
+        return self.target.num_discarded_tokens + self.draft.num_discarded_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A strategy against the baseline on the answers that both have.
+
+    ``speedup`` is the ratio of their median seconds, ``paired_speedup`` the median over the pairs
+    of the ratio of seconds. ``num_apart`` counts pairs whose two sides were timed in different
+    starts of the command. ``accuracy`` is None where no pair has a reference answer.
+    """
+
+    strategy: str
+    baseline: str
+    num_pairs: int
+    speedup: float
+    paired_speedup: float
+    num_identical: int
+    num_apart: int
+    accuracy: PairedAccuracy | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All strategies of a run, and their comparisons with the baseline, in the order of the run."""
+
+    strategies: tuple[StrategySummary, ...]
+    comparisons: tuple[Comparison, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON holds it; intervals and paired tests are objects."""
+        return {
+            "strategies": [
+                {
+                    **asdict(item),
+                    "accuracy_interval": item.accuracy_interval and item.accuracy_interval._asdict(),
+                    "num_discarded_tokens": item.num_discarded_tokens,
+                }
+                for item in self.strategies
+            ],
+            "comparisons": [
+                {**asdict(item), "accuracy": item.accuracy and item.accuracy._asdict()}
+                for item in self.comparisons
+            ],
+        }
+
+
+def summarize(outcomes: Iterable[Outcome], strategies: Sequence[str] = ()) -> Summary:
+    """Summarize outcomes of one run.
+
+    Args:
+        outcomes: no two with equal keys.
+        strategies: their order in the summary; others follow in the order in which they come.
+
+    The baseline is ``autoregressive`` where it is among them, else the first strategy.
+    """
+    by_strategy: dict[str, list[Outcome]] = {name: [] for name in strategies}
+    for outcome in outcomes:
+        by_strategy.setdefault(outcome.strategy, []).append(outcome)
+    present = {name: items for name, items in by_strategy.items() if items}
+    if not present:
+        return Summary((), ())
+    baseline = BASELINE if BASELINE in present else next(iter(present))
+    comparisons = (_compare(items, present[baseline]) for name, items in present.items() if name != baseline)
+    return Summary(
+        tuple(_summarize_one(items) for items in present.values()),
+        tuple(comparison for comparison in comparisons if comparison is not None),
+    )
+
+
+def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
+    target = sum((outcome.usage.target for outcome in outcomes), Usage())
+    draft = sum((outcome.usage.draft for outcome in outcomes), Usage())
+    graded = [outcome for outcome in outcomes if outcome.answer is not None]
+    accuracies = _accuracy_by_problem(graded)
+    tokens = sum(outcome.tokens for outcome in outcomes)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    origins = Counter(step.origin for outcome in outcomes for step in outcome.steps)
+    verdicts = sum((Counter(outcome.usage.verdicts) for outcome in outcomes), Counter[str]())
+    return StrategySummary(
+        strategy=outcomes[0].strategy,
+        loss_class=outcomes[0].loss_class,
+        num_problems=len({outcome.id for outcome in outcomes}),
+        num_answers=len(outcomes),
+        num_graded=len(graded),
+        num_correct=sum(outcome.correct is True for outcome in graded),
+        num_undecided=sum(outcome.correct is None for outcome in graded),
+        accuracy=fmean(accuracies.values()) if accuracies else None,
+        accuracy_interval=_interval(accuracies),
+        tokens=tokens,
+        seconds=seconds,
+        tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
+        seconds_per_problem=median(outcome.seconds for outcome in outcomes),
+        seconds_to_first_step=median(outcome.first_step_seconds for outcome in outcomes),
+        alpha_step=share(verdicts["accept"], verdicts.total()),
+        alpha_token=target.alpha_token,
+        drafted_steps=share(origins["draft"], origins.total()),
+        target_passes_per_token=target.num_passes / tokens if tokens else None,
+        target=target,
+        draft=draft,
+        verifier_seconds=sum(outcome.usage.verifier_seconds for outcome in outcomes),
+        num_cut=sum(outcome.finish == "length" for outcome in outcomes),
+        concurrency=tuple(sorted({outcome.concurrency for outcome in outcomes})),
+    )
+
+
+def _accuracy_by_problem(graded: Iterable[Outcome]) -> dict[str, float]:
+    correct: dict[str, list[bool]] = defaultdict(list)
+    for outcome in graded:
+        correct[outcome.id].append(outcome.correct is True)
+    return {problem: fmean(samples) for problem, samples in correct.items()}
+
+
+def _interval(accuracies: dict[str, float]) -> Interval | None:
+    return wilson_interval(sum(accuracies.values()), len(accuracies)) if accuracies else None
+
+
+def _compare(outcomes: Sequence[Outcome], baseline: Sequence[Outcome]) -> Comparison | None:
+    other = {_pair_key(outcome): outcome for outcome in baseline}
+    pairs = [(other[key], outcome) for outcome in outcomes if (key := _pair_key(outcome)) in other]
+    if not pairs:
+        return None
+    base_accuracies = _accuracy_by_problem(base for base, _ in pairs if base.answer is not None)
+    own_accuracies = _accuracy_by_problem(own for _, own in pairs if own.answer is not None)
+    return Comparison(
+        strategy=outcomes[0].strategy,
+        baseline=baseline[0].strategy,
+        num_pairs=len(pairs),
+        speedup=median(base.seconds for base, _ in pairs) / median(own.seconds for _, own in pairs),
+        paired_speedup=median(base.seconds / own.seconds for base, own in pairs),
+        num_identical=sum(base.token_ids == own.token_ids for base, own in pairs),
+        num_apart=sum(base.session != own.session for base, own in pairs),
+        accuracy=compare_accuracy(
+            list(base_accuracies.values()), [own_accuracies[problem] for problem in base_accuracies]
+        )
+        if base_accuracies
+        else None,
+    )
+
+
+def _pair_key(outcome: Outcome) -> UnitKey:
+    return outcome.key._replace(strategy="")

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.run import run
+from reason_spec.types import Decision, FinishReason, LossClass, Origin, Usage, Verdict
+from tests.evaluation.problems import Sum, make_accelerator
+
+texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=20)
+counts = st.integers(0, 10_000)
+seconds = st.floats(0, 1e4, allow_nan=False)
+usages = st.builds(Usage, *[counts] * 8)
+verdicts = st.builds(
+    Verdict, st.sampled_from(get_args(Decision)), st.none() | st.floats(-1, 1), seconds, counts, texts
+)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> StepRecord:
+    ids = tuple(draw(st.lists(counts, max_size=5)))
+    origin = draw(st.sampled_from(get_args(Origin)))
+    finish = draw(st.sampled_from(get_args(FinishReason)))
+    return StepRecord(draw(texts), origin, len(ids), finish, draw(st.none() | verdicts), ids)
+
+
+works = st.builds(
+    Work, usages, usages, st.fixed_dictionaries(dict.fromkeys(get_args(Decision), counts)), seconds
+)
+outcomes = st.builds(
+    Outcome,
+    id=texts,
+    index=counts,
+    question=texts,
+    answer=st.none() | texts,
+    response=texts,
+    prediction=st.none() | texts,
+    correct=st.none() | st.booleans(),
+    strategy=texts,
+    sample=counts,
+    seed=counts,
+    seconds=seconds,
+    first_step_seconds=seconds,
+    tokens=counts,
+    steps=st.lists(steps(), max_size=3).map(tuple),
+    usage=works,
+    finish=st.sampled_from(get_args(FinishReason)),
+    loss_class=st.sampled_from(get_args(LossClass)),
+    concurrency=counts,
+    order=counts,
+    session=texts,
+    settings_hash=texts,
+)
+
+
+@given(outcomes)
+def test_a_line_holds_all_of_an_outcome(outcome: Outcome) -> None:
+    line = outcome.to_json()
+    assert "\n" not in line
+    assert Outcome.from_json(line) == outcome
+
+
+@given(outcomes)
+def test_a_line_also_holds_the_rates_that_its_counts_give(outcome: Outcome) -> None:
+    record = json.loads(outcome.to_json())
+    assert record["alpha_step"] == outcome.alpha_step
+    assert record["alpha_token"] == outcome.alpha_token
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[]", "not a JSON object"),
+        ("{", "Expecting"),
+        ('{"id": "1"}', "lacks the field 'index'"),
+    ],
+)
+def test_a_damaged_line_says_what_is_wrong(line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Outcome.from_json(line)
+
+
+async def test_a_step_or_usage_that_lacks_a_field_is_damage() -> None:
+    outcome = await solved()
+    record = json.loads(outcome.to_json())
+    del record["steps"][0]["origin"]
+    with pytest.raises(ValueError, match="origin"):
+        Outcome.from_json(json.dumps(record))
+    record = json.loads(outcome.to_json())
+    record["usage"]["target"]["num_wishes"] = 3
+    with pytest.raises(ValueError, match="num_wishes"):
+        Outcome.from_json(json.dumps(record))
+
+
+async def test_the_outcome_of_a_solution_counts_what_was_done() -> None:
+    outcome = await solved()
+    assert outcome.response == Sum(3).answer() == "".join(step.text for step in outcome.steps)
+    assert outcome.finish == "eos"
+    assert outcome.usage.num_verdicts >= 1
+    assert outcome.usage.verdicts["reject"] >= 1
+    assert 0 < outcome.first_step_seconds <= outcome.seconds
+    assert sum(outcome.num_steps_by_origin.values()) == len(outcome.steps) == 3
+    assert outcome.tokens_per_second == pytest.approx(outcome.tokens / outcome.seconds)
+    assert replace(outcome, seconds=0.0).tokens_per_second == 0.0
+
+
+async def solved() -> Outcome:
+    async with make_accelerator() as accelerator:
+        (outcome,) = [result async for result in run(accelerator, [Sum(3).problem()], ["lookahead"])]
+    assert isinstance(outcome, Outcome)
+    return outcome

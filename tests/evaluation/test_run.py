@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
+from reason_spec.errors import EngineError
+from reason_spec.evaluation.outcome import Outcome, UnitKey
+from reason_spec.evaluation.run import Failure, _turns, all_asks, run
+from reason_spec.events import Event
+from reason_spec.types import Problem
+from tests.evaluation.problems import Sum, make_accelerator
+
+BOTH = ("autoregressive", "lookahead")
+
+
+def problems(count: int) -> list[Problem]:
+    return [Sum(number).problem() for number in range(count)]
+
+
+class Noting(Accelerator):
+    """Notes which strategy was prepared for, and what was asked after that."""
+
+    log: list[str]
+
+    async def prepare(self, strategy: str) -> None:
+        self.log.append(f"prepare {strategy}")
+        await super().prepare(strategy)
+
+    async def calibrate(self) -> None:
+        self.log.append("calibrate")
+
+
+def noting(**flags: object) -> Noting:
+    made = make_accelerator(**flags)  # type: ignore[arg-type]
+    accelerator = Noting(made.settings, made.target, made.draft, made.verifier)
+    accelerator.log = []
+    return accelerator
+
+
+async def outcomes_of(accelerator: Accelerator, count: int = 6, **options: object) -> list[Outcome]:
+    async with accelerator:
+        results = [result async for result in run(accelerator, problems(count), **options)]  # type: ignore[arg-type]
+    assert not any(isinstance(result, Failure) for result in results)
+    return [result for result in results if isinstance(result, Outcome)]
+
+
+async def test_every_answer_of_every_strategy_comes_once_and_graded() -> None:
+    outcomes = await outcomes_of(make_accelerator(), strategies=BOTH, samples=2)
+    keys = [outcome.key for outcome in outcomes]
+    assert sorted(keys) == sorted(
+        UnitKey(f"p{number}", sample, name) for number in range(6) for sample in range(2) for name in BOTH
+    )
+    for outcome in outcomes:
+        number = int(outcome.id[1:])
+        assert outcome.prediction == str(Sum(number).total)
+        assert outcome.correct is (number % 5 != 0)
+        assert outcome.response == Sum(number).answer()
+        assert outcome.tokens == sum(step.tokens for step in outcome.steps) > 0
+
+
+async def test_without_names_the_strategy_of_the_settings_runs() -> None:
+    outcomes = await outcomes_of(make_accelerator(**{"strategy.name": "token"}), count=2)
+    assert {outcome.strategy for outcome in outcomes} == {"token"}
+
+
+async def test_a_problem_without_a_reference_answer_is_solved_and_not_graded() -> None:
+    question = Problem("q", Sum(1).question)
+    async with make_accelerator() as accelerator:
+        (outcome,) = [result async for result in run(accelerator, [question], ["autoregressive"])]
+    assert isinstance(outcome, Outcome)
+    assert outcome.response
+    assert outcome.correct is None
+    assert outcome.prediction is None
+
+
+async def test_caches_are_reset_before_each_turn_and_cores_are_measured_once() -> None:
+    accelerator = noting()
+    outcomes = await outcomes_of(accelerator, count=3, strategies=BOTH)
+    assert accelerator.log[0] == "calibrate"
+    assert accelerator.log[1:] == [f"prepare {outcome.strategy}" for outcome in outcomes]
+
+
+async def test_one_strategy_alone_needs_no_calibration() -> None:
+    accelerator = noting()
+    await outcomes_of(accelerator, count=2, strategies=["lookahead"])
+    assert "calibrate" not in accelerator.log
+
+
+async def test_in_batches_one_strategy_works_at_a_time_and_shares_the_wall_time() -> None:
+    accelerator = noting()
+    outcomes = await outcomes_of(accelerator, count=5, strategies=BOTH, concurrency=2)
+    assert accelerator.log.count("prepare lookahead") == 3
+    batches: dict[tuple[str, int], list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        batches[outcome.strategy, int(outcome.id[1:]) // 2].append(outcome)
+    for batch in batches.values():
+        assert len({outcome.seconds for outcome in batch}) == 1
+        assert {outcome.concurrency for outcome in batch} == {2}
+
+
+@given(
+    count=st.integers(1, 12),
+    samples=st.integers(1, 3),
+    size=st.integers(1, 5),
+    seed=st.integers(0, 100),
+    data=st.data(),
+)
+def test_turns_cover_what_is_not_done_exactly_once(
+    count: int, samples: int, size: int, seed: int, data: st.DataObject
+) -> None:
+    asks = all_asks(problems(count), samples)
+    wanted = {ask.key(name) for ask in asks for name in BOTH}
+    done = data.draw(st.sets(st.sampled_from(sorted(wanted))))
+    turns = list(_turns(asks, BOTH, size, seed, done))
+    planned = [ask.key(turn.strategy) for turn in turns for ask in turn.asks]
+    assert sorted(planned) == sorted(wanted - done)
+    assert all(1 <= len(turn.asks) <= size for turn in turns)
+
+
+def test_the_order_of_strategies_is_shuffled_by_problem_and_survives_a_resume() -> None:
+    asks = all_asks(problems(60), 1)
+    turns = list(_turns(asks, BOTH, 1, 0, set()))
+    first = {turn.asks[0].problem.id: turn.strategy for turn in turns if turn.order == 0}
+    assert 15 < sum(name == "lookahead" for name in first.values()) < 45
+    done = {ask.key(name) for ask in asks[:30] for name in BOTH}
+    for turn in _turns(asks, BOTH, 1, 0, done):
+        if turn.order == 0:
+            assert first[turn.asks[0].problem.id] == turn.strategy
+    other_seed = {
+        turn.asks[0].problem.id: turn.strategy for turn in _turns(asks, BOTH, 1, 1, set()) if not turn.order
+    }
+    assert other_seed != first
+
+
+async def test_events_reach_the_listener_with_the_answer_they_belong_to() -> None:
+    heard: dict[UnitKey, list[Event]] = defaultdict(list)
+    outcomes = await outcomes_of(
+        make_accelerator(),
+        count=3,
+        strategies=BOTH,
+        concurrency=3,
+        listener=lambda key, event: heard[key].append(event),
+    )
+    for outcome in outcomes:
+        finals = [event.text for event in heard[outcome.key] if event.kind == "final"]
+        assert "".join(finals) == outcome.response
+
+
+def failing_accelerator(known: int) -> Accelerator:
+    """The target answers only the first problems."""
+    made = make_accelerator()
+    answers = {Sum(number).question: (Sum(number).answer(),) for number in range(known)}
+    return Accelerator(
+        made.settings, ScriptedEngine("target", WrittenAnswers(answers, None)), made.draft, made.verifier
+    )
+
+
+async def test_an_answer_that_fails_does_not_end_the_run() -> None:
+    asked = [problems(6)[index] for index in (0, 5, 1, 4, 2)]
+    async with failing_accelerator(3) as accelerator:
+        results = [result async for result in run(accelerator, asked, ["autoregressive"])]
+    assert [isinstance(result, Failure) for result in results] == [False, True, False, True, False]
+    failure = results[1]
+    assert isinstance(failure, Failure)
+    assert failure.key.problem_id == "p5"
+    assert "no answer to" in str(failure.error)
+
+
+async def test_failures_in_a_row_are_the_engines_and_end_the_run() -> None:
+    async with failing_accelerator(0) as accelerator:
+        with pytest.raises(EngineError, match="no answer to"):
+            [result async for result in run(accelerator, problems(6), ["autoregressive"])]
+
+
+async def test_leaving_a_run_early_leaves_nothing_running() -> None:
+    async with make_accelerator() as accelerator:
+        running = run(accelerator, problems(6), ["lookahead"])
+        await anext(running)
+        await running.aclose()
+        assert (await accelerator.target.stats()).num_running == 0
