@@ -293,6 +293,7 @@ class SyncAccelerator:
     def solve(self, prompt: str | Sequence[Message], **options: Any) -> Iterator[Step]:
         """Like `Accelerator.solve`; closing the iterator abandons the solution."""
         steps: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
+        ended = threading.Event()
 
         async def pump() -> None:
             try:
@@ -303,6 +304,8 @@ class SyncAccelerator:
             except BaseException as error:
                 steps.put(error)
                 raise
+            finally:
+                ended.set()
 
         pumping = asyncio.run_coroutine_threadsafe(pump(), self._loop)
         try:
@@ -312,6 +315,7 @@ class SyncAccelerator:
                 yield item
         finally:
             pumping.cancel()
+            ended.wait()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

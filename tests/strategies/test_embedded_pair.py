@@ -1,0 +1,165 @@
+"""Both layers on the real pair: real engines in their own processes, real weights."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import reason_spec.pair
+from reason_spec.accelerator import Solution, SyncAccelerator
+from reason_spec.settings import Settings, load_settings
+
+SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
+QUESTIONS = [json.loads(line)["question"] for line in SAMPLE.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Iterator[SyncAccelerator]:
+    with SyncAccelerator.from_settings(
+        load_settings(flags={"verifier.name": "exact"}), strategies=("autoregressive", "lookahead")
+    ) as running:
+        yield running
+
+
+def answer(
+    running: SyncAccelerator, question: str, strategy: str, sample: int = 0, **flags: object
+) -> Solution:
+    """Answer under other settings than the engines were started with; engines do not mind."""
+    before = running.accelerator.settings
+    names = {name.replace("__", "."): value for name, value in flags.items()}
+    running.accelerator.settings = load_settings(flags={"verifier.name": "exact", **names})
+    try:
+        return running.answer(question, strategy=strategy, sample=sample)
+    finally:
+        running.accelerator.settings = before
+
+
+def tokens_of(solution: Solution) -> list[int]:
+    return [token for step in solution.steps for token in step.tokens]
+
+
+def running_requests(running: SyncAccelerator) -> int:
+    engines = (running.accelerator.target, running.accelerator.draft)
+    return sum(running._run(engine.stats()).num_running for engine in engines if engine is not None)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    question=st.sampled_from(QUESTIONS),
+    depth=st.integers(1, 6),
+    width=st.integers(1, 3),
+    budget=st.sampled_from([1, 2, 17, 60, 200]),
+    step_max_tokens=st.sampled_from([5, 512]),
+    temperature=st.sampled_from([0.0, 0.0, 0.7]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    sample=st.integers(0, 3),
+    drafter=st.sampled_from(["none", "prompt_lookup"]),
+)
+def test_exact_lookahead_equals_the_target_alone_token_for_token(
+    accelerator: SyncAccelerator,
+    question: str,
+    depth: int,
+    width: int,
+    budget: int,
+    step_max_tokens: int,
+    temperature: float,
+    top_p: float,
+    sample: int,
+    drafter: str,
+) -> None:
+    shared: dict[str, object] = {
+        "sampling__max_tokens": budget,
+        "sampling__temperature": temperature,
+        "sampling__top_p": top_p,
+    }
+    alone = answer(accelerator, question, "autoregressive", sample, **shared)
+    ahead = answer(
+        accelerator,
+        question,
+        "lookahead",
+        sample,
+        strategy__depth=depth,
+        strategy__width=width,
+        strategy__step_max_tokens=step_max_tokens,
+        strategy__token_drafter=drafter,
+        **shared,
+    )
+    assert tokens_of(ahead) == tokens_of(alone)
+    assert ahead.text == alone.text
+    assert running_requests(accelerator) == 0
+
+
+def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> None:
+    for question in QUESTIONS[:4]:
+        alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=80)
+        drafted = answer(accelerator, question, "token", sampling__max_tokens=80)
+        assert tokens_of(drafted) == tokens_of(alone)
+
+
+def test_both_layers_find_work_on_the_pair(accelerator: SyncAccelerator) -> None:
+    solutions = [
+        answer(accelerator, question, "lookahead", sampling__max_tokens=200) for question in QUESTIONS[:6]
+    ]
+    verdicts = [verdict for solution in solutions for verdict in solution.recorder.verdicts]
+    assert any(verdict.accepted for verdict in verdicts)
+    assert not all(verdict.accepted for verdict in verdicts)
+    assert sum(solution.recorder.target_usage.num_accepted_draft_tokens for solution in solutions) > 0
+    assert sum(solution.recorder.target_usage.num_passes for solution in solutions) > 0
+
+
+def test_the_first_step_can_be_the_drafts(accelerator: SyncAccelerator) -> None:
+    solutions = [
+        answer(accelerator, question, "lookahead", sampling__max_tokens=60) for question in QUESTIONS[:12]
+    ]
+    assert any(solution.steps[0].origin == "draft" for solution in solutions)
+
+
+def last_number(text: str) -> str:
+    return re.findall(r"\d+", text)[-1]
+
+
+def test_the_semantic_verifier_never_accepts_another_result_than_the_targets() -> None:
+    semantic = load_settings(flags={"verifier.name": "semantic", "sampling.max_tokens": 200})
+    num_accepted = 0
+    with SyncAccelerator.from_settings(semantic) as running:
+        for question in QUESTIONS[:10]:
+            events = running.answer(question).recorder.events
+            written = {e.branch: e.text for e in events if e.kind == "written" and e.lane == "target"}
+            for event in events:
+                if event.kind == "verified" and event.verdict is not None and event.verdict.accepted:
+                    num_accepted += 1
+                    assert last_number(event.text) == last_number(written[event.branch])
+    assert num_accepted > 0
+
+
+def test_leaving_a_solution_leaves_no_running_work(accelerator: SyncAccelerator) -> None:
+    for question in QUESTIONS[:3]:
+        list(islice(accelerator.solve(question), 1))
+        assert running_requests(accelerator) == 0
+
+
+def test_many_solutions_at_once_are_each_the_same_as_alone(accelerator: SyncAccelerator) -> None:
+    import asyncio
+
+    async def together(questions: list[str]) -> list[Solution]:
+        inner = accelerator.accelerator
+        return await asyncio.gather(*(inner.answer(question, strategy="lookahead") for question in questions))
+
+    before = accelerator.accelerator.settings
+    accelerator.accelerator.settings = Settings.model_validate(
+        {"verifier": {"name": "exact"}, "sampling": {"max_tokens": 60}}
+    )
+    try:
+        batched = accelerator._run(together(QUESTIONS[:6]))
+    finally:
+        accelerator.accelerator.settings = before
+    for question, solution in zip(QUESTIONS, batched, strict=False):
+        alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=60)
+        assert tokens_of(solution) == tokens_of(alone)

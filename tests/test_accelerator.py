@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from reason_spec.accelerator import Accelerator, SyncAccelerator, _share_out
+from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.errors import EngineError, SettingsError
+from reason_spec.settings import Settings, load_settings
+from reason_spec.verifiers.exact import ExactVerifier
+from tests.strategies.scripts import StoryScript
+
+
+class CoreNotingEngine(ScriptedEngine):
+    """Notes the cores it was given."""
+
+    def __init__(self, name: str, script: StoryScript) -> None:
+        super().__init__(name, script)
+        self.cores: list[tuple[int, ...]] = []
+        self.num_resets = 0
+
+    async def set_cores(self, cores: tuple[int, ...]) -> None:
+        self.cores.append(cores)
+
+    async def reset_prefix_cache(self) -> None:
+        self.num_resets += 1
+
+
+class BrokenEngine(ScriptedEngine):
+    async def start(self) -> None:
+        raise EngineError("no such model")
+
+
+def make(settings: Settings | None = None, target: ScriptedEngine | None = None) -> Accelerator:
+    return Accelerator(
+        settings or Settings(),
+        target or CoreNotingEngine("target", StoryScript(1)),
+        CoreNotingEngine("draft", StoryScript(1, 0.5)),
+        ExactVerifier(),
+    )
+
+
+async def test_every_strategy_gives_the_targets_answer_under_the_exact_verifier() -> None:
+    async with make() as accelerator:
+        answers = [
+            await accelerator.answer("question", strategy=name)
+            for name in ("autoregressive", "token", "lookahead")
+        ]
+    assert len({answer.text for answer in answers}) == 1
+    assert answers[0].text.endswith("The end.")
+    assert {answer.loss_class for answer in answers} == {"exact"}
+
+
+async def test_steps_stream_before_the_answer_is_complete() -> None:
+    async with make() as accelerator:
+        solving = accelerator.solve("question")
+        first = await anext(solving)
+        assert first.text.endswith("\n\n")
+        await solving.aclose()
+        assert (await accelerator.target.stats()).num_running == 0
+
+
+async def test_a_part_that_cannot_start_is_reported_and_the_others_are_freed() -> None:
+    accelerator = make(target=BrokenEngine("target", StoryScript(1)))
+    with pytest.raises(EngineError, match="no such model"):
+        await accelerator.start()
+    assert isinstance(accelerator.draft, ScriptedEngine)
+    assert accelerator.draft._loop_task is None
+
+
+async def test_the_target_leaves_the_drafts_core_alone_only_while_there_is_a_draft() -> None:
+    async with make() as accelerator:
+        engine = accelerator.target
+        assert isinstance(engine, CoreNotingEngine)
+        accelerator._cores = (0, 1)
+        accelerator._shared_target_cores = accelerator._cores_now = (0,)
+        accelerator._lone_target_cores = (0, 1)
+        await accelerator.prepare("autoregressive")
+        await accelerator.prepare("lookahead")
+        assert engine.cores == [(0, 1), (0,)]
+        assert engine.num_resets == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "cores", "expected"),
+    [
+        ({}, (0, 1), ((0,), (1,))),
+        ({}, (0, 1, 2, 3), ((0, 1, 2), (3,))),
+        ({}, (5,), ((5,), (5,))),
+        ({"target.cores": [3]}, (0, 3), ((3,), (0,))),
+        ({"draft.cores": [0]}, (0, 1, 2), ((1, 2), (0,))),
+        ({"target.cores": [0], "draft.cores": [1]}, (0, 1, 2), ((0,), (1,))),
+    ],
+)
+def test_two_engines_never_share_a_core_where_there_are_two(
+    flags: dict[str, object], cores: tuple[int, ...], expected: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    assert _share_out(load_settings(flags=dict(flags)), cores, with_draft=True) == expected
+
+
+def test_a_lone_target_gets_every_core() -> None:
+    assert _share_out(Settings(), (0, 1), with_draft=False)[0] == (0, 1)
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'lookahead'"):
+        Accelerator.from_settings(strategy__name="lookahed")
+
+
+def test_without_an_event_loop_steps_and_answers_are_the_same() -> None:
+    with SyncAccelerator(make()) as accelerator:
+        steps = list(accelerator.solve("question"))
+        answer = accelerator.answer("question")
+    assert "".join(step.text for step in steps) == answer.text
+
+
+def test_abandoning_a_synchronous_solution_cancels_it() -> None:
+    with SyncAccelerator(make()) as accelerator:
+        for _ in accelerator.solve("question"):
+            break
+        target = accelerator.accelerator.target
+        stats = asyncio.run_coroutine_threadsafe(target.stats(), accelerator._loop)
+        assert stats.result().num_running == 0
+
+
+def test_an_error_reaches_the_synchronous_caller() -> None:
+    failing = ScriptedEngine("target", StoryScript(1), fail_after=3)
+    with (
+        SyncAccelerator(make(target=failing)) as accelerator,
+        pytest.raises(EngineError, match="scripted failure"),
+    ):
+        list(accelerator.solve("question"))
