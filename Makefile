@@ -13,7 +13,7 @@ PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 OLDEST        ?= transformers==5.16.1
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
-SOLVE         ?= solve reason_spec/pair/sample.jsonl --compare autoregressive,lookahead
+SOLVE         ?= solve --sample --compare autoregressive,token,lookahead --output runs/sample
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq

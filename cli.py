@@ -177,7 +177,11 @@ def _resolve(
     Raises:
         SettingsError: a name is unknown or a value is out of range.
     """
-    settings = load_settings(config, {**flags, **_parse_assignments(assignments or ())})
+    given = {name: value for name, value in flags.items() if value is not None}
+    assigned = _parse_assignments(assignments or ())
+    for name in given.keys() & assigned.keys():
+        raise SettingsError(f"{name} is given twice: by --set and by its own flag")
+    settings = load_settings(config, {**given, **assigned})
     _check_name("strategy", settings.strategy.name)
     _check_name("verifier", settings.verifier.name)
     _check_name("task", settings.task.name)

@@ -359,6 +359,7 @@ def test_questions_can_be_compared_too(world: World) -> None:
         (["Why?", "--stop", ""], "a stop string is empty"),
         (["Why?", "--set", "strategy.dpeth=3"], "(from the flags); did you mean 'depth'?"),
         (["Why?", "--set", "depth"], "write NAME=VALUE"),
+        (["Why?", "--set", "strategy.depth=3", "--depth", "2"], "strategy.depth is given twice"),
         (["Why?", "--config", "missing.yaml"], "settings file 'missing.yaml' does not exist"),
         (["Why?", "--compare", "token"], "name two strategies or more"),
         (["Why?", "--compare", "token,token"], "name two strategies or more"),

@@ -60,6 +60,7 @@ def test_a_question_is_answered_out_of_the_box(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_sampled_run_goes_on_to_the_same_answers_and_leaves_no_worker(tmp_path: Path) -> None:
     arguments = (
         *SAMPLE,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -223,19 +222,22 @@ async def test_no_worker_outlives_its_engine(
 ) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    root = Path(__file__).parents[2]
-    driver = subprocess.Popen(
-        [sys.executable, str(script), str(model_folder("qwen3"))],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env=os.environ | {"PYTHONPATH": str(root)},
-    )  # fmt: skip
+    driver = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        str(model_folder("qwen3")),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
     assert driver.stdout is not None
     try:
-        pid = int(await asyncio.to_thread(driver.stdout.readline))
-        time.sleep(0.3)
+        pid = int(await driver.stdout.readline())
+        await asyncio.sleep(0.3)
         driver.send_signal(how)
         assert await gone(pid)
-        await asyncio.to_thread(driver.wait, 20)
     finally:
-        driver.kill()
-        driver.stdout.close()
+        if driver.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                driver.kill()
+        await driver.wait()

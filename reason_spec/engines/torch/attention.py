@@ -172,7 +172,7 @@ class BlockTensors:
 
     def _visible(self, window: int | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         rows = self._block.rows
-        if window is not None and all(int(row.column_positions[-1]) < window for row in rows):
+        if window is not None and all(row.column_positions.max() < window for row in rows):
             window = None
         everything_seen = all(
             row.mask is None and row.num_entries == 1 and len(row.columns) == self._num_columns
