@@ -44,17 +44,16 @@ def _lowest_cosine(x: Embedding, y: Embedding) -> float:
     return max(-1.0, min(1.0, cosine))
 
 
-class EmbeddingVerifier(Verifier):
-    """Accepts from ``threshold`` on, rejects below."""
+class EncodingVerifier(Verifier):
+    """A verifier with a sentence encoder and a threshold on its cosine."""
 
-    name: ClassVar[str] = "embedding"
-    loss_class: ClassVar[LossClass] = "verified"
+    default_threshold: ClassVar[float]
 
     def __init__(
         self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
     ) -> None:
         super().__init__(deadline_seconds)
-        self.threshold = check_threshold(threshold, PAPER_THRESHOLD)
+        self.threshold = check_threshold(threshold, self.default_threshold)
         self._encoder = encoder
 
     async def start(self) -> None:
@@ -62,6 +61,14 @@ class EmbeddingVerifier(Verifier):
 
     async def close(self) -> None:
         await self._encoder.close()
+
+
+class EmbeddingVerifier(EncodingVerifier):
+    """Accepts from ``threshold`` on, rejects below."""
+
+    name: ClassVar[str] = "embedding"
+    loss_class: ClassVar[LossClass] = "verified"
+    default_threshold: ClassVar[float] = PAPER_THRESHOLD
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         assert target is not None

@@ -12,18 +12,17 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from reason_spec.types import LossClass, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.base import VerificationContext
 from reason_spec.verifiers.claims import read_claims
 from reason_spec.verifiers.consistency import find_inconsistency
-from reason_spec.verifiers.embedding import check_threshold, compare_texts
-from reason_spec.verifiers.encoder import SentenceEncoder
+from reason_spec.verifiers.embedding import EncodingVerifier, compare_texts
 from reason_spec.verifiers.numbers import compare_numbers
 from reason_spec.verifiers.wording import find_conflict, read_wording
 
 DEFAULT_THRESHOLD: Final = 0.75
 
 
-class SemanticVerifier(Verifier):
+class SemanticVerifier(EncodingVerifier):
     """Accepts reworded steps that mean the same; a contradiction in numbers rejects, doubt is unknown.
 
     ``score``: 1 where numbers accept; the cosine where the embedding decided; at most 0.5 where numbers
@@ -32,19 +31,7 @@ class SemanticVerifier(Verifier):
 
     name: ClassVar[str] = "semantic"
     loss_class: ClassVar[LossClass] = "verified"
-
-    def __init__(
-        self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
-    ) -> None:
-        super().__init__(deadline_seconds)
-        self.threshold = check_threshold(threshold, DEFAULT_THRESHOLD)
-        self._encoder = encoder
-
-    async def start(self) -> None:
-        await self._encoder.start()
-
-    async def close(self) -> None:
-        await self._encoder.close()
+    default_threshold: ClassVar[float] = DEFAULT_THRESHOLD
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         assert target is not None

@@ -219,6 +219,8 @@ class TorchEngine(Engine):
             case StartFailed(text, unsupported):
                 kind = UnsupportedModelError if unsupported else EngineError
                 self._ready.set_exception(kind(f"engine {self.name!r}: {text}"))
+                # Nobody waits for it where the tokenizer could not be loaded either.
+                self._ready.exception()
             case Died(text):
                 self._last_words = text
 
