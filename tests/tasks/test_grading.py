@@ -224,6 +224,14 @@ def test_batch_keeps_its_order(grader: Grader) -> None:
     assert [grade.correct for grade in grader.grade_many(requests)] == [bool(i % 3) for i in range(1, 10)]
 
 
+def test_a_large_parent_does_not_count_as_the_workers_memory() -> None:
+    ballast = bytearray(700 << 20)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    with Grader() as grader:
+        assert grader.grade_prediction("1.42", "\\sqrt{2}", "math500").correct is False
+    del ballast
+
+
 def test_threads_share_one_grader(grader: Grader) -> None:
     with ThreadPoolExecutor(8) as pool:
         grades = list(
