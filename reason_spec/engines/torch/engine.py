@@ -114,14 +114,15 @@ class TorchEngine(Engine):
             raise type(error)(f"engine {self.name!r}: {error}") from None
 
     async def close(self) -> None:
-        if self._worker is None:
-            return
-        self._closing = True
-        self._failure = self._failure or f"engine {self.name!r} is closed"
-        self._send(Shutdown())
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._hung_up.wait(), _CLOSE_SECONDS)
-        await self._end()
+        if self._worker is not None:
+            self._closing = True
+            self._failure = self._failure or f"engine {self.name!r} is closed"
+            self._send(Shutdown())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hung_up.wait(), _CLOSE_SECONDS)
+            self._ending = self._ending or asyncio.create_task(self._end())
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
 
     # --- requests ----------------------------------------------------------------------------------
 
