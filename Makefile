@@ -13,7 +13,7 @@ PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 OLDEST        ?= transformers==5.16.1
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
-SOLVE         ?= solve --sample --compare autoregressive,token,lookahead --output runs/sample
+SOLVE         ?= solve --sample --compare autoregressive,token,lookahead --output runs/sample --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -26,7 +26,7 @@ OLDEST_DIR := $(VENV)/oldest
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-solve: $(INSTALLED)  ## Solve the shipped sample with both layers and with the target alone
+solve: $(INSTALLED)  ## Solve the shipped sample anew, with both layers and with the target alone
 	@$(BIN)/reason-spec $(SOLVE)
 
 test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
@@ -58,7 +58,7 @@ format: $(INSTALLED)  ## Format the code and fix what ruff can fix
 install: $(INSTALLED)  ## Install into .venv (TORCH=gpu or cpu overrides what is detected)
 
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -5,6 +5,9 @@ The command line prints them without a traceback. Our own bugs are assertions, n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class ReasonSpecError(Exception):
     """Base of all errors with a remedy; ``str(error)`` is complete on its own."""
@@ -41,3 +44,17 @@ class MissingDependencyError(ReasonSpecError):
 
 class ResumeError(ReasonSpecError):
     """An output folder holds a run of other settings, or cannot be continued."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> SettingsError:
+    """Return the error for a name that is none of ``known``: it guesses the meant one and lists all."""
+    names = list(known)
+    guess = did_you_mean(name, names) or "."
+    return SettingsError(f"unknown {kind} {name!r}{guess} Known: {', '.join(names)}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest of ``known``, nothing where none is near."""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    close = get_close_matches(name.casefold(), folded, n=1)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
-from reason_spec.errors import SettingsError
+from reason_spec.errors import SettingsError, did_you_mean
 from reason_spec.segment import BLANK_LINE, Boundary
 from reason_spec.types import NoiseKey, Sampling
 
@@ -42,9 +41,9 @@ class EngineSettings(_Section):
         default="auto", description="auto: float32 on CPU, else bfloat16"
     )
     cores: tuple[int, ...] | None = Field(
-        default=None, description="CPU cores of the worker; None: shared out"
+        default=None, description="CPU cores of the worker; null: shared out"
     )
-    max_context: int | None = Field(default=None, ge=16, description="None: what the model was made for")
+    max_context: int | None = Field(default=None, ge=16, description="null: what the model was made for")
     cache_tokens: int = Field(default=32_768, ge=256, description="keys and values kept, in tokens")
     max_running: int = Field(default=64, ge=1, description="requests in one pass at the most")
     prefill_chunk: int = Field(default=512, ge=16, description="prompt tokens of one pass at the most")
@@ -56,9 +55,7 @@ class EngineSettings(_Section):
 class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
-    name: str = Field(
-        default="lookahead", description="who writes the steps: autoregressive, token, lookahead"
-    )
+    name: str = Field(default="lookahead", description="autoregressive, token, lookahead")
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead")
     width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
     step_max_tokens: int = Field(
@@ -75,11 +72,11 @@ class VerifierSettings(_Section):
     """What decides whether a drafted step stands."""
 
     name: str = Field(default="semantic", description="semantic, numbers, embedding, exact")
-    threshold: float | None = Field(default=None, ge=-1, le=1, description="None: the verifier's own")
+    threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's own")
     deadline: float = Field(
         default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
     )
-    embedding_model: str | None = Field(default=None, description="None: the pinned MiniLM")
+    embedding_model: str | None = Field(default=None, description="null: the pinned MiniLM")
 
 
 class SamplingSettings(_Section):
@@ -254,8 +251,7 @@ def _explain(error: ValidationError, sources: list[tuple[str, dict[str, Any]]], 
         where = f" (from the {origin})" if origin else ""
         if item["type"] == "extra_forbidden":
             known = sorted(_known_names(path[:-1]))
-            close = get_close_matches(path[-1], known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ";"
+            hint = did_you_mean(path[-1], known) or ";"
             lines.append(f"unknown setting {name!r}{where}{hint} known here: {', '.join(known)}")
         else:
             lines.append(f"{name} = {item['input']!r}{where}: {item['msg']}")

@@ -6,14 +6,13 @@ one of the usual names. ``register_task`` adds a task of one's own.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from reason_spec.errors import SettingsError
+from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.tasks.extract import AnswerKind, find_answer, find_boxes
 from reason_spec.tasks.numerals import parse_number
 
@@ -227,11 +226,9 @@ def get_task(name: str | Task) -> Task:
     if isinstance(name, Task):
         return name
     task = _TASKS.get(name.strip().lower())
-    if task is not None:
-        return task
-    close = difflib.get_close_matches(name.strip().lower(), _TASKS, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise SettingsError(f"Unknown task {name!r}.{hint} Tasks: {', '.join(_TASKS)}.")
+    if task is None:
+        raise unknown_name("task", name, _TASKS)
+    return task
 
 
 def extract_answer(response: str, task: str | Task = "auto") -> str | None:

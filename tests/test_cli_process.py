@@ -141,6 +141,81 @@ def test_an_interrupted_question_ends_at_once(tmp_path: Path) -> None:
     assert b"The answer is" not in rest
 
 
+def test_an_interrupt_says_that_another_one_leaves_at_once(tmp_path: Path) -> None:
+    slow = build_world(tmp_path / "slow", 2, target_seconds=0.2)
+    process = start("solve", slow.sums[1].question, *slow.options(), cwd=tmp_path)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert b"Stopping; Ctrl-C again leaves at once." in errors
+
+
+def test_a_second_interrupt_does_not_wait_for_the_clean_up(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, time\n"
+        "from reason_spec.command import run_interruptible\n"
+        "async def work():\n"
+        "    print('working', flush=True)\n"
+        "    try: await asyncio.sleep(1000)\n"
+        "    finally:\n"
+        "        print('cleaning up', flush=True)\n"
+        "        await asyncio.to_thread(time.sleep, 1000)\n"
+        "run_interruptible(work())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for expected in (b"working\n", b"cleaning up\n"):
+        assert process.stdout.readline() == expected
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == -signal.SIGINT
+    assert errors.decode() == "\nStopping; Ctrl-C again leaves at once.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",)])
+def test_an_output_that_is_full_is_one_line(tmp_path: Path, options: tuple[str, ...]) -> None:
+    world = build_world(tmp_path / "world", 2)
+    commands = [
+        world.arguments("--output", "out", *options),
+        ["solve", world.sums[1].question, *world.options(*options)],
+        ["--help"],
+    ]
+    for arguments in commands:
+        with Path("/dev/full").open("w") as full:
+            result = subprocess.run(
+                command(*arguments), cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE,
+                text=True, check=False,
+            )  # fmt: skip
+        assert result.returncode == 1, result.stderr
+        assert result.stderr.splitlines()[-1] == (
+            "error: the output cannot be written (No space left on device)"
+        )
+        assert "Traceback" not in result.stderr
+    assert num_lines(tmp_path / "out" / "results.jsonl") == 2
+
+
+def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "reason_spec", "settings"], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert result.stdout.startswith("target:\n")
+
+
+def test_an_interrupt_while_modules_are_imported_is_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "reason_spec", "--help"], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (130, "Interrupted.\n")
+
+
 def test_steps_of_a_question_arrive_before_the_answer_is_complete(tmp_path: Path) -> None:
     slow = build_world(tmp_path / "slow", 2, target_seconds=0.05)
     process = start("solve", slow.sums[1].question, *slow.options("--quiet"), cwd=tmp_path)
@@ -200,12 +275,12 @@ def test_a_terminal_without_unicode_gets_an_answer_all_the_same(tmp_path: Path) 
 # On a terminal -------------------------------------------------------------------------------
 
 
-def on_terminal(*arguments: str, cwd: Path) -> str:
-    """Run the command with a terminal of 80 columns and return everything written to it."""
+def on_terminal(*arguments: str, cwd: Path, columns: int = 80) -> str:
+    """Run the command with a terminal so wide and return everything written to it."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        command(*arguments), cwd=cwd, env=environment(), stdin=follower, stdout=follower, stderr=follower,
-        start_new_session=True,
+        command(*arguments), cwd=cwd, env={**environment(), "COLUMNS": str(columns)},
+        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
     )  # fmt: skip
     os.close(follower)
     shown = bytearray()
@@ -250,6 +325,19 @@ def test_a_terminal_shows_a_live_bar_that_is_gone_at_the_end(tmp_path: Path) -> 
     table = text[text.rindex("loss class") :]
     assert "answers 0:" not in table
     assert "Results: out" in table
+
+
+def test_a_table_too_wide_for_the_terminal_is_shown_strategy_by_strategy(tmp_path: Path) -> None:
+    world = build_world(tmp_path / "world", 2)
+    names = ("autoregressive", "token", "lookahead")
+    shown = on_terminal(
+        *world.arguments("--compare", ",".join(names), "--output", "out"), cwd=tmp_path, columns=42
+    )
+    text = without_colour(shown)
+    heads = [line.strip() for line in text.splitlines() if line.strip() in names]
+    assert heads[-3:] == list(names)
+    rows = [line.split() for line in text.splitlines() if line.startswith("correct ")]
+    assert [row[1:] for row in rows] == [["1", "of", "2"]] * 3
 
 
 def test_help_loads_no_model_library(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.test_cli_process import (
     answers,
     command,
     environment,
+    num_lines,
     run,
     start,
     wait_for_lines,
@@ -60,26 +61,17 @@ def test_a_question_is_answered_out_of_the_box(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_killed_sampled_run_goes_on_to_the_same_answers_and_leaves_no_worker(tmp_path: Path) -> None:
-    arguments = (
-        *SAMPLE,
-        *SHORT,
-        "--limit",
-        "4",
-        "--temperature",
-        "0.8",
-        "--verifier",
-        "exact",
-        "--seed",
-        "3",
-    )
+    limit = 6
+    sampled = ("--temperature", "0.8", "--seed", "3", "--verifier", "exact")
+    arguments = (*SAMPLE, *SHORT, *sampled, "--limit", str(limit))
     whole = run(*arguments, "--output", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     process = start(*arguments, "--output", "killed", cwd=tmp_path)
     wait_for_lines(tmp_path / "killed" / "results.jsonl", 2, process)
     process.kill()
     process.communicate()
+    assert 2 <= num_lines(tmp_path / "killed" / "results.jsonl") < limit, "it was not killed in the middle"
     assert left_in_session(process.pid) == []
     again = run(*arguments, "--output", "killed", cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -231,7 +231,7 @@ def test_a_wheel_puts_the_package_alone_into_site_packages(built: Built) -> None
     with zipfile.ZipFile(built.wheel) as wheel:
         assert {name.split("/")[0] for name in wheel.namelist()} == {"reason_spec", information}
         entry_points = wheel.read(f"{information}/entry_points.txt").decode()
-    assert "reason-spec = reason_spec.cli:main" in entry_points
+    assert "reason-spec = reason_spec.__main__:main" in entry_points
 
 
 def test_a_wheel_holds_the_rooms_and_their_data_as_real_files(built: Built) -> None:

@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.errors import SettingsError
 from reason_spec.evaluation import report
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.progress import LiveProgress, PlainProgress, ProgressView, SilentProgress
@@ -75,6 +76,29 @@ class _Screen:
             return SilentProgress(strategies, total, done)
         view = LiveProgress if self.err.is_terminal else PlainProgress
         return view(self.err, strategies, total, done)
+
+
+async def solve_sources(settings: Settings, sources: Sources, options: RunOptions) -> int:
+    """Answer questions on the screen, or solve files into a folder; return the exit code.
+
+    Raises:
+        SettingsError: an option does not go with what is to be solved.
+    """
+    streams = sources.only_questions and len(options.strategies) == 1
+    _refuse_contradictions(options, streams)
+    if streams:
+        await answer_questions(settings, sources, options)
+        return 0
+    return await solve_problems(settings, sources, options)
+
+
+def _refuse_contradictions(options: RunOptions, streams: bool) -> None:
+    if streams and options.concurrency > 1:
+        raise SettingsError("--concurrency is for files: questions are answered one after another")
+    if streams and options.fresh and options.output is None:
+        raise SettingsError("--fresh needs --output: without it the answer to a question is not stored")
+    if options.show_rejected and not streams:
+        raise SettingsError("--show-rejected is for a question; the verdicts on a file are in its results")
 
 
 # Questions -----------------------------------------------------------------------------------
@@ -144,7 +168,7 @@ async def _answer(
 def _show_stored(outcome: Outcome, options: RunOptions, screen: _Screen) -> None:
     transcript = Transcript(screen.out, plain=options.quiet)
     if not options.as_json:
-        screen.say("This answer was written by an earlier run.")
+        screen.say("This answer was written by an earlier run; --fresh solves anew.")
         for step in outcome.steps:
             transcript.print(step)
     _show_numbers(outcome, transcript, options, screen)
@@ -171,15 +195,15 @@ async def solve_problems(settings: Settings, sources: Sources, options: RunOptio
     """Solve all problems, store every answer, print the table; return the exit code."""
     screen = _Screen(options)
     _mention_omissions(sources, screen)
-    path = options.output or default_folder(settings, sources, options)
+    identity = Identity.of(settings, sources.problems, options.concurrency)
+    path = options.output or default_folder(sources, identity)
     failures: list[Failure] = []
-    with _folder(settings, sources, replace(options, output=path)) as folder:
-        assert folder is not None
+    with RunFolder(path, identity, sources.problems, fresh=options.fresh) as folder:
         asks = all_asks(sources.problems, options.samples)
         wanted = {ask.key(strategy) for ask in asks for strategy in options.strategies}
         num_done = len(wanted & folder.outcomes.keys())
         if num_done:
-            screen.say(f"{num_done} of {len(wanted)} answers are in {path} already.")
+            screen.say(_already_there(num_done, len(wanted), path))
         try:
             if num_done < len(wanted):
                 await _solve_rest(settings, sources, options, folder, wanted, failures, screen)
@@ -198,9 +222,16 @@ async def solve_problems(settings: Settings, sources: Sources, options: RunOptio
             if num_stored:
                 folder.write_summary(content)
             if num_stored and missing > len(failures):
-                screen.say(f"{num_stored} answers are kept in {path}; the same command goes on from there.")
+                command = "the same command without --fresh" if options.fresh else "the same command"
+                screen.say(f"{num_stored} answers are kept in {path}; {command} goes on from there.")
     _report(summary, content, failures, options, screen)
     return EXIT_SOME_FAILED if failures else 0
+
+
+def _already_there(num_done: int, num_wanted: int, path: Path) -> str:
+    if num_done < num_wanted:
+        return f"{num_done} of {num_wanted} answers are in {path} already; the rest is solved now."
+    return f"All {num_wanted} answers are in {path} already: nothing is left to solve; --fresh solves anew."
 
 
 async def _solve_rest(
@@ -265,14 +296,14 @@ def _report(
 ) -> None:
     if options.as_json:
         screen.write(json.dumps(content, indent=2, ensure_ascii=False))
-    else:
-        screen.out.print(report.summary_table(summary))
+    elif summary.strategies:
+        report.print_summary(summary, screen.out)
         for line in (*report.comparison_lines(summary), *report.notes(summary)):
             screen.out.print(line)
     for failure in failures:
         key = failure.key
         screen.warn(f"problem {key.problem_id!r}, {key.strategy}: not answered: {failure.error}")
-    screen.say(f"Results: {content['output']}")
+    screen.say(f"Results: {content['output']}" if summary.strategies else "No answer was written.")
 
 
 def _mention_omissions(sources: Sources, screen: _Screen) -> None:
@@ -290,9 +321,8 @@ def _mention_omissions(sources: Sources, screen: _Screen) -> None:
 # Common --------------------------------------------------------------------------------------
 
 
-def default_folder(settings: Settings, sources: Sources, options: RunOptions) -> Path:
+def default_folder(sources: Sources, identity: Identity) -> Path:
     """Return the folder of a run that names none: equal settings and file names share one."""
-    identity = Identity.of(settings, sources.problems, options.concurrency)
     return Path("runs") / f"{sources.name}-{identity.hash}"
 
 

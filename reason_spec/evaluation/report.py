@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 
 from rich import box
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segments
 from rich.table import Table
 
-from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.outcome import DECISIONS, Outcome
+from reason_spec.evaluation.statistics import wilson_interval
 from reason_spec.evaluation.summary import Comparison, StrategySummary, Summary
+from reason_spec.tasks.regrade import GradeCounts
+from reason_spec.verifiers.pairs import VerifySummary
 
 NONE = "-"
 
 
-def summary_table(summary: Summary) -> Table:
-    """Return one column for each strategy and one row for each measure."""
+def print_summary(summary: Summary, console: Console) -> None:
+    """Print the table; on a terminal too narrow for it, strategy by strategy. No number is ever cut."""
+    tables = [summary_table(summary)]
+    if console.is_terminal and _at_full_width(tables[0], console).max_width > console.width:
+        tables = [summary_table(summary, [item]) for item in summary.strategies]
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        console.print(Segments(console.render(table, _at_full_width(table, console))), soft_wrap=True)
+
+
+def _at_full_width(table: Table, console: Console) -> ConsoleOptions:
+    """Return the options under which a table is as wide as its content, whatever the console's width."""
+    unlimited = console.options.update(max_width=sys.maxsize)
+    return console.options.update(max_width=console.measure(table, options=unlimited).maximum)
+
+
+def summary_table(summary: Summary, shown: Sequence[StrategySummary] | None = None) -> Table:
+    """Return one column for each strategy, or for those ``shown``, and one row for each measure."""
+    strategies = summary.strategies if shown is None else shown
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
-    for item in summary.strategies:
+    for item in strategies:
         table.add_column(item.strategy, justify="right", no_wrap=True)
     compared = {item.strategy: item for item in summary.comparisons}
     for name, cell in _QUALITY_ROWS:
-        table.add_row(name, *(cell(item) for item in summary.strategies))
+        table.add_row(name, *(cell(item) for item in strategies))
     for name, ratio in _SPEEDUP_ROWS if compared else ():
-        ratios = (compared.get(item.strategy) for item in summary.strategies)
+        ratios = (compared.get(item.strategy) for item in strategies)
         table.add_row(name, *("1.00x" if item is None else f"{ratio(item):.2f}x" for item in ratios))
     for name, cell in _WORK_ROWS:
-        table.add_row(name, *(cell(item) for item in summary.strategies))
-    if any(item.num_cut for item in summary.strategies):
-        table.add_row("cut at the token limit", *(str(item.num_cut) for item in summary.strategies))
+        table.add_row(name, *(cell(item) for item in strategies))
+    if any(item.num_cut for item in strategies):
+        table.add_row("cut at the token limit", *(str(item.num_cut) for item in strategies))
     return table
 
 
@@ -65,6 +89,32 @@ def answer_line(outcome: Outcome) -> str:
         f" | steps: {origins or 'none'}"
         f" | alpha_step {ratio_text(outcome.alpha_step)} | alpha_token {ratio_text(outcome.alpha_token)}"
     )
+
+
+def grade_line(counts: GradeCounts) -> str:
+    """Return how many responses of a file were correct, on one line."""
+    if not counts.num_responses:
+        return "0 of 0 responses are correct: the file holds none" + _left_out(len(counts.bad_lines))
+    interval = wilson_interval(counts.num_correct, counts.num_responses)
+    accuracy = f"{100 * counts.num_correct / counts.num_responses:.1f} %"
+    return (
+        f"{counts.num_correct} of {counts.num_responses} responses are correct: "
+        f"{accuracy} (95 % interval {100 * interval.low:.1f} - {100 * interval.high:.1f} %); "
+        f"{counts.num_without_answer} without an answer, {counts.num_ungraded} undecided"
+        + _left_out(len(counts.bad_lines))
+    )
+
+
+def verify_line(summary: VerifySummary) -> str:
+    """Return how many pairs of steps got which verdict, on one line."""
+    counts = ", ".join(f"{summary.decisions.get(name, 0)} {name}" for name in DECISIONS)
+    each = 1000 * summary.seconds / summary.num_pairs if summary.num_pairs else 0.0
+    pairs = "1 pair" if summary.num_pairs == 1 else f"{summary.num_pairs} pairs"
+    return f"{pairs}: {counts}; {each:.1f} ms each" + _left_out(summary.num_skipped_lines)
+
+
+def _left_out(count: int) -> str:
+    return f"; {count} unusable line{'' if count == 1 else 's'} left out" if count else ""
 
 
 def ratio_text(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from reason_spec.tasks.loading import load_problems
 from reason_spec.types import Problem
 
 _FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".gz")
+_FILE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.[A-Za-z][A-Za-z0-9]{1,7}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def names_file(argument: str) -> bool:
             return argument.strip() != ""
     except (OSError, ValueError):  # longer than a file name can be, or with a null character
         return False
-    if argument.lower().endswith(_FILE_ENDINGS):
+    if argument.lower().endswith(_FILE_ENDINGS) or _FILE_NAME.fullmatch(argument):
         return True
     separators = [separator for separator in (os.sep, os.altsep) if separator]
     return any(separator in argument for separator in separators) and not any(map(str.isspace, argument))
@@ -100,10 +102,14 @@ def _question(argument: str) -> str:
     if not text:
         raise DataError("the question is empty" + (" (read from standard input)" if argument == "-" else ""))
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        # Under a locale without UTF-8, Python keeps the bytes it cannot decode as surrogates.
+        return os.fsencode(text).decode() if any(map(_is_surrogate, text)) else text
+    except UnicodeError:
         raise DataError("the question is not UTF-8 text") from None
-    return text
+
+
+def _is_surrogate(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"
 
 
 def _question_id(text: str) -> str:

@@ -22,6 +22,7 @@ import reason_spec
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
 from reason_spec.evaluation.prompts import prompt_style
+from reason_spec.evaluation.weights import WeightDigests, digest_weights
 from reason_spec.settings import Settings
 from reason_spec.types import Problem
 
@@ -30,6 +31,7 @@ SUMMARY = "summary.json"
 SETTINGS = "settings.yaml"
 LOCK = ".lock"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
+_OTHER_FOLDER = "Name another folder with --output."
 _REMEDY = "Name another folder with --output, or start anew with --fresh."
 
 
@@ -55,21 +57,30 @@ class Identity:
 
     Strategies, samples and the number of problems may grow; the strategy's name is therefore left
     out of ``settings``, and the problem set of an earlier run must be the beginning of a later one.
+    ``weights`` tells models of the same name apart, as far as their files are on this machine.
     """
 
     settings: Settings
+    weights: WeightDigests
     prompt: str
     concurrency: int
     problems: ProblemSet
 
     @classmethod
     def of(cls, settings: Settings, problems: Sequence[Problem], concurrency: int) -> Identity:
-        return cls(settings, prompt_style(settings), concurrency, ProblemSet.of(problems))
+        """Read the model files of this machine and put the identity of a run together.
+
+        Raises:
+            DataError: a model file cannot be read.
+        """
+        digests = digest_weights(settings)
+        return cls(settings, digests, prompt_style(settings), concurrency, ProblemSet.of(problems))
 
     @property
     def hash(self) -> str:
-        """Equal for runs of equal settings whatever their strategies; names the default folder."""
-        canonical = [settings_for(self.settings, "").hash, self.prompt, self.concurrency]
+        """Equal for runs of equal settings and weights with any strategies; names the default folder."""
+        settings_hash = settings_for(self.settings, "").hash
+        canonical = [settings_hash, asdict(self.weights), self.prompt, self.concurrency]
         return hashlib.sha256(json.dumps(canonical).encode()).hexdigest()[:8]
 
 
@@ -83,7 +94,7 @@ class RunFolder:
         path: created where it does not exist.
         identity: what the results of this folder belong to.
         problems: the problems of this run, in their order.
-        fresh: delete the results of an earlier run first.
+        fresh: replace the results of an earlier run; they are kept until ``begin_session``.
 
     Raises:
         DataError: the folder cannot be written.
@@ -95,6 +106,7 @@ class RunFolder:
     ) -> None:
         self.path = path
         self._identity = identity
+        self._replaces = fresh
         self._lock: BinaryIO | None = None
         self._results: BinaryIO | None = None
         self._sessions: list[dict[str, Any]] = []
@@ -102,7 +114,7 @@ class RunFolder:
         self.outcomes: dict[UnitKey, Outcome] = {}
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
-            self._open(problems, fresh)
+            self._open(problems)
             on_error.pop_all()
 
     def __enter__(self) -> Self:
@@ -135,7 +147,13 @@ class RunFolder:
         return self.path / RESULTS
 
     def begin_session(self, name: str, strategies: Sequence[str], details: Mapping[str, Any]) -> None:
-        """Write ``settings.yaml`` with one more start of the command; call before the first result."""
+        """Write ``settings.yaml`` with one more start of the command; call before the first result.
+
+        Raises:
+            DataError: the folder cannot be written.
+        """
+        if self._replaces:
+            self._delete_earlier()
         session: dict[str, Any] = {
             "session": name,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -146,6 +164,7 @@ class RunFolder:
         content = {
             "settings": identity.settings.model_dump(mode="json"),
             "settings_hash": identity.settings.hash,
+            "weights": asdict(identity.weights),
             "prompt": identity.prompt,
             "concurrency": identity.concurrency,
             "problems": asdict(identity.problems),
@@ -156,7 +175,7 @@ class RunFolder:
 
     def append(self, outcome: Outcome) -> None:
         """Store an outcome; it survives a kill from the moment this returns."""
-        assert self._results is not None, "the folder is closed"
+        assert self._results is not None, "the folder is closed, or begin_session was not called"
         assert outcome.key not in self.outcomes, f"{outcome.key} is stored twice"
         try:
             self._results.write(outcome.to_json().encode() + b"\n")
@@ -170,19 +189,27 @@ class RunFolder:
         """Write ``summary.json``."""
         self._replace(SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
-    def _open(self, problems: Sequence[Problem], fresh: bool) -> None:
+    def _open(self, problems: Sequence[Problem]) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise DataError(f"{self.path}: cannot be written (it is not a folder). {_OTHER_FOLDER}")
         with _writing(self.path):
             self._created = [place for place in (self.path, *self.path.parents) if not place.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / LOCK)
+        if self._replaces:
+            return  # a run that cannot start must not cost the results of the one before it
         with _writing(self.path):
-            if fresh:
-                for name in (RESULTS, SUMMARY, SETTINGS):
-                    (self.path / name).unlink(missing_ok=True)
             drop_torn_line(self.results_path)
         self._resume(problems)
         with _writing(self.path):
             self._results = self.results_path.open("ab")
+
+    def _delete_earlier(self) -> None:
+        with _writing(self.path):
+            for name in (RESULTS, SUMMARY, SETTINGS):
+                (self.path / name).unlink(missing_ok=True)
+            self._results = self.results_path.open("ab")
+        self._replaces = False
 
     def _resume(self, problems: Sequence[Problem]) -> None:
         """Take over what the folder holds.
@@ -333,7 +360,7 @@ def _read_settings(path: Path) -> dict[str, Any] | None:
 
 
 def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
-    """Say what differs, one phrase for each setting; the strategy's name may."""
+    """Say what differs, one phrase for each setting and model; the strategy's name may."""
     before = dict(_flattened(earlier["settings"]))
     now = dict(_flattened(identity.settings.model_dump(mode="json")))
     before |= {name: earlier[name] for name in ("prompt", "concurrency")}
@@ -341,7 +368,20 @@ def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
     for values in (before, now):
         values.pop("strategy.name", None)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
+    changed = [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
+    weights_before = earlier.get("weights") or {}
+    for role, digest in asdict(identity.weights).items():
+        setting = "verifier.embedding_model" if role == "verifier" else f"{role}.model"
+        if setting not in names and weights_before.get(role) != digest:
+            changed.append(
+                f"the weights of {setting} = {now[setting]!r} were {_shown(weights_before.get(role))} "
+                f"and are now {_shown(digest)}"
+            )
+    return changed
+
+
+def _shown(digest: str | None) -> str:
+    return "not known" if digest is None else f"sha256 {digest[:12]}..."
 
 
 def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -358,6 +398,4 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or path
-        raise DataError(
-            f"{place}: cannot be written ({error.strerror}). Name another folder with --output."
-        ) from error
+        raise DataError(f"{place}: cannot be written ({error.strerror}). {_OTHER_FOLDER}") from error

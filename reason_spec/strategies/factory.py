@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from reason_spec.engines.base import Engine
-from reason_spec.errors import SettingsError
+from reason_spec.errors import unknown_name
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive, TokenSpeculation
 from reason_spec.strategies.base import Strategy
@@ -28,9 +26,7 @@ def strategy_class(name: str) -> type[Strategy]:
         SettingsError: there is none.
     """
     if name not in _STRATEGIES:
-        close = get_close_matches(name, _STRATEGIES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SettingsError(f"unknown strategy {name!r}{hint} Known: {', '.join(_STRATEGIES)}")
+        raise unknown_name("strategy", name, _STRATEGIES)
     return _STRATEGIES[name]
 
 

@@ -21,6 +21,8 @@ from reason_spec.evaluation.sources import names_file, read_sources
         "data/problems",
         "../problems",
         "/tmp",
+        "problems.csv",
+        "my-problems.v2.txt",
     ],
 )
 def test_what_looks_like_a_path_is_a_file(argument: str) -> None:
@@ -33,6 +35,10 @@ def test_what_looks_like_a_path_is_a_file(argument: str) -> None:
         "How many?",
         "What is 3/4 of 8?",
         "17",
+        "3*4.5",
+        "12.x",
+        "1+1=?",
+        "Why?",
         "-",
         "",
         " ",
@@ -75,6 +81,11 @@ def test_an_empty_question_is_refused(argument: str) -> None:
 def test_a_question_that_is_no_text_is_refused() -> None:
     with pytest.raises(DataError, match="not UTF-8"):
         read_sources(["How \udcff many?"], "auto")
+
+
+def test_a_question_in_bytes_that_the_locale_cannot_decode_is_read_as_utf8() -> None:
+    (problem,) = read_sources(["Zoë has 8 花.".encode().decode("ascii", "surrogateescape")], "auto").problems
+    assert problem.question == "Zoë has 8 花."
 
 
 def test_nothing_to_solve_says_what_could_be() -> None:

@@ -187,7 +187,7 @@ def test_limit_stops_before_later_lines_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_unknown_task_lists_the_names_and_the_nearest_one() -> None:
-    with pytest.raises(SettingsError, match=r"'gsm8'.*Did you mean 'gsm8k'.*aime.*math500"):
+    with pytest.raises(SettingsError, match=r"'gsm8'.*did you mean 'gsm8k'.*aime.*math500"):
         get_task("gsm8")
     assert {"gsm8k", "aime", "math500", "amc", "svamp", "multiarith", "auto"} <= set(task_names())
 

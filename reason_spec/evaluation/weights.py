@@ -1,0 +1,114 @@
+"""Digests of the models behind a run, so that a folder of results is not continued with other weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from reason_spec.errors import DataError
+from reason_spec.pair import embedded_path
+from reason_spec.settings import EngineSettings, Settings
+
+WHOLE_FILE_BYTES: Final = 32 << 20
+"""Files up to this size are read whole."""
+
+_NUM_BLOCKS: Final = 64
+_BLOCK_BYTES: Final = 4096
+_CONFIGURATION: Final = (
+    "config.json",
+    "generation_config.json",
+    "*.index.json",
+    "*token*.json",
+    "vocab.json",
+    "*.jinja",
+    "merges.txt",
+    "vocab.txt",
+    "*.model",
+    "*.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDigests:
+    """What each model's files hash to; None where a model has no files of its own on this machine.
+
+    None stands for scripts, for the pinned sentence encoder, and for Hugging Face ids: those are
+    named by their id and ``revision``.
+    """
+
+    target: str | None
+    draft: str | None
+    verifier: str | None
+
+
+def digest_weights(settings: Settings) -> WeightDigests:
+    """Read the local model files that the settings name.
+
+    Raises:
+        DataError: a file cannot be read, or the embedded weights are missing.
+    """
+    encoder = settings.verifier.embedding_model
+    return WeightDigests(
+        target=_digest_engine("target", settings.target),
+        draft=_digest_engine("draft", settings.draft),
+        verifier=None if encoder is None else _digest_local(encoder),
+    )
+
+
+def digest_folder(folder: Path) -> str:
+    """Return a sha256 over configuration, tokenizer and weights in a model's folder.
+
+    Of a file above `WHOLE_FILE_BYTES` the size and 64 blocks of 4 KiB, evenly spaced, stand for the
+    rest: a model of any size takes milliseconds a file. Further training changes nearly every
+    weight, so some block shows it; an edit of a few single tensors may pass unseen.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    total = hashlib.sha256()
+    try:
+        for path in _model_files(folder):
+            total.update(f"{path.name}\0{_digest_file(path)}\n".encode())
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}).") from error
+    return total.hexdigest()
+
+
+def _digest_engine(role: str, engine: EngineSettings) -> str | None:
+    if engine.kind != "torch":
+        return None
+    if engine.model == "embedded":
+        return digest_folder(embedded_path("draft" if role == "draft" else "target"))
+    return _digest_local(engine.model)
+
+
+def _digest_local(model: str) -> str | None:
+    folder = Path(model).expanduser()
+    return digest_folder(folder) if folder.is_dir() else None
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """Return the files a model is loaded from; transformers prefers safetensors where there are both."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    weights = [path for path in files if path.suffix == ".safetensors"]
+    weights = weights or [path for path in files if path.suffix == ".bin"]
+    return [path for path in files if any(fnmatch(path.name, name) for name in _CONFIGURATION)] + weights
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if size <= WHOLE_FILE_BYTES:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        return _digest_blocks(file, size)
+
+
+def _digest_blocks(file: BinaryIO, size: int) -> str:
+    digest = hashlib.sha256(str(size).encode())
+    for number in range(_NUM_BLOCKS):
+        file.seek(number * (size - _BLOCK_BYTES) // (_NUM_BLOCKS - 1))
+        digest.update(file.read(_BLOCK_BYTES))
+    return digest.hexdigest()

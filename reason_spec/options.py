@@ -1,0 +1,288 @@
+"""The options of the commands: flags with the defaults of the settings, and the names they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from reason_spec.errors import SettingsError, unknown_name
+from reason_spec.settings import Settings, load_settings
+from reason_spec.settings_table import leaves
+
+NameKind: TypeAlias = Literal["strategy", "verifier", "task"]
+
+_LEAVES = {leaf.path: leaf for leaf in leaves()}
+_PROBLEMS, _STRATEGY, _MODELS, _SAMPLING, _OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
+
+
+# Names and their completion ------------------------------------------------------------------
+
+
+def names_of(kind: NameKind) -> list[str]:
+    """Return the names that a flag takes."""
+    if kind == "strategy":
+        from reason_spec.strategies.factory import strategy_names
+
+        return strategy_names()
+    if kind == "verifier":
+        from reason_spec.verifiers.base import verifier_names
+
+        return list(verifier_names())
+    from reason_spec.tasks.base import task_names
+
+    return list(task_names())
+
+
+def complete_name(kind: NameKind) -> Callable[[str], list[str]]:
+    """Return what completes a name of that kind in a shell."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names_of(kind) if name.startswith(incomplete)]
+
+    return complete
+
+
+def complete_strategies(incomplete: str) -> list[str]:
+    """Complete the last of several strategies separated by commas."""
+    before, comma, last = incomplete.rpartition(",")
+    chosen = before.split(",")
+    return [
+        before + comma + name for name in names_of("strategy") if name.startswith(last) and name not in chosen
+    ]
+
+
+def complete_assignment(incomplete: str) -> list[str]:
+    """Complete the name in NAME=VALUE."""
+    return [f"{path}=" for path in _LEAVES if path.startswith(incomplete)]
+
+
+# Options -------------------------------------------------------------------------------------
+
+
+def _option(*flags: str, text: str, panel: str, **options: Any) -> Any:
+    return typer.Option(*flags, help=text, show_default=False, rich_help_panel=panel, **options)
+
+
+def _setting(path: str, *flags: str, text: str, panel: str, **options: Any) -> Any:
+    """Return a flag whose default, and ``{values}`` in its text, are read from the settings tree."""
+    leaf = _LEAVES[path]
+    default = ", ".join(leaf.default) if isinstance(leaf.default, tuple) else leaf.default
+    shown = "none" if default in (None, "") else default
+    text = f"{text.format(values=leaf.description)} Default: {shown}."
+    return _option(*flags, text=text, panel=panel, **options)
+
+
+SourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE_OR_QUESTION...",
+        help="Files of problems (jsonl, json, also gzip), or questions; - reads a question from stdin.",
+        show_default=False,
+    ),
+]
+SampleOption = Annotated[
+    bool, _option("--sample", text="Solve the problems that come with the package.", panel=_PROBLEMS)
+]
+TaskOption = Annotated[
+    str | None,
+    _setting(
+        "task.name",
+        "--task",
+        text="What the problems are: {values}.",
+        panel=_PROBLEMS,
+        autocompletion=complete_name("task"),
+    ),
+]
+LimitOption = Annotated[
+    int | None, _option("--limit", text="Solve so many of each file at the most.", panel=_PROBLEMS, min=1)
+]
+SamplesOption = Annotated[
+    int, _option("--samples", text="Answers to each problem. Default: 1.", panel=_PROBLEMS, min=1)
+]
+SkipBadOption = Annotated[bool, _option("--skip-bad", text="Leave unusable lines out.", panel=_PROBLEMS)]
+PromptOption = Annotated[
+    str | None,
+    _setting("task.prompt", "--prompt", text="plain or boxed; {values}.", panel=_PROBLEMS),
+]
+
+StrategyOption = Annotated[
+    str | None,
+    _setting(
+        "strategy.name",
+        "--strategy",
+        text="Who writes the steps: {values}.",
+        panel=_STRATEGY,
+        autocompletion=complete_name("strategy"),
+    ),
+]
+CompareOption = Annotated[
+    str | None,
+    _option(
+        "--compare",
+        text="Solve every problem with each of these strategies, in shuffled order.",
+        panel=_STRATEGY,
+        metavar="A,B",
+        autocompletion=complete_strategies,
+    ),
+]
+VerifierOption = Annotated[
+    str | None,
+    _setting(
+        "verifier.name",
+        "--verifier",
+        text="What decides whether a drafted step stands: {values}.",
+        panel=_STRATEGY,
+        autocompletion=complete_name("verifier"),
+    ),
+]
+DepthOption = Annotated[
+    int | None, _setting("strategy.depth", "--depth", text="Steps the draft runs ahead.", panel=_STRATEGY)
+]
+WidthOption = Annotated[
+    int | None, _setting("strategy.width", "--width", text="Drafts tried for each step.", panel=_STRATEGY)
+]
+
+TargetOption = Annotated[
+    str | None,
+    _setting("target.model", "--target", text="Large model: a folder or an id.", panel=_MODELS),
+]
+DraftOption = Annotated[
+    str | None, _setting("draft.model", "--draft", text="Small model: a folder or an id.", panel=_MODELS)
+]
+ConfigOption = Annotated[Path | None, _option("--config", text="Settings file, YAML or JSON.", panel=_MODELS)]
+SetOption = Annotated[
+    list[str] | None,
+    _option(
+        "--set",
+        text="Any other setting by its dotted name, such as strategy.num_draft_tokens=8.",
+        panel=_MODELS,
+        metavar="NAME=VALUE",
+        autocompletion=complete_assignment,
+    ),
+]
+
+TemperatureOption = Annotated[
+    float | None,
+    _setting("sampling.temperature", "--temperature", text="0 is greedy.", panel=_SAMPLING),
+]
+TopKOption = Annotated[
+    int | None,
+    _setting("sampling.top_k", "--top-k", text="Sample among so many tokens; 0 is off.", panel=_SAMPLING),
+]
+TopPOption = Annotated[
+    float | None,
+    _setting("sampling.top_p", "--top-p", text="Sample among this share; 1 is off.", panel=_SAMPLING),
+]
+SeedOption = Annotated[
+    int | None,
+    _setting("sampling.seed", "--seed", text="Seed of the samples and of the order.", panel=_SAMPLING),
+]
+MaxTokensOption = Annotated[
+    int | None,
+    _setting(
+        "sampling.max_tokens", "--max-tokens", text="Tokens of one answer at the most.", panel=_SAMPLING
+    ),
+]
+StopOption = Annotated[
+    list[str] | None,
+    _setting(
+        "sampling.stop",
+        "--stop",
+        text="End the answer before this text; may be given again.",
+        panel=_SAMPLING,
+        metavar="TEXT",
+    ),
+]
+
+OutputOption = Annotated[
+    Path | None,
+    _option(
+        "--output",
+        text="Folder for the results. Default: runs/NAME-HASH for files, none for questions.",
+        panel=_OUTPUT,
+    ),
+]
+FreshOption = Annotated[
+    bool, _option("--fresh", text="Replace the results in the output folder.", panel=_OUTPUT)
+]
+ConcurrencyOption = Annotated[
+    int, _option("--concurrency", text="Problems solved at once. Default: 1.", panel=_OUTPUT, min=1)
+]
+ShowRejectedOption = Annotated[
+    bool, _option("--show-rejected", text="Show refused drafts too.", panel=_OUTPUT)
+]
+JsonOption = Annotated[bool, _option("--json", text="Print the result as JSON.", panel=_OUTPUT)]
+QuietOption = Annotated[bool, _option("--quiet", "-q", text="Print nothing but the result.", panel=_OUTPUT)]
+
+
+# From flags to settings ----------------------------------------------------------------------
+
+
+def resolve_settings(
+    config: Path | None, flags: Mapping[str, Any], assignments: Sequence[str] | None = None
+) -> Settings:
+    """Resolve the settings and check the names in them.
+
+    Args:
+        flags: values by dotted name; None stands for a flag that was not given.
+        assignments: texts of the form NAME=VALUE.
+
+    Raises:
+        SettingsError: a name is unknown, a value is out of range, or a setting is given twice.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    assigned = _parse_assignments(assignments or ())
+    for name in given.keys() & assigned.keys():
+        raise SettingsError(f"{name} is given twice: by --set and by its own flag")
+    settings = load_settings(config, {**given, **assigned})
+    check_name("strategy", settings.strategy.name)
+    check_name("verifier", settings.verifier.name)
+    check_name("task", settings.task.name)
+    return settings
+
+
+def compared_strategies(text: str) -> tuple[str, ...]:
+    """Return the strategies named in the value of ``--compare``.
+
+    Raises:
+        SettingsError: there are fewer than two, or one is unknown.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if len(names) < 2:
+        raise SettingsError(f"--compare {text!r}: name two strategies or more, separated by commas")
+    for name in names:
+        check_name("strategy", name)
+    return names
+
+
+def check_name(kind: NameKind, name: str) -> None:
+    """Refuse an unknown name before anything is loaded.
+
+    Raises:
+        SettingsError: there is none of that name.
+    """
+    known = names_of(kind)
+    if name not in known:
+        raise unknown_name(kind, name, known)
+
+
+def _parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    import yaml
+
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        name = name.strip()
+        if not (name and equals):
+            raise SettingsError(f"--set {assignment!r}: write NAME=VALUE, such as strategy.depth=6")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        # "Be brief: no words" is meant as a text, and nothing after the sign as an empty one.
+        is_text = isinstance(value, dict) or (value is None and text.strip() not in ("null", "~"))
+        values[name] = text if is_text else value
+    return values

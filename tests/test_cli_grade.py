@@ -1,0 +1,44 @@
+"""`reason-spec grade`: existing responses against their reference answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runner import fail, succeed
+
+
+def test_grade_adds_prediction_and_correct(tmp_path: Path) -> None:
+    answers = ["A: 18", "The answer is $18.00.", "So \\boxed{18}", "#### 18", "It is 19.", "no idea"]
+    records = [{"question": "q", "answer": "18", "response": response} for response in answers]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    out = tmp_path / "out.jsonl"
+    arguments = ["grade", str(tmp_path / "in.jsonl"), "--task", "gsm8k", "--output", str(out)]
+    result = succeed(*arguments)
+    assert result.stdout.startswith(
+        "4 of 6 responses are correct: 66.7 % (95 % interval 30.0 - 90.3 %); 1 without"
+    )
+    graded = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["correct"] for record in graded] == [True] * 4 + [False] * 2
+    assert [record["question"] for record in graded] == ["q"] * 6
+    printed = json.loads(succeed(*arguments, "--json").stdout)
+    assert (printed["num_correct"], printed["accuracy"]) == (4, pytest.approx(2 / 3))
+
+
+def test_grade_names_bad_lines_or_leaves_them_out(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"question": "q", "answer": "1", "response": "1"}\n{"question": "q", "answer": "1"}\n')
+    arguments = ["grade", str(path), "--output", str(tmp_path / "out.jsonl")]
+    assert "in.jsonl, line 2: field 'response' is missing" in fail(*arguments)
+    assert not (tmp_path / "out.jsonl").exists()
+    assert "1 unusable line left out" in succeed(*arguments, "--skip-bad").stdout
+    assert "unknown task" in fail(*arguments, "--task", "nothing")
+
+
+def test_grade_of_records_without_responses_divides_by_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"question": "q", "answer": "1", "response": []}\n')
+    result = succeed("grade", str(path), "--output", str(tmp_path / "out.jsonl"))
+    assert result.stdout == "0 of 0 responses are correct: the file holds none\n"

@@ -1,0 +1,85 @@
+"""`reason-spec solve` on questions: steps as they become final."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runner import BOTH, enter_world, results, succeed
+from tests.evaluation.problems import World
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return enter_world(tmp_path, monkeypatch)
+
+
+def test_a_question_streams_its_steps_with_their_writers(world: World) -> None:
+    item = world.sums[3]
+    result = succeed("solve", item.question, *world.options())
+    lines = result.stdout.splitlines()
+    assert lines[0] == "draft    | The box holds 5 pens."
+    assert lines[1] == "target   | 5 + 5 = 10."
+    parts = (
+        r"26 tokens, [\d.]+ s, [\d.]+ tokens/s",
+        r"steps: draft \d, target \d",
+        r"alpha_step 0.\d\d",
+        r"alpha_token ([\d.]+|-)",
+    )
+    assert re.fullmatch(r" \| ".join(parts), lines[-1])
+    assert not Path("runs").exists()
+
+
+def test_rejected_steps_are_shown_on_request_with_the_reason(world: World) -> None:
+    item = world.sums[3]
+    plain = succeed("solve", item.question, *world.options())
+    shown = succeed("solve", item.question, *world.options("--show-rejected"))
+    assert "rejected" not in plain.stdout
+    rejected = shown.stdout.splitlines()[1]
+    assert rejected == "rejected | 5 + 5 = 11.  [other tokens]"
+    assert shown.stdout.splitlines()[2] == "target   | 5 + 5 = 10."
+
+
+def test_quiet_prints_the_answer_alone(world: World) -> None:
+    result = succeed("solve", world.sums[1].question, *world.options("-q"))
+    assert result.stdout == world.sums[1].answer() + "\n"
+    assert result.stderr == ""
+
+
+def test_json_prints_a_line_for_each_answer(world: World) -> None:
+    questions = [item.question for item in world.sums[:2]]
+    result = succeed("solve", *questions, *world.options("--json", "--samples", "2"))
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(record["question"], record["sample"]) for record in records] == [
+        (question, sample) for question in questions for sample in range(2)
+    ]
+    assert records[0]["response"] == world.sums[0].answer()
+    assert result.stderr == ""
+
+
+def test_a_question_comes_from_standard_input(world: World) -> None:
+    result = succeed("solve", "-", *world.options("--quiet"), stdin=world.sums[2].question + "\n")
+    assert result.stdout == world.sums[2].answer() + "\n"
+
+
+def test_several_questions_have_headings(world: World) -> None:
+    result = succeed("solve", world.sums[1].question, world.sums[2].question, *world.options())
+    assert " ".join(result.stdout.split()).count("How many pens are in it?") == 2
+
+
+def test_an_answer_stored_for_a_question_is_shown_again(world: World) -> None:
+    arguments = ["solve", world.sums[1].question, *world.options("--output", "out")]
+    first = succeed(*arguments)
+    second = succeed(*arguments)
+    assert "written by an earlier run" in second.stderr
+    assert second.stdout == first.stdout
+    assert len(results(Path("out"))) == 1
+
+
+def test_questions_can_be_compared_too(world: World) -> None:
+    result = succeed("solve", world.sums[1].question, *world.options("--compare", BOTH))
+    assert "1 of 1 answers have the same tokens" in result.stdout
+    assert "McNemar" not in result.stdout
