@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
-from reason_spec.errors import SettingsError
+from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import FinishReason, LossClass, Step, Verdict
 
@@ -171,5 +171,5 @@ def create_verifier(name: str | None = None, settings: VerifierSettings | None =
     name = name or settings.name
     factory = _FACTORIES.get(name)
     if factory is None:
-        raise SettingsError(f"unknown verifier {name!r}; choose one of: {', '.join(_FACTORIES)}")
+        raise unknown_name("verifier", name, _FACTORIES)
     return factory(settings)

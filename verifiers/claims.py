@@ -9,7 +9,9 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.expressions import ExpressionError, Polynomial, leaves, parse_expression
-from reason_spec.verifiers.mathtext import Token, tokenize
+from reason_spec.verifiers.longhand import find_unproven
+from reason_spec.verifiers.mathtext import tokenize
+from reason_spec.verifiers.scanner import Token
 
 Truth: TypeAlias = Literal["true", "false", "open"]
 """Of a relation between numbers; ``open`` where symbols are left or the form is not understood."""
@@ -51,8 +53,9 @@ class Claims:
 
     ``quantities`` are the numbers that must find a partner, ``weak_quantities`` those that may go
     without ("one", list numbers). ``result`` is the last quantity; ``result_in_formula`` tells whether an
-    operator or relation stands beside it. ``main`` is the first
-    expression that calculates. ``assigned`` maps a symbol to the numbers that the step says it equals.
+    operator or relation stands beside it. ``unproven`` are the workings whose columns do not follow from
+    their calculation. ``calculations`` are the expressions that calculate, in order, the first of each
+    formula. ``assigned`` maps a symbol to the numbers that the step says it equals.
     """
 
     tokens: tuple[Token, ...]
@@ -65,11 +68,17 @@ class Claims:
     assigned: tuple[tuple[str, frozenset[Fraction]], ...]
     result: Fraction | None
     result_in_formula: bool
-    main: Expression | None
+    unproven: frozenset[str]
+    calculations: tuple[Expression, ...]
 
     @property
     def false_relations(self) -> frozenset[str]:
         return frozenset(relation.canonical for relation in self.relations if relation.truth == "false")
+
+    @property
+    def main(self) -> Expression | None:
+        """The first expression that calculates."""
+        return self.calculations[0] if self.calculations else None
 
     @property
     def has_mathematics(self) -> bool:
@@ -99,9 +108,8 @@ def read_claims(text: str) -> Claims:
         assigned=tuple((symbol, frozenset(values)) for symbol, values in sorted(assigned.items())),
         result=strong[-1] if strong else None,
         result_in_formula=_last_in_formula(tokens),
-        main=next(
-            (e for run in runs for e in run.expressions if not ARITHMETIC.isdisjoint(e.operators)), None
-        ),
+        unproven=find_unproven(tokens),
+        calculations=tuple(run.calculation for run in runs if run.calculation is not None),
     )
 
 
@@ -139,6 +147,10 @@ class _Run(NamedTuple):
     relations: tuple[Relation, ...]
     expressions: tuple[Expression, ...]
     assigned: tuple[tuple[str, Fraction], ...]
+
+    @property
+    def calculation(self) -> Expression | None:
+        return next((e for e in self.expressions if not ARITHMETIC.isdisjoint(e.operators)), None)
 
 
 class _Side(NamedTuple):

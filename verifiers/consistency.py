@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from reason_spec.verifiers.claims import ARITHMETIC, Claims, Expression
-from reason_spec.verifiers.lexicon import ACTIONS, COMPARATIVES, PERSONAL_ACTIONS, stem
+from reason_spec.verifiers.lexicon import ACTIONS, COMPARATIVES, PERSONAL_ACTIONS, TAKE_AWAY, stem
 from reason_spec.verifiers.wording import Wording, is_operand, owner_of_result
 
 
@@ -26,18 +26,25 @@ def find_inconsistency(a: Wording, a_claims: Claims, b: Wording, b_claims: Claim
 
 
 def _contradiction(wording: Wording, claims: Claims) -> str | None:
-    main = claims.main
-    if main is None:
+    if claims.main is None:
         return None
-    computed = ARITHMETIC & frozenset(main.operators)
-    announcements = list(_announcements(wording))
-    operations = frozenset(operation for found in announcements for operation in found.operations)
-    if operations and not operations & computed:
-        return f"announces {', '.join(sorted(operations))} and computes {', '.join(sorted(computed))}"
-    strange = {str(v) for found in announcements for v in found.operands} - set(main.leaves)
+    computed = [ARITHMETIC & frozenset(calculation.operators) for calculation in claims.calculations]
+    announcements = list(_announcements(wording, len(computed)))
+    announced = [found.operations for found in announcements]
+    in_turn = len(announced) == len(computed) and len(computed) > 1
+    if in_turn and any(mine.isdisjoint(theirs) for mine, theirs in zip(announced, computed, strict=True)):
+        return f"announces {_in_turn(announced)} and computes {_in_turn(computed)}"
+    if announced and frozenset().union(*announced).isdisjoint(frozenset().union(*computed)):
+        return f"announces {_in_turn(announced)} and computes {_in_turn(computed)}"
+    operands = {leaf for calculation in claims.calculations for leaf in calculation.leaves}
+    strange = {str(v) for found in announcements for v in found.operands} - operands
     if strange:
-        return f"announces {', '.join(sorted(strange))} and computes with {', '.join(main.leaves)}"
-    return _ordering_contradicts(wording, main, computed)
+        return f"announces {', '.join(sorted(strange))} and computes with {', '.join(sorted(operands))}"
+    return _ordering_contradicts(wording, claims.main, computed[0])
+
+
+def _in_turn(operations: Iterable[frozenset[str]]) -> str:
+    return ", ".join("".join(sorted(alternatives)) for alternatives in operations)
 
 
 class _Announcement(NamedTuple):
@@ -47,28 +54,35 @@ class _Announcement(NamedTuple):
     operands: frozenset[Fraction]
 
 
-def _announcements(wording: Wording) -> Iterator[_Announcement]:
-    """Read the clauses that announce the first calculation; parts (50%, half) say it another way."""
-    calculation = next((i for i, t in enumerate(wording.tokens) if t.text in ARITHMETIC), len(wording.tokens))
+def _announcements(wording: Wording, num_calculations: int) -> Iterator[_Announcement]:
+    """Read the clauses that announce a calculation; parts (50%, half) say it another way.
+
+    A single calculation is announced before it is carried out, several also between them.
+    """
+    operators = [i for i, token in enumerate(wording.tokens) if token.text in ARITHMETIC]
+    end = operators[0 if num_calculations == 1 else -1] if operators else len(wording.tokens)
     for clause in wording.clauses():
         numbers = frozenset(_prose_in(wording, clause))
         operations = frozenset(_announced(wording, clause))
-        if clause.start < calculation and operations and not any(0 < value < 1 for value in numbers):
+        if clause.start < end and operations and not any(0 < value < 1 for value in numbers):
             yield _Announcement(operations, numbers)
 
 
 def _announced(wording: Wording, clause: range) -> Iterator[str]:
-    multiplies = any(wording.tokens[i].text == "times" for i in clause)
+    words = {wording.tokens[i].text for i in clause}
     for index in clause:
         token = wording.tokens[index]
         if token.kind != "word" or index in wording.ordered:
             continue
         word = stem(token.text)
-        personal = index > 0 and wording.is_name(wording.tokens[index - 1]) and not multiplies
-        if word in ACTIONS:
+        personal = index > 0 and wording.is_name(wording.tokens[index - 1]) and "times" not in words
+        takes = word == stem("take") and words.isdisjoint(TAKE_AWAY)
+        if word in ACTIONS and not takes and token.text != "find":
             yield ACTIONS[word]
         elif word in PERSONAL_ACTIONS and personal:
             yield PERSONAL_ACTIONS[word]
+        elif word == stem("give") and "away" in words:
+            yield "-"
 
 
 def _ordering_contradicts(wording: Wording, main: Expression, computed: frozenset[str]) -> str | None:

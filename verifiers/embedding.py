@@ -7,10 +7,11 @@ about 0.92. Use ``semantic`` for reasoning; this one is here for comparison and 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from typing import ClassVar, Final, NamedTuple
 
 from reason_spec.errors import SettingsError
-from reason_spec.types import LossClass, Step, Verdict
+from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.encoder import MINILM_PACKAGE, MINILM_SHA256, Embedding, SentenceEncoder
 
@@ -45,7 +46,10 @@ def _lowest_cosine(x: Embedding, y: Embedding) -> float:
 
 
 class EncodingVerifier(Verifier):
-    """A verifier with a sentence encoder and a threshold on its cosine."""
+    """A verifier with a sentence encoder and a threshold on its cosine.
+
+    Equal texts are accepted at once; what else there is to compare, ``_compare`` says.
+    """
 
     default_threshold: ClassVar[float]
 
@@ -62,6 +66,25 @@ class EncodingVerifier(Verifier):
     async def close(self) -> None:
         await self._encoder.close()
 
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        assert target is not None
+        if drafted.text == target.text:
+            return Verdict("accept", 1.0, reason="same text")
+        return await self._compare(f"{context.question}\n{context.prefix_text}", drafted.text, target.text)
+
+    @abstractmethod
+    async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
+        """Return the verdict on two different texts; ``context`` is the question and the accepted steps."""
+
+    async def _judge_by_cosine(self, drafted: str, target: str, below: Decision) -> Verdict:
+        """Accept from ``threshold`` on; ``below`` is the decision under it."""
+        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted, target)
+        reason = f"cosine {cosine:.3f}, threshold {self.threshold:g}"
+        decision: Decision = "accept" if cosine >= self.threshold else below
+        if decision == "accept" and not aligned:
+            decision, reason = "unknown", f"{reason}; one step is longer than the model's input"
+        return Verdict(decision, cosine, cost_tokens=num_tokens, reason=reason)
+
 
 class EmbeddingVerifier(EncodingVerifier):
     """Accepts from ``threshold`` on, rejects below."""
@@ -70,18 +93,8 @@ class EmbeddingVerifier(EncodingVerifier):
     loss_class: ClassVar[LossClass] = "verified"
     default_threshold: ClassVar[float] = PAPER_THRESHOLD
 
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        assert target is not None
-        if drafted.text == target.text:
-            return Verdict("accept", 1.0, reason="same text")
-        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted.text, target.text)
-        reason = f"cosine {cosine:.3f}, threshold {self.threshold:g}"
-        if cosine < self.threshold:
-            return Verdict("reject", cosine, cost_tokens=num_tokens, reason=reason)
-        if not aligned:
-            reason += "; one step is longer than the model's input"
-            return Verdict("unknown", cosine, cost_tokens=num_tokens, reason=reason)
-        return Verdict("accept", cosine, cost_tokens=num_tokens, reason=reason)
+    async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
+        return await self._judge_by_cosine(drafted, target, below="reject")
 
 
 def check_threshold(threshold: float | None, default: float) -> float:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Final, TypeAlias
 
-from reason_spec.verifiers.mathtext import FUNCTIONS, Token
+from reason_spec.verifiers.scanner import FUNCTIONS, Token
 
 Monomial: TypeAlias = tuple[tuple[str, int], ...]
 """Symbols with their exponents, sorted by symbol; empty for a constant."""

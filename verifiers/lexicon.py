@@ -70,6 +70,24 @@ FILLERS: Final = _words(
 )
 """Words of discourse: their presence changes no claim."""
 
+
+def is_filler(word: str) -> bool:
+    """Whether ``word`` is one of ``FILLERS``; who *finds* 8 coins does more than we who *find* a sum."""
+    return stem(word) in FILLERS and word not in ("finds", "found")
+
+
+RETRACTIONS: Final = NEGATIONS | _words(
+    "wait wrong incorrect mistake mistaken error oops sorry redo recompute recalculate recheck retry"
+)
+"""Words that take back what was said before."""
+RETRACTED: Final = _words(
+    "me i my made there something step last previous earlier above result answer calculation "
+    "again over hmm actually try back go fix correction little quite seems looks think"
+)
+"""What else such a clause may hold; with any other word in it, it says more than that."""
+AFFIRMATIONS: Final = _words("right correct true fine")
+"""Words that take something back only with a negation (``that is not right``)."""
+
 AMOUNT_UP: Final = _words(
     "more greater larger bigger higher increase increases exceed exceeds additional extra above"
 )
@@ -213,10 +231,14 @@ ACTIONS: Final[dict[str, str]] = {
     )
     for word in words.split()
 }
-"""Words that announce the operation a step is about to carry out."""
+"""Words that announce the operation a step is about to carry out.
 
-PERSONAL_ACTIONS: Final = {"get": "+", "give": "-"}
-"""Announce an operation only behind a name: ``Ida gives 6``, but not ``this gives 6``."""
+``take`` does so only with one of ``TAKE_AWAY``, ``find`` only of somebody who finds, not in ``we find``.
+"""
+TAKE_AWAY: Final = frozenset({"from", "away", "off", "out"})
+
+PERSONAL_ACTIONS: Final = {stem("get"): "+"}
+"""Announce an operation only behind a name: ``Ida gets 6``, but not ``this gets 6``."""
 
 OPENERS: Final = _words(
     """
@@ -238,6 +260,12 @@ OPENERS: Final = _words(
     """
 )
 """Words that open sentences with a capital and name nobody."""
+
+PARTICLE_VERBS: Final = _words("left end up start begin together along compare remain deal agree go come")
+"""Words that take a ``with`` which is not the contrary of ``without``."""
+
+ANY_UNITS: Final = _words("parts pieces portions shares things items ones times")
+"""Units that count whatever is counted: 8 parts may be 8 players."""
 
 IRREGULAR_PLURALS: Final = frozenset(
     "people children men women feet teeth mice geese dice sheep fish".split()

@@ -1,6 +1,8 @@
 """Reads the mathematics in a step: LaTeX, Unicode and plain text become one stream of tokens.
 
-Values are exact fractions. The readings that are conventions, not facts:
+Three stages: ``latex`` rewrites notation as plain text, ``scanner`` cuts it into raw tokens, and the passes
+here fold these into quantities and operators. Values are exact fractions. The readings that are
+conventions, not facts:
 
 - ``x %`` is x/100 whatever follows; ``of`` between a fraction or percentage and a number multiplies;
 - a proper fraction of two integers (``1/2``, ``\\frac{3}{4}``) is one quantity, ``12/4`` is a division;
@@ -12,238 +14,18 @@ Values are exact fractions. The readings that are conventions, not facts:
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-Fold: TypeAlias = "Callable[[list[Token], list[Token], int], int]"
-TokenKind: TypeAlias = Literal["number", "word", "symbol", "operator", "relation", "open", "close", "break"]
+from reason_spec.verifiers.latex import normalize
+from reason_spec.verifiers.longhand import fold_longhand
+from reason_spec.verifiers.scanner import MAX_DIGITS, Token, scan
 
-_MAX_DIGITS: Final = 60
-_MAX_EXPONENT: Final = 60
-_MAX_DEPTH: Final = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One unit of a step.
-
-    ``text`` is canonical: ``*`` for every multiplication sign, lower case for words. ``value`` is set
-    for numbers only. ``capital`` marks a word written with a capital letter, ``initial`` one that
-    opens a sentence, where a capital says nothing. ``decimals`` counts the digits after the point as
-    written (-1 for exact notations) and bounds the rounding error.
-    """
-
-    kind: TokenKind
-    text: str
-    value: Fraction | None = None
-    weak: bool = False
-    capital: bool = False
-    initial: bool = False
-    possessive: bool = False
-    decimals: int = -1
-    percent: bool = False
-    spaced: bool = False
-    math: bool = False
-
-    @property
-    def ends_operand(self) -> bool:
-        return self.kind in ("number", "symbol", "close")
-
-
-_CHARACTERS: Final = str.maketrans(
-    {
-        "×": "*", "✕": "*", "⋅": "*", "·": "*", "∙": "*", "•": "*", "∗": "*",
-        "÷": "/", "∕": "/", "−": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
-        "–": " - ", "—": " ; ", "＋": "+", "＝": "=", "％": "%", "≅": "≈", "≃": "≈", "∼": "≈",
-        "⇒": ";", "→": ";", "⟹": ";", "∴": ";", "’": "'", "‘": "'", "“": '"', "”": '"',
-        "π": "\x04pi ", "√": " sqrt ", "∞": "\x04infty ", "∠": " angle ", "∆": "\x04Delta ",
-        "\u200b": "", "\ufeff": "", "′": "'",
-    }
-)  # fmt: skip
-_SUPERSCRIPTS: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
-_SUBSCRIPTS: Final = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_COMMANDS: Final[dict[str, str]] = {
-    "times": "*", "cdot": "*", "ast": "*", "bullet": "*", "div": "/", "pm": " ± ", "mp": " ± ",
-    "le": "≤", "leq": "≤", "leqslant": "≤", "lt": "<", "ge": "≥", "geq": "≥", "geqslant": "≥", "gt": ">",
-    "ne": "≠", "neq": "≠", "approx": "≈", "sim": "≈", "simeq": "≈", "cong": "≈", "equiv": "≡",
-    "implies": ";", "Rightarrow": ";", "Longrightarrow": ";", "rightarrow": ";", "to": ";",
-    "longrightarrow": ";", "iff": ";", "Leftrightarrow": ";", "therefore": ";", "quad": " ", "qquad": " ",
-    "left": "", "right": "", "big": "", "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "",
-    "displaystyle": "", "limits": "", "nonumber": "", "ldots": " … ", "dots": " … ", "cdots": " … ",
-    "circ": "°", "degree": "°", "lbrace": "[", "rbrace": "]", "lfloor": " floor (", "rfloor": ")",
-    "lceil": " ceil (", "rceil": ")", "lvert": "|", "rvert": "|", "mid": "|", "newline": ";",
-    "pounds": "£", "neg": " not ", "hline": ";",
-}  # fmt: skip
-_FRACTIONS: Final = frozenset({"frac", "dfrac", "tfrac", "cfrac"})
-_TEXT_COMMANDS: Final = frozenset(
-    "text textbf textit textrm textsf texttt mathrm mbox hbox emph underline operatorname".split()
-)
-_TRANSPARENT: Final = frozenset(
-    "boxed fbox mathbf mathit mathbb mathcal boldsymbol overline hat vec bar tilde".split()
-)
-FUNCTIONS: Final = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan log ln exp gcd lcm max min mod sqrt root binom floor "
-    "ceil det".split()
-)
-
-
-def normalize(text: str) -> str:
-    """Rewrite LaTeX and Unicode mathematics as plain text; mathematical regions stand in \\x02...\\x03."""
-    text = "".join(_expand_fraction(c) for c in text) if not text.isascii() else text
-    text = re.sub(r"[⁰¹²³⁴-⁹⁺⁻ⁿ]+", lambda m: f"^({m[0].translate(_SUPERSCRIPTS)})", text)
-    text = re.sub(r"[₀-₉]+", lambda m: "_" + m[0].translate(_SUBSCRIPTS), text)
-    text = re.sub(r"(?<=\d)(?:[\u2009\u202f\u00a0]|\{,\}|\\[, !;:]|\\ |~|')(?=\d{3}(?!\d))", "", text)
-    text = re.sub(r"(\d{0,20})\.(\d{0,20})\\overline\{(\d{1,20})\}", _repeating_decimal, text)
-    text = text.translate(_CHARACTERS)
-    text = re.sub(r"(?<=[\w)])[ \t]*\*\*[ \t]*(?=[\d(]|-\d|[a-z]\b)", _power_or_bold, text)
-    text = text.replace("**", " ").replace("\\$", "¤")
-    text = re.sub(r"\$\$(.+?)\$\$", "\x02\\1\x03", text, flags=re.DOTALL)
-    text = re.sub(r"\$(?!\s)([^$\n]{1,300}?)(?<!\s)\$(?!\d)", "\x02\\1\x03", text).replace("$", "¤")
-    return _Latex(text).convert() if "\\" in text or "{" in text else text
-
-
-def _expand_fraction(character: str) -> str:
-    if unicodedata.decomposition(character).startswith("<fraction>"):
-        return " " + unicodedata.normalize("NFKC", character)
-    return character
-
-
-def _repeating_decimal(match: re.Match[str]) -> str:
-    whole, start, period = match[1] or "0", match[2], match[3]
-    numerator = int(whole + start + period) - int(whole + start)
-    return f" {numerator}⁄{10 ** len(start) * (10 ** len(period) - 1)} "
-
-
-def _power_or_bold(match: re.Match[str]) -> str:
-    """``2**3`` is a power, ``**Step 2** 3 apples`` closes bold text: spaces on one side only."""
-    inner = match[0]
-    left, right = inner[:1].isspace(), inner[-1:].isspace()
-    return "^" if left == right else inner
-
-
-class _Latex:
-    """One pass over the text; arguments are converted recursively, at most ``_MAX_DEPTH`` deep."""
-
-    def __init__(self, text: str, depth: int = 0) -> None:
-        self._text = text
-        self._position = 0
-        self._depth = depth
-
-    def convert(self) -> str:
-        out: list[str] = []
-        while self._position < len(self._text):
-            character = self._text[self._position]
-            self._position += 1
-            if character == "\\":
-                out.append(self._command())
-            elif character == "_" and self._peek() == "{":
-                out.append("_" + re.sub(r"\W+", "", self._argument()))
-            elif character == "{":
-                out.append("(")
-            elif character == "}":
-                out.append(")")
-            else:
-                out.append(" " if character == "&" else character)
-        return re.sub(r"\^ ?\(? ?° ?\)?", "°", "".join(out))
-
-    def _peek(self) -> str:
-        return self._text[self._position : self._position + 1]
-
-    def _command(self) -> str:
-        match = re.compile(r"[A-Za-z]+\*?").match(self._text, self._position)
-        if match is None:
-            character = self._peek()
-            self._position += 1
-            return {"(": "\x02", "[": "\x02", ")": "\x03", "]": "\x03", "{": "[", "}": "]", "\\": ";"}.get(
-                character, character if character in "%#_&" else " "
-            )
-        before = self._text[self._position - 2 : self._position - 1]
-        self._position = match.end()
-        written = self._expand(match[0].rstrip("*"))
-        # 2\frac{1}{2} is a mixed number; -\frac{1}{2} must keep its sign at its digits.
-        return written.lstrip(" ") if before == "-" else written
-
-    def _expand(self, name: str) -> str:
-        if name in _FRACTIONS:
-            top, bottom = self._argument(), self._argument()
-            sign = "-" if top.strip().startswith("-") else ""
-            digits, divisor = top.strip().removeprefix("-").strip(), bottom.strip()
-            if digits.isdecimal() and divisor.isdecimal():
-                return f" {sign}{digits}⁄{divisor} "
-            return f"(({top})/({bottom}))"
-        if name == "sqrt":
-            index = self._optional_argument()
-            return f" root({index}, {self._argument()})" if index else f" sqrt({self._argument()})"
-        if name in ("binom", "dbinom", "tbinom"):
-            return f" binom({self._argument()}, {self._argument()})"
-        if name in _TEXT_COMMANDS:
-            return f"\x03 {self._argument()} \x02"
-        if name in _TRANSPARENT:
-            return f" {self._argument()} "
-        if name in ("begin", "end", "phantom", "hphantom", "vphantom", "label", "tag"):
-            self._argument()
-            return " ; "
-        if name in _COMMANDS:
-            return _COMMANDS[name]
-        return f" \x04{name} "
-
-    def _optional_argument(self) -> str:
-        if self._peek() != "[":
-            return ""
-        end = self._text.find("]", self._position)
-        if end < 0:
-            return ""
-        inner = self._text[self._position + 1 : end]
-        self._position = end + 1
-        return inner
-
-    def _argument(self) -> str:
-        """Return the converted argument that follows: a braced group, a command or one character."""
-        while self._peek() == " ":
-            self._position += 1
-        if self._peek() == "\\":
-            self._position += 1
-            return self._command()
-        if self._peek() != "{":
-            self._position += 1
-            return self._text[self._position - 1 : self._position]
-        level, start = 0, self._position + 1
-        while self._position < len(self._text):
-            character = self._text[self._position]
-            level += (character == "{") - (character == "}")
-            self._position += 1
-            if level == 0:
-                break
-        inner = self._text[start : self._position - (level == 0)]
-        return _Latex(inner, self._depth + 1).convert() if self._depth < _MAX_DEPTH else ""
-
-
-_SCANNER: Final = re.compile(
-    r"""
-      (?P<label>(?:^|(?<=\n))[ \t\x02]*\#*[ ]*
-          (?:step[ ]+\d+[ ]*[.:)] | \d{1,2}[.)](?=[ ]+[A-Za-z\\\x02]) | [-*](?=[ ])))
-    | (?P<ordinal>\d+(?:st|nd|rd|th)\b)
-    | (?P<fraction>\d+⁄\d+)
-    | (?P<number>(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)? | \d+\.\d+ | (?<![\w.])\.\d+ | \d+)
-          (?:[eE][+-]?\d+(?![\w.]))?)
-    | \x04(?P<command>[A-Za-z]+(?:_\w+)?)
-    | (?P<word>[^\W\d_]+(?:'[^\W\d_]+)*(?:_\w+)?)
-    | (?P<relation><=|>=|==|!=|:=|=>|[=≈≠≡<>≤≥])
-    | (?P<operator>[-+*/^!%°±_]|\.\.\.|…)
-    | (?P<open>[(\[])
-    | (?P<close>[)\]])
-    | (?P<delimiter>[\x02\x03])
-    | (?P<break>[.,;:?"\n|])
-    | (?P<currency>[¤£€¥¢])
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_RELATIONS: Final = {"<=": "≤", ">=": "≥", "==": "=", "!=": "≠", ":=": "="}
+Fold: TypeAlias = Callable[[list[Token], list[Token], int], int]
+"""Writes to ``out`` what it makes of ``tokens[index:]`` and returns how many it read, 0 for none."""
 
 _UNITS: Final = {
     word: value
@@ -273,7 +55,7 @@ _ORDINALS: Final = {"first": 1, "second": 2, **_PARTS}
 @lru_cache(maxsize=4096)
 def tokenize(text: str) -> tuple[Token, ...]:
     """Return the canonical tokens of a step; equal notations of one quantity give equal tokens."""
-    tokens = list(_scan(normalize(text)))
+    tokens = list(scan(normalize(text)))
     for fold in _PASSES:
         tokens = _rewrite(tokens, fold)
     return tuple(tokens)
@@ -290,102 +72,6 @@ def _rewrite(tokens: list[Token], fold: Fold) -> list[Token]:
             num_read = 1
         index += num_read
     return out
-
-
-def _scan(text: str) -> Iterator[Token]:
-    math = False
-    initial = True
-    end = 0
-    for match in _SCANNER.finditer(text):
-        kind, lexeme = match.lastgroup or "", match[0]
-        spaced = match.start() > end
-        if kind != "currency":
-            end = match.end()
-        if kind == "delimiter":
-            math = lexeme == "\x02"
-            yield Token("break", "")
-            continue
-        for token in _tokens_of(kind, lexeme, match[kind], math):
-            yield replace(token, initial=initial, spaced=spaced, math=math)
-            spaced = False
-            if token.kind == "break":
-                initial = token.text in (".", "?", "\n", ":", "")
-            else:
-                initial = token.text == "label"
-
-
-def _tokens_of(kind: str, lexeme: str, inner: str, math: bool) -> Iterator[Token]:
-    match kind:
-        case "label":
-            digits = re.sub(r"\D", "", lexeme)
-            yield Token("break", "\n")
-            if digits:
-                yield Token("number", digits, Fraction(int(digits)), weak=True)
-            yield Token("break", "\n")
-        case "ordinal":
-            yield Token("word", f"ordinal{int(lexeme[:-2][:_MAX_DIGITS])}")
-        case "fraction":
-            top, _, bottom = lexeme.partition("⁄")
-            yield from _fraction(top, bottom)
-        case "number":
-            yield _number(lexeme)
-        case "command":
-            yield Token("symbol", inner)
-        case "word":
-            yield from _word(lexeme, math)
-        case "relation":
-            if lexeme == "=>":
-                yield Token("break", ";")
-            else:
-                yield Token("relation", _RELATIONS.get(lexeme, lexeme))
-        case "operator":
-            yield Token("break", "…") if lexeme in ("...", "…") else Token("operator", lexeme)
-        case "open" | "close":
-            yield Token("open" if kind == "open" else "close", "(" if kind == "open" else ")")
-        case "currency":
-            if lexeme == "¢":
-                yield Token("word", "cents")
-        case _:
-            yield Token("break", lexeme)
-
-
-def _fraction(top: str, bottom: str) -> Iterator[Token]:
-    if max(len(top), len(bottom)) <= _MAX_DIGITS and int(bottom) and int(top) % int(bottom):
-        yield Token("number", f"{int(top)}/{int(bottom)}", Fraction(int(top), int(bottom)))
-        return
-    yield from (
-        Token("open", "("),
-        _number(top),
-        Token("operator", "/"),
-        _number(bottom),
-        Token("close", ")"),
-    )
-
-
-def _number(lexeme: str) -> Token:
-    digits = lexeme.replace(",", "").lower()
-    mantissa, _, exponent = digits.partition("e")
-    if len(mantissa) > _MAX_DIGITS or abs(int(exponent[:9] or 0)) > _MAX_EXPONENT:
-        return Token("symbol", digits)
-    decimals = len(mantissa.partition(".")[2])
-    return Token("number", digits, Fraction(digits), decimals=-1 if exponent else decimals)
-
-
-def _word(lexeme: str, math: bool) -> Iterator[Token]:
-    base, _, subscript = lexeme.partition("_")
-    lower = base.lower()
-    if lower in FUNCTIONS and (math or lower in ("sqrt", "binom", "root", "floor", "ceil")):
-        yield Token("symbol", lower)
-    elif math and len(base) > 1 and "'" not in base:
-        for letter in base[:-1]:
-            yield Token("symbol", letter)
-        yield Token("symbol", f"{base[-1]}_{subscript}" if subscript else base[-1])
-    elif subscript or (math and len(base) == 1) or (len(base) == 1 and base not in "aAI"):
-        yield Token("symbol", f"{base}_{subscript}" if subscript else base)
-    else:
-        possessive = lower.endswith(("'s", "s'"))
-        stem = lower.removesuffix("'s").removesuffix("'")
-        yield Token("word", stem, capital=base[0].isupper(), possessive=possessive)
 
 
 _NO_TOKEN: Final = Token("break", "")
@@ -600,7 +286,7 @@ def _fold_powers(out: list[Token], tokens: list[Token], index: int) -> int:
     if exponent.value is None or exponent.value.denominator != 1 or _at(tokens, exponent.end).text == "^":
         return 0
     size = abs(exponent.value) * max(len(str(base.value)), 1)
-    if size > 4 * _MAX_DIGITS or (base.value == 0 and exponent.value <= 0):
+    if size > 4 * MAX_DIGITS or (base.value == 0 and exponent.value <= 0):
         return 0
     value = base.value ** int(exponent.value)
     text = f"10^{exponent.value}" if base.value == 10 else str(value)
@@ -654,6 +340,25 @@ def _fold_mixed_numbers(out: list[Token], tokens: list[Token], index: int) -> in
         replace(whole, text=str(whole.value + part.value), value=whole.value + part.value, decimals=-1)
     )
     return 2
+
+
+def _fold_shares(out: list[Token], tokens: list[Token], index: int) -> int:
+    """Read ``25 of every 100`` and ``1 out of each 4`` as fractions."""
+    part = tokens[index]
+    behind = [_at(tokens, index + offset).text for offset in range(1, 4)]
+    num_words = next((n for n in (2, 3) if behind[:n] in _SHARE_WORDS), 0)
+    whole = _at(tokens, index + num_words + 1)
+    if not num_words or part.value is None or not whole.value or part.weak or whole.weak:
+        return 0
+    out.append(_quantity(part.value / whole.value))
+    return num_words + 2
+
+
+_SHARE_WORDS: Final = [
+    [*prepositions, determiner]
+    for prepositions in (["of"], ["in"], ["out", "of"])
+    for determiner in ("every", "each")
+]
 
 
 def _fold_percent_and_money(out: list[Token], tokens: list[Token], index: int) -> int:
@@ -710,9 +415,11 @@ _PASSES: Final[tuple[Fold, ...]] = (
     _fold_fractions,
     _fold_mixed_numbers,
     _fold_percent_and_money,
+    _fold_shares,
     _fold_word_operators,
     _fold_powers,
     _fold_percent_and_money,
     _fold_signs,
     _fold_units_in_equations,
+    fold_longhand,
 )

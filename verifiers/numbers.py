@@ -160,6 +160,9 @@ def _formulas_doubt(claims: Claims, other: Claims, context: Claims) -> str | Non
 
 
 def _workings_doubt(a: Claims, b: Claims) -> str | None:
+    unproven = a.unproven ^ b.unproven
+    if unproven:
+        return f"columns that do not follow, in one step only: {min(unproven)}"
     if (
         a.main
         and b.main
@@ -194,6 +197,8 @@ def _operations_doubt(a: Claims, b: Claims, drafted: Wording, target: Wording) -
 
 
 def _all_agrees(a: Claims, b: Claims, drafted: Wording, target: Wording) -> bool:
+    if drafted.retracts != target.retracts:
+        return False
     if a.quantities != b.quantities or a.weak_quantities != b.weak_quantities:
         return False
     if a.operations != b.operations or a.symbols != b.symbols or not same_content(drafted, target):

@@ -9,15 +9,16 @@ Each stage may only refuse what the one before left open, but for the last:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Final
 
-from reason_spec.types import LossClass, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext
+from reason_spec.types import LossClass, Verdict
 from reason_spec.verifiers.claims import read_claims
+from reason_spec.verifiers.conflicts import find_conflict
 from reason_spec.verifiers.consistency import find_inconsistency
-from reason_spec.verifiers.embedding import EncodingVerifier, compare_texts
+from reason_spec.verifiers.embedding import EncodingVerifier
 from reason_spec.verifiers.numbers import compare_numbers
-from reason_spec.verifiers.wording import find_conflict, read_wording
+from reason_spec.verifiers.wording import read_wording
 
 DEFAULT_THRESHOLD: Final = 0.75
 
@@ -33,33 +34,19 @@ class SemanticVerifier(EncodingVerifier):
     loss_class: ClassVar[LossClass] = "verified"
     default_threshold: ClassVar[float] = DEFAULT_THRESHOLD
 
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        assert target is not None
-        if drafted.text == target.text:
-            return Verdict("accept", 1.0, reason="same text")
-        known = f"{context.question}\n{context.prefix_text}"
-        numbers = compare_numbers(drafted.text, target.text, known)
+    async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
+        numbers = compare_numbers(drafted, target, context)
         if numbers.decision == "accept":
             return Verdict("accept", 1.0, reason=numbers.reason)
         if numbers.decision == "reject":
             return Verdict("reject", numbers.score / 2, reason=numbers.reason)
         if not numbers.only_words_open:
             return Verdict("unknown", numbers.score / 2, reason=numbers.reason)
-        conflict = _conflict(drafted.text, target.text, known)
-        if conflict:
+        if conflict := _conflict(drafted, target, context):
             return Verdict("unknown", numbers.score / 2, reason=conflict)
-        return await self._judge_wording(drafted.text, target.text)
-
-    async def _judge_wording(self, drafted: str, target: str) -> Verdict:
-        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted, target)
-        score = max(cosine, 0.0)
-        reason = f"the numbers agree; cosine {cosine:.3f}, threshold {self.threshold:g}"
-        if cosine < self.threshold:
-            return Verdict("unknown", score, cost_tokens=num_tokens, reason=reason)
-        if not aligned:
-            reason += "; one step is longer than the model's input"
-            return Verdict("unknown", score, cost_tokens=num_tokens, reason=reason)
-        return Verdict("accept", score, cost_tokens=num_tokens, reason=reason)
+        verdict = await self._judge_by_cosine(drafted, target, below="unknown")
+        score = max(verdict.score or 0.0, 0.0)
+        return replace(verdict, score=score, reason=f"the numbers agree; {verdict.reason}")
 
 
 def _conflict(drafted: str, target: str, known: str) -> str | None:

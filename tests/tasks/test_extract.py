@@ -22,7 +22,17 @@ def test_answer_is_found_in_a_response(case: dict[str, Any]) -> None:
     assert extract_answer(case["response"], case["task"]) == case["expected"]
 
 
-@given(st.text(max_size=300), st.sampled_from(["gsm8k", "math500", "auto"]))
+PIECES = [
+    "\\boxed{", "\\boxed{{", "The answer is ", "#### ", "\nQ: ", "$", "1,111", "111,", "<think>", "A: = ",
+    "\n", " ", "answer ", "\\(", "\\[", "1/", "1 ", "1", "=", "****", "answer\n \n", "\\frac{1}",
+]  # fmt: skip
+
+RESPONSES = st.text(max_size=300) | st.lists(
+    st.sampled_from([*PIECES, "18", "}", "$", ".", "</think>"]), max_size=12
+).map("".join)
+
+
+@given(RESPONSES, st.sampled_from(["gsm8k", "math500", "auto"]))
 def test_any_text_is_searched_without_an_exception(response: str, task: str) -> None:
     answer = extract_answer(response, task)
     assert answer is None or answer.strip() == answer != ""
@@ -33,14 +43,9 @@ def test_last_box_wins_whatever_stands_before_it(noise: str, number: int) -> Non
     assert next(find_boxes(f"{noise}\n .\\boxed{{{number}}}"), None) == str(number)
 
 
-PIECES = [
-    "\\boxed{", "\\boxed{{", "The answer is ", "#### ", "\nQ: ", "$", "1,111", "111,", "<think>", "A: = ",
-    "\n", " ", "answer ", "\\(", "\\[", "1/", "1 ", "1", "=", "****", "answer\n \n", "\\frac{1}",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("piece", PIECES)
-def test_degenerate_long_responses_are_searched_quickly(piece: str) -> None:
-    # 1 MB each: a quadratic search would take hours and run into the test time-out.
-    extract_answer(piece * (1_000_000 // len(piece)), "gsm8k")
-    extract_answer(piece * (1_000_000 // len(piece)), "math500")
+@pytest.mark.parametrize("task", ["gsm8k", "math500"])
+def test_the_answer_behind_a_long_degenerate_text_is_found(piece: str, task: str) -> None:
+    # 1 MB: a quadratic search would take hours and run into the test time-out.
+    response = piece * (1_000_000 // len(piece)) + "\n\n</think>\\boxed{7}"
+    assert extract_answer(response, task) == "7"

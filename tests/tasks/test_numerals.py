@@ -65,7 +65,16 @@ def test_different_numbers_are_never_equal(
     assert comparison.equal is False, (reference, prediction)
 
 
-@given(st.text(max_size=60), st.text(max_size=60))
+NUMERALS = st.builds(
+    lambda write, cents, unit: write(cents) + unit,
+    st.sampled_from(WRITINGS),
+    st.integers(min_value=-200, max_value=200),
+    st.sampled_from(["", "%", "\\%", " percent", " million", " dozen", " x"]),
+)
+TEXTS = st.text(max_size=60) | NUMERALS
+
+
+@given(TEXTS, TEXTS)
 def test_any_text_is_read_without_an_exception_and_alike_both_ways(first: str, second: str) -> None:
     expected, found = parse_number(first), parse_number(second)
     if expected is not None and found is not None:

