@@ -120,12 +120,12 @@ def load_tokenizer(model: str, revision: str | None = None) -> HuggingFaceTokeni
 
     if not Path(model).exists() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
         raise EngineError(f"model folder {model!r} does not exist")
-    path = _find_file(model, "tokenizer.json", revision)
+    path = _find_file(model, "tokenizer.json", revision, required=True)
     if path is None:
         raise EngineError(
-            f"model {model!r} has no tokenizer.json that can be found; give a folder that holds one, or the "
-            "id of a model that this machine has cached or can download. An older tokenizer is converted by "
-            f"transformers: AutoTokenizer.from_pretrained({model!r}).save_pretrained(FOLDER)"
+            f"model {model!r} has no tokenizer.json; give a folder that holds one, or the id of a model that "
+            "comes with one. An older tokenizer is converted by transformers: "
+            f"AutoTokenizer.from_pretrained({model!r}).save_pretrained(FOLDER)"
         )
     settings = {name: _read_json(_find_file(model, name, revision)) for name in _SETTINGS_FILES}
     try:
@@ -143,26 +143,74 @@ def load_tokenizer(model: str, revision: str | None = None) -> HuggingFaceTokeni
     )
 
 
-def _find_file(model: str, name: str, revision: str | None) -> Path | None:
+def _find_file(model: str, name: str, revision: str | None, *, required: bool = False) -> Path | None:
+    """Return a file of a model, None where the model has none of that name.
+
+    A file that is not ``required`` counts as missing too where it is not on this machine and the Hub is
+    out of reach: a model that was put into the cache without it is used without it.
+
+    Raises:
+        EngineError: the file cannot be got for another reason; the message names it and the remedy.
+    """
     folder = Path(model)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
-    cached = try_to_load_from_cache(model, name, revision=revision)
-    if isinstance(cached, str):
-        return Path(cached)
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     # It announces each of its attempts; the error that follows says all.
     logger.setLevel(logging.ERROR)
     try:
+        cached = try_to_load_from_cache(model, name, revision=revision)
+        if cached is not None:
+            # Not a string: the cache remembers that the model has no such file.
+            return Path(cached) if isinstance(cached, str) else None
         return Path(hf_hub_download(model, name, revision=revision))
-    except Exception:
-        # No network, no such model or no such file: to the caller it is missing.
+    except LocalEntryNotFoundError as error:
+        # It covers a server that answers with an error as well as one that does not answer.
+        if not required and not isinstance(error.__cause__, HfHubHTTPError):
+            return None
+        raise _not_fetched(model, name, error) from error
+    except EntryNotFoundError:
         return None
+    except Exception as error:
+        raise _not_fetched(model, name, error) from error
     finally:
         logger.setLevel(level)
+
+
+def _not_fetched(model: str, name: str, error: Exception) -> EngineError:
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    login = "log in with 'hf auth login'"
+    match error:
+        case HFValidationError():
+            reason, remedy = "this is neither a folder nor the id of a model", "check the spelling"
+        case GatedRepoError():
+            reason, remedy = "its owner gives access on request", f"ask for it on its page and {login}"
+        case RepositoryNotFoundError():
+            reason = "the Hugging Face Hub shows no such model"
+            remedy = f"check the spelling; if it is a private one, {login}"
+        case RevisionNotFoundError():
+            reason, remedy = "it has no such revision", "name one of its branches, tags or commits"
+        case _:
+            # The hub wraps what went wrong on the way: no connection, offline mode, a server's error.
+            cause = error.__cause__ or error
+            detail = " ".join(str(cause).split()).rstrip(".")
+            reason = f"it is not in this machine's cache, and downloading it failed: {type(cause).__name__}"
+            reason += f", {detail}" if detail else ""
+            remedy = "check the connection and the variable HF_HUB_OFFLINE"
+    return EngineError(
+        f"{name} of model {model!r} could not be got: {reason}; {remedy}, or give a folder that holds "
+        "the model."
+    )
 
 
 def _read_json(path: Path | None) -> dict[str, Any]:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +143,127 @@ def test_a_model_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(EngineError, match="cannot be read"):
         load_tokenizer(str(tmp_path))
+
+
+# --- from the Hub ----------------------------------------------------------------------------------------
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the Hugging Face Hub does for files of a few models."""
+
+    errors = {
+        "org/gated": (403, "GatedRepo"),
+        "org/absent": (404, "RepoNotFound"),
+        "org/empty": (404, "EntryNotFound"),
+    }
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def answer(self, with_body: bool) -> None:
+        parts = self.path.strip("/").split("/")
+        if len(parts) != 5 or parts[2] != "resolve":
+            self.refuse(404, "")
+            return
+        model, revision, file = "/".join(parts[:2]), parts[3], parts[4]
+        if model in self.errors:
+            self.refuse(*self.errors[model])
+        elif revision not in ("main", "0" * 40):
+            self.refuse(404, "RevisionNotFound")
+        elif model == "org/broken" and file == "config.json":
+            self.refuse(403, "")
+        elif file != "tokenizer.json":
+            self.refuse(404, "EntryNotFound")
+        else:
+            body = byte_level()[0]._rust.to_str().encode()
+            self.send_response(200)
+            self.send_header("ETag", '"1"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+    def refuse(self, status: int, code: str) -> None:
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        if code != "RepoNotFound":
+            self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def load_in_new_process(models: list[tuple[str, str | None]], home: Path, **variables: str) -> list[str]:
+    """What loading each model ends with; the Hub's address is read once by a process."""
+    code = (
+        "import json, sys\n"
+        "from reason_spec.engines.tokenizer import load_tokenizer\n"
+        "from reason_spec.errors import EngineError\n"
+        "for model, revision in json.loads(sys.argv[1]):\n"
+        "    try: print(load_tokenizer(model, revision).tokenizer_id)\n"
+        "    except EngineError as error: print(error)\n"
+    )
+    names = {**os.environ, "HF_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    result = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(models)],
+        env=names,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout.splitlines()
+
+
+def test_what_the_hub_refuses_is_named_with_its_remedy(hub: str, tmp_path: Path) -> None:
+    whole, empty, gated, absent, no_revision, broken, no_id = load_in_new_process(
+        [
+            ("org/whole", None),
+            ("org/empty", None),
+            ("org/gated", None),
+            ("org/absent", None),
+            ("org/whole", "v9"),
+            ("org/broken", None),
+            ("no id!", None),
+        ],
+        tmp_path,
+        HF_ENDPOINT=hub,
+        HF_HUB_OFFLINE="0",
+    )
+    assert whole == byte_level()[0].tokenizer_id
+    assert "'org/empty' has no tokenizer.json" in empty
+    assert "access on request" in gated
+    assert "hf auth login" in gated
+    assert "no such model" in absent
+    assert "no such revision" in no_revision
+    assert "config.json of model 'org/broken' could not be got" in broken
+    assert "403" in broken
+    assert "neither a folder nor the id" in no_id
+
+
+def test_without_the_hub_the_cache_is_enough_and_a_missing_tokenizer_says_so(
+    hub: str, tmp_path: Path
+) -> None:
+    load_in_new_process([("org/whole", None)], tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
+    cached, missing = load_in_new_process(
+        [("org/whole", None), ("org/other", None)], tmp_path, HF_HUB_OFFLINE="1"
+    )
+    assert cached == byte_level()[0].tokenizer_id
+    assert "tokenizer.json of model 'org/other' could not be got" in missing
+    assert "HF_HUB_OFFLINE" in missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reason_spec.engines.base import GenerationResult, Request, Score
-from reason_spec.engines.torch.layout import PassLayout
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from reason_spec.engines.torch.layout import PassLayout, Row
+from reason_spec.engines.torch.predictions import KeptPredictions, Predictions
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
@@ -153,7 +157,8 @@ def test_sampling_is_equal_with_and_without_drafts(
         np.testing.assert_allclose(result.logprobs, plain.logprobs, atol=1e-3)
 
 
-def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served) -> None:
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20], ids=["checked in passes", "from a kept prediction"])
+def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served, kept_bytes: int) -> None:
     """Second tokens of many samples, drafted by a hint, against the module's own probabilities."""
     text = prompt(4)
     base = Sampling(temperature=2.5, top_k=8, top_p=0.95)
@@ -161,7 +166,7 @@ def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served) -
     logits = qwen.logits((*text, first))[-1].double().numpy()
     probabilities = truncated_probabilities(logits, base)
     drafted = int(np.argsort(probabilities)[-2])
-    scheduler = qwen.scheduler(max_running=32)
+    scheduler = qwen.scheduler(max_running=32, kept_prediction_bytes=kept_bytes)
     num_samples = 1500
     for sample in range(num_samples):
         sampling = replace(base, noise=NoiseKey(9, 0, sample))
@@ -184,18 +189,31 @@ def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served) -
 
 
 class Counting:
-    """Counts how often each (prefix, token) is run, by reading the layouts."""
+    """Counts how often each token is run, by the text that ends with it as attention sees it."""
 
     def __init__(self, served: Served) -> None:
         self._model = served.model
         self.vocab_size, self.max_context = served.model.vocab_size, served.model.max_context
         self.num_run = 0
         self.layouts: list[PassLayout] = []
+        self.times_run: Counter[tuple[int, ...]] = Counter()
+        self._token_in: dict[int, int] = {}
 
     def run(self, layout: PassLayout) -> torch.Tensor:
         self.num_run += len(layout.tokens)
         self.layouts.append(layout)
+        self._token_in.update(zip(layout.slots, layout.tokens, strict=True))
+        for block in layout.blocks:
+            for row in block.rows:
+                self.times_run.update(self._texts(row))
         return self._model.run(layout)
+
+    def _texts(self, row: Row) -> Iterator[tuple[int, ...]]:
+        num_entries, num_columns = row.num_entries, len(row.columns)
+        causal = np.tri(num_entries, num_columns, num_columns - num_entries, dtype=np.bool_)
+        for seen in causal if row.mask is None else row.mask:
+            ordered = row.columns[seen][np.argsort(row.column_positions[seen])]
+            yield tuple(self._token_in[slot] for slot in ordered.tolist())
 
 
 def test_no_token_is_run_twice_along_a_text_written_step_by_step(
@@ -212,7 +230,7 @@ def test_no_token_is_run_twice_along_a_text_written_step_by_step(
     assert counting.num_run == len(prefix) - 1
 
 
-def test_only_rejected_drafts_and_the_last_token_of_a_known_prefix_are_run_for_nothing(
+def test_only_rejected_drafts_and_a_token_in_the_middle_of_a_text_are_run_for_nothing(
     qwen: Served, expected: list[tuple[int, ...]]
 ) -> None:
     counting = Counting(qwen)
@@ -223,8 +241,7 @@ def test_only_rejected_drafts_and_the_last_token_of_a_known_prefix_are_run_for_n
     assert rejected > 0
     num_unique = len(prompt(0)) + LENGTH - 1
     assert counting.num_run == num_unique + rejected
-    # The same request again: its prompt's last token is run for the prediction behind it; tokens
-    # written before are found only in prompts, so it writes them anew.
+    # A request that begins in the middle of what was written: no prediction is kept there.
     second = write(scheduler, Request(Prefix(prompt(0) + first.tokens[:12]), 1), 1)
     assert second.tokens == first.tokens[12:13]
     assert second.usage.num_cached_prompt_tokens == len(prompt(0)) + 11
@@ -240,6 +257,191 @@ def test_requests_with_one_prompt_share_its_passes_and_slots(qwen: Served) -> No
     results = drain(scheduler)
     assert counting.num_run == len(prompt(1))
     assert len({result.tokens for result in results.values() if isinstance(result, GenerationResult)}) > 1
+
+
+steps_of_an_answer = st.lists(
+    st.fixed_dictionaries(
+        {"length": st.integers(1, 9), "draft_is_right": st.booleans(), "delay": st.integers(0, 4)}
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, NUM_PROMPTS - 1),
+    steps_of_an_answer,
+    st.integers(1, 6),
+    st.sampled_from([16, 64]),
+    st.sampled_from([0.0, 1.0]),
+    st.booleans(),
+)
+def test_no_token_of_the_answer_is_run_twice_under_lookahead(
+    qwen: Served,
+    which: int,
+    steps: list[dict],
+    num_draft_tokens: int,
+    prefill_chunk: int,
+    temperature: float,
+    hinted: bool,
+) -> None:
+    """Each step is drafted after a delay; a request behind the draft then runs beside the step's own."""
+    ends = np.cumsum([step["length"] for step in steps]).tolist()
+    sampling = Sampling(temperature, noise=NoiseKey(3))
+    base = Request(Prefix(prompt(which)), ends[-1], sampling=sampling, num_draft_tokens=num_draft_tokens)
+    answer = write(qwen.scheduler(), base).tokens
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, prefill_chunk=prefill_chunk, debug=True)
+    results: dict[int, object] = {}
+    before = prompt(which)
+    for number, (step, end) in enumerate(zip(steps, ends, strict=True)):
+        scheduler.submit(number, replace(base, prefix=Prefix(before), max_tokens=step["length"]))
+        for _ in range(step["delay"]):
+            results.update(scheduler.step().results)
+        right = answer[end - step["length"] : end]
+        drafted = right if step["draft_is_right"] else spoiled(right, number)
+        if hinted:
+            scheduler.offer_hint(number, drafted)
+        if not step["draft_is_right"]:
+            scheduler.submit(-number - 1, replace(base, prefix=Prefix(before + drafted)))
+            while number not in results:
+                results.update(scheduler.step().results)
+            scheduler.cancel(-number - 1)
+        before += right
+    results.update(drain(scheduler))
+    written = [results[number] for number in range(len(steps))]
+    assert answer == tuple(t for r in written if isinstance(r, GenerationResult) for t in r.tokens)
+    # The last token is never run.
+    assert {counting.times_run[before[:length]] for length in range(1, len(before))} == {1}
+
+
+# --- kept predictions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_a_prompt_asked_again_is_answered_without_running_it(qwen: Served, temperature: float) -> None:
+    requests = [
+        Request(Prefix(prompt(0)), 3, sampling=Sampling(temperature, noise=NoiseKey(0, 0, sample)))
+        for sample in range(8)
+    ]
+    plain = qwen.scheduler(kept_prediction_bytes=0)
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    for number, request in enumerate(requests):
+        expected = write(plain, request, number)
+        result = write(scheduler, request, number)
+        assert result.tokens == expected.tokens
+        np.testing.assert_allclose(result.logprobs, expected.logprobs, atol=1e-4)
+        cached = result.usage.num_cached_prompt_tokens
+        assert cached == (len(prompt(0)) if number else 0)
+    assert counting.times_run[prompt(0)] == 1
+    assert plain.num_tokens_run >= counting.num_run + len(requests) - 1
+
+
+def test_a_step_that_ends_with_an_accepted_draft_is_not_run_again(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    boundary = Boundary(step_delimiter(qwen, expected[0]), (), False, False)
+    request = Request(Prefix(prompt(0)), LENGTH, boundary=boundary, hint=expected[0])
+    step = write(scheduler, request).tokens
+    num_run = counting.num_run
+    assert counting.times_run[prompt(0) + step] == 1, "the step must end with a draft"
+    following = write(scheduler, Request(Prefix(prompt(0) + step), 1), 1)
+    assert following.tokens == expected[0][len(step) : len(step) + 1]
+    assert (following.finish, following.usage.num_passes) == ("length", 0)
+    assert counting.num_run == num_run
+
+
+def step_delimiter(qwen: Served, tokens: tuple[int, ...]) -> str:
+    """A text that ends somewhere in the middle of what the model writes."""
+    text = qwen.tokenizer.decode(tokens[:12])
+    return next(character for character in text[3:] if character.isascii() and not character.isspace())
+
+
+def test_a_kept_prediction_can_end_the_text_at_once(qwen: Served, expected: list[tuple[int, ...]]) -> None:
+    """No pass is run for it, nor planned for a request that is over; others are served in the same step."""
+    ends_at_once = HuggingFaceTokenizer(qwen.tokenizer._rust, eos_ids=frozenset({expected[3][0]}))
+    scheduler = Scheduler(qwen.model, ends_at_once, num_slots=2048, debug=True)
+    first = write(scheduler, Request(Prefix(prompt(3)), 5))
+    num_passes = scheduler.num_passes
+    scheduler.submit(1, Request(Prefix(prompt(3)), 5))
+    scheduler.submit(2, Request(Prefix(prompt(4)), 1))
+    report = scheduler.step()
+    results = dict(report.results)
+    again, other = results[1], results[2]
+    assert isinstance(again, GenerationResult)
+    assert isinstance(other, GenerationResult)
+    assert (again.finish, again.tokens, again.text) == ("eos", first.tokens, "")
+    assert again.logprobs == first.logprobs
+    assert again.usage.num_passes == 0
+    assert other.tokens == expected[4][:1]
+    deltas = dict(report.deltas)
+    assert (deltas[1].tokens, deltas[1].logprobs) == (first.tokens, first.logprobs)
+    assert scheduler.num_passes == num_passes + 1
+    assert not scheduler.has_work
+
+
+@pytest.mark.parametrize("forget", ["reset", "evicted", "no memory"])
+def test_a_prediction_is_gone_with_its_node_and_made_again(
+    qwen: Served, expected: list[tuple[int, ...]], forget: str
+) -> None:
+    counting = Counting(qwen)
+    counting.max_context = 64
+    scheduler = Scheduler(
+        counting, qwen.tokenizer, num_slots=64, debug=True,
+        kept_prediction_bytes=0 if forget == "no memory" else 1 << 20,
+    )  # fmt: skip
+    write(scheduler, Request(Prefix(prompt(0)), 1), 0)
+    if forget == "reset":
+        scheduler.reset_prefix_cache()
+    elif forget == "evicted":
+        write(scheduler, Request(Prefix(prompt(5) + prompt(4) + prompt(3)[:4]), 12), 1)
+    again = write(scheduler, Request(Prefix(prompt(0)), 3), 2)
+    assert again.tokens == expected[0][:3]
+    assert counting.times_run[prompt(0)] == 2
+
+
+def test_kept_predictions_are_bounded_and_the_least_recently_used_go_first() -> None:
+    pass_of_eight = Predictions.of_pass(torch.randn(8, 100), list(range(10, 18)))
+    one = pass_of_eight.only(10)
+    assert one.num_bytes == 400
+    kept = KeptPredictions(max_bytes=1000)
+    kept.keep(1, one)
+    kept.keep(2, pass_of_eight.only(11))
+    kept.keep(1, one)
+    assert kept.find(2) is not None
+    kept.keep(3, pass_of_eight.only(12))
+    assert [key for key in (1, 2, 3) if kept.find(key) is not None] == [2, 3]
+    kept.clear()
+    assert len(kept) == 0
+    kept.keep(4, one)
+    kept.keep(5, one)
+    assert len(kept) == 2
+
+
+def test_requests_that_share_no_row_still_share_what_both_need(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    """A request has outgrown the text its group was made for when another begins on top of it."""
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    text = prompt(3) + expected[3]
+    scheduler.submit(0, Request(Prefix(prompt(3)), LENGTH, num_draft_tokens=4))
+    for _ in range(15):
+        scheduler.step()
+    scheduler.offer_hint(0, expected[3])
+    scheduler.submit(1, Request(Prefix(text), 2))
+    scheduler.step()
+    assert len(counting.layouts[-1].blocks) > 1 or len(counting.layouts[-1].blocks[0].rows) > 1
+    results = drain(scheduler)
+    assert isinstance(results[0], GenerationResult)
+    assert isinstance(results[1], GenerationResult)
+    assert results[0].tokens == expected[3]
+    assert results[1].tokens == qwen.generate(text, 2)
+    assert set(counting.times_run.values()) == {1}
 
 
 def test_branches_of_one_problem_gather_their_common_prefix_once(qwen: Served) -> None:
@@ -472,7 +674,9 @@ def test_scores_are_the_modules_log_softmax(
     )
     assert score.usage.num_scored_tokens == num_continuation
     if warm and num_continuation:
-        assert score.usage.num_cached_prompt_tokens == num_prefix - 1
+        # The prediction behind the prefix is kept only where the prefix was a whole prompt.
+        whole_prompt = num_continuation // 2 == 0
+        assert score.usage.num_cached_prompt_tokens == num_prefix - (not whole_prompt)
 
 
 def test_scored_tokens_are_not_run_again_when_they_are_accepted(qwen: Served) -> None:
@@ -484,6 +688,19 @@ def test_scored_tokens_are_not_run_again_when_they_are_accepted(qwen: Served) ->
     result = write(scheduler, Request(Prefix(prompt(3) + prompt(4)), 1), 1)
     assert result.usage.num_cached_prompt_tokens == len(prompt(3) + prompt(4)) - 1
     assert counting.num_run == len(prompt(3) + prompt(4))
+
+
+def test_a_prefix_scored_again_is_not_run_again(qwen: Served) -> None:
+    counting = Counting(qwen)
+    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
+    exact = torch.log_softmax(qwen.logits(prompt(3)), -1)[-1]
+    for number, token in enumerate([5, 6, 7]):
+        scheduler.score(number, prompt(3), (token, 9))
+        score = drain(scheduler)[number]
+        assert isinstance(score, Score)
+        np.testing.assert_allclose(score.logprobs[0], exact[token], atol=2e-4)
+    assert counting.times_run[prompt(3)] == 1
+    assert counting.num_run == len(prompt(3)) + 3
 
 
 def test_a_score_that_does_not_fit_says_why(qwen: Served) -> None:

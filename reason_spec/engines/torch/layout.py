@@ -5,8 +5,9 @@ Attention works on rows. A row holds one request, or several that share most of 
 branches of one problem): their common context is gathered once, and a mask keeps each branch to its
 own text. Rows of similar shape are padded to a block, which is one attention call for each layer.
 
-Tokens of a row form a forest: requests that run the same token behind the same prefix in the same
-pass share the entry.
+Tokens of a row form a forest. Requests that run the same token behind the same prefix in the same
+pass share the entry, in one row or not: a layer stores all new keys and values before it attends, so
+an entry of an earlier row is context like any other.
 """
 
 from __future__ import annotations
@@ -46,10 +47,14 @@ class Chain:
 
 @dataclass(slots=True)
 class _Run:
-    """Entries ``start`` to ``end``, each behind the one before; the first is behind ``parent``."""
+    """Entries ``start`` to ``end``, each behind the one before.
 
-    member: Chain
+    The first is behind ``parent``, an entry of the same row, or where that is ``_NO_ENTRY`` behind
+    the slots of ``context``.
+    """
+
     parent: int
+    context: IntArray
     start: int
     end: int = -1
 
@@ -108,6 +113,7 @@ class PassBuilder:
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self._positions: list[int] = []
+        self._entry_of: dict[tuple[int, int], int] = {}
 
     def build(self, chains: Sequence[Chain], slots: Sequence[int]) -> PassLayout:
         """Lay out ``chains``, setting the ``entries`` of each.
@@ -116,8 +122,8 @@ class PassBuilder:
             chains: what each request runs.
             slots: at least as many as there are tokens; the first are used, one for each entry.
         """
-        self._tokens, self._positions = [], []
-        rows = [self._add_row(members, slots) for members in _rows_of(chains)]
+        self._tokens, self._positions, self._entry_of = [], [], {}
+        rows = [row for members in _rows_of(chains) if (row := self._add_row(members, slots)).num_entries]
         wanted: dict[int, None] = {}
         for chain in chains:
             if chain.num_logits:
@@ -132,11 +138,11 @@ class PassBuilder:
 
     def _add_row(self, members: list[Chain], slots: Sequence[int]) -> Row:
         start = len(self._tokens)
-        runs = self._add_entries(members)
+        runs = [run for member in members if (run := self._add_entries(member, start, slots)) is not None]
         end = len(self._tokens)
         shared = members[0].shared_context if len(members) > 1 else 0
         # A run that goes on from another's entry sees what that entry sees.
-        contexts = [run.member.context[shared:] for run in runs if run.parent == _NO_ENTRY]
+        contexts = [run.context[shared:] for run in runs if run.parent == _NO_ENTRY]
         columns = [members[0].context[:shared], *contexts, np.asarray(slots[start:end], dtype=np.int64)]
         positions = [
             np.arange(shared),
@@ -146,35 +152,36 @@ class PassBuilder:
         mask = self._mask(runs, shared, start, end)
         return Row(start, end, np.concatenate(columns), mask, np.concatenate(positions))
 
-    def _add_entries(self, members: list[Chain]) -> list[_Run]:
-        """Append the tokens of a row; return the runs of new entries, each a chain."""
-        known: dict[tuple[int, int], int] = {}
-        runs = []
-        for member in members:
-            position = len(member.context)
-            # Prefix keys and entries must not meet in one dictionary: entries go below zero.
-            parent, parent_key = _NO_ENTRY, member.prefix_key
-            run: _Run | None = None
-            member.entries = []
-            for token in member.tokens:
-                entry = known.get((parent_key, token))
-                if entry is None:
-                    entry = len(self._tokens)
-                    run = run or _Run(member, parent, entry)
-                    known[parent_key, token] = entry
-                    self._tokens.append(token)
-                    self._positions.append(position)
-                member.entries.append(entry)
-                parent, parent_key = entry, -1 - entry
-                position += 1
-            if run is not None:
-                run.end = len(self._tokens)
-                runs.append(run)
-        return runs
+    def _add_entries(self, member: Chain, row_start: int, slots: Sequence[int]) -> _Run | None:
+        """Append the tokens of a chain that are new to the pass; return their run, None without any."""
+        # Prefix keys and entries must not meet in one dictionary: entries go below zero.
+        parent, parent_key = _NO_ENTRY, member.prefix_key
+        member.entries = []
+        run: _Run | None = None
+        for position, token in enumerate(member.tokens, start=len(member.context)):
+            entry = self._entry_of.get((parent_key, token))
+            if entry is None:
+                entry = len(self._tokens)
+                run = run or self._start_run(member, parent, entry, row_start, slots)
+                self._entry_of[parent_key, token] = entry
+                self._tokens.append(token)
+                self._positions.append(position)
+            member.entries.append(entry)
+            parent, parent_key = entry, -1 - entry
+        if run is not None:
+            run.end = len(self._tokens)
+        return run
+
+    @staticmethod
+    def _start_run(member: Chain, parent: int, entry: int, row_start: int, slots: Sequence[int]) -> _Run:
+        if parent >= row_start or not member.entries:
+            return _Run(parent, member.context, entry)
+        of_earlier_rows = np.asarray([slots[known] for known in member.entries], dtype=np.int64)
+        return _Run(_NO_ENTRY, np.concatenate([member.context, of_earlier_rows]), entry)
 
     @staticmethod
     def _mask(runs: list[_Run], shared: int, start: int, end: int) -> BoolArray | None:
-        num_own = [len(run.member.context) - shared for run in runs if run.parent == _NO_ENTRY]
+        num_own = [len(run.context) - shared for run in runs if run.parent == _NO_ENTRY]
         num_context = shared + sum(num_own)
         if len(runs) == 1 and (end - start == 1 or num_context == 0):
             return None
@@ -183,7 +190,7 @@ class PassBuilder:
         for run in runs:
             part = mask[run.start - start : run.end - start]
             if run.parent == _NO_ENTRY:
-                own_end = own_start + len(run.member.context) - shared
+                own_end = own_start + len(run.context) - shared
                 part[:, :shared] = True
                 part[:, own_start:own_end] = True
                 own_start = own_end

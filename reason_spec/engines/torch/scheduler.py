@@ -13,6 +13,7 @@ from torch import Tensor
 from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Request, Score, Tokenizer
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain, IntArray, PassBuilder, PassLayout
+from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
 from reason_spec.speculation.acceptance import accept_chain, choose_token
 from reason_spec.types import Usage
@@ -48,12 +49,15 @@ class StepReport:
 
 @dataclass(slots=True)
 class _Work:
-    """What one request does in this pass: certain tokens, then drafts."""
+    """What one request does in this pass: certain tokens, then drafts.
+
+    ``completes_text``: the last of the certain tokens is the last of the text so far.
+    """
 
     sequence: Sequence
     num_certain: int
     drafts: list[int]
-    num_logits: int
+    completes_text: bool
     chain: Chain
 
     @property
@@ -77,34 +81,6 @@ class _Group:
         return length if same.all() else int(np.argmin(same))
 
 
-class _Predictions:
-    """The logits of one pass, with what every use of them needs computed once."""
-
-    def __init__(self, logits: Tensor, layout: PassLayout) -> None:
-        self._logits = logits
-        self._log_normalizer = torch.logsumexp(logits.float(), dim=-1)
-        self._normalizers: list[float] = self._log_normalizer.tolist()
-        self._best: list[int] = logits.argmax(dim=-1).tolist()
-        self._row_of = {entry: row for row, entry in enumerate(layout.logits_entries)}
-
-    def valid(self, entries: list[int]) -> bool:
-        """Return False where a logit is NaN or all are infinite."""
-        return all(np.isfinite(self._normalizers[self._row_of[entry]]) for entry in entries)
-
-    def best(self, entry: int) -> int:
-        return self._best[self._row_of[entry]]
-
-    def row(self, entry: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        return self._logits[self._row_of[entry]].float().cpu().numpy()
-
-    def logprobs(self, entries: list[int], tokens: list[int]) -> list[float]:
-        rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
-        ids = torch.tensor(tokens, device=self._logits.device)
-        chosen = self._logits[rows, ids].float() - self._log_normalizer[rows]
-        result: list[float] = chosen.tolist()
-        return result
-
-
 class Scheduler:
     """Owns all requests and slots of one model. Not thread-safe: the worker's loop drives it.
 
@@ -112,6 +88,10 @@ class Scheduler:
     drafts. ``prefill_chunk`` bounds the prompt tokens of a pass over all requests. Where slots run
     out, the requests that come last by priority and arrival go back to waiting; their keys and values
     stay cached as long as there is room, so they go on from there.
+
+    The predictions behind prompts and behind finished texts are kept too, at most
+    ``kept_prediction_bytes`` of them: a request that begins there chooses its first token from them
+    and runs nothing.
     """
 
     def __init__(
@@ -122,12 +102,14 @@ class Scheduler:
         num_slots: int,
         max_running: int = 64,
         prefill_chunk: int = 512,
+        kept_prediction_bytes: int = 1 << 26,
         debug: bool = False,
     ) -> None:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
         self._runner = runner
         self._tokenizer = tokenizer
         self._trie = PrefixTrie(num_slots)
+        self._kept = KeptPredictions(kept_prediction_bytes)
         self._max_running = max_running
         self._prefill_chunk = prefill_chunk
         self._score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
@@ -174,6 +156,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
+        self._kept.clear()
 
     def stats(self) -> EngineStats:
         usage = self._retired_usage
@@ -195,6 +178,8 @@ class Scheduler:
         report = StepReport()
         self._retire(report)
         self._admit()
+        self._take_over(report)
+        self._retire(report)
         works = self._plan()
         if works:
             layout = self._lay_out(works)
@@ -257,7 +242,6 @@ class Scheduler:
             if not self._has_room_for(candidate):
                 return
             self._waiting.remove(candidate)
-            candidate.follow_computed()
             self._join_group(candidate)
             self._running.append(candidate)
             self._running.sort(key=lambda sequence: sequence.order)
@@ -297,6 +281,29 @@ class Scheduler:
             del self._groups[sequence.group]
         sequence.group = -1
 
+    # --- take over what is computed ----------------------------------------------------------------
+
+    def _take_over(self, report: StepReport) -> None:
+        """Let running requests go on along what is computed already, for them or for others."""
+        for sequence in self._running:
+            sequence.follow_computed()
+            while not sequence.finished and (node := sequence.predicting_node()) is not None:
+                kept = self._kept.find(node.key)
+                if kept is None:
+                    break
+                sequence.step_to_predicting(node)
+                if isinstance(sequence, WritingSequence):
+                    self._write_from_kept(sequence, kept, report)
+                elif isinstance(sequence, ScoringSequence):
+                    self._take_scores(sequence, [KEPT_ENTRY], kept)
+
+    def _write_from_kept(self, sequence: WritingSequence, kept: Predictions, report: StepReport) -> None:
+        """Append one token; what would have been drafted there counts as checked."""
+        drafts = sequence.propose(1)
+        self._write(sequence, [], [KEPT_ENTRY], kept, report)
+        num_accepted = int(drafts == sequence.tokens[-1:])
+        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
+
     # --- draft -------------------------------------------------------------------------------------
 
     def _plan(self) -> list[_Work]:
@@ -311,7 +318,6 @@ class Scheduler:
         for sequence in list(self._running):
             if sequence not in self._running:
                 continue
-            sequence.follow_computed()
             allowed = 1 if sequence.num_pending == 1 else prefill_left
             if isinstance(sequence, ScoringSequence):
                 allowed = min(prefill_left, self._score_chunk)
@@ -330,16 +336,32 @@ class Scheduler:
 
     def _certain_work(self, sequence: Sequence, num_certain: int) -> _Work:
         start = len(sequence.path)
-        num_logits = max(0, start + num_certain - max(start, sequence.first_predicting))
+        end = start + num_certain
         chain = Chain(
-            tokens=sequence.tokens[start : start + num_certain],
+            tokens=sequence.tokens[start:end],
             context=sequence.path.slots,
             prefix_key=sequence.path.tip.key,
-            num_logits=num_logits,
+            num_logits=max(0, end - max(start, self._first_needed(sequence))),
             group=sequence.group,
             shared_context=min(start, self._groups[sequence.group].num_shared),
         )
-        return _Work(sequence, num_certain, [], num_logits, chain)
+        return _Work(sequence, num_certain, [], end == len(sequence.tokens), chain)
+
+    def _first_needed(self, sequence: Sequence) -> int:
+        """Return the place of the first token whose prediction is needed, by this request or another.
+
+        A request that is still writing what this one has as its prompt will come along here; the
+        tokens would be run a second time for it.
+        """
+        first = sequence.first_predicting
+        if isinstance(sequence, ScoringSequence) or sequence.num_pending == 1:
+            return first
+        for other in self._sequences.values():
+            length = len(other.tokens)
+            near = 0 < len(sequence.tokens) - length <= self._score_chunk
+            if near and isinstance(other, WritingSequence) and sequence.tokens[:length] == other.tokens:
+                first = min(first, length - 1)
+        return first
 
     def _reserve(self, num_slots: int, sequence: Sequence) -> bool:
         """Make room for a request's certain tokens; False where it has to wait itself."""
@@ -360,7 +382,7 @@ class Scheduler:
     def _add_drafts(self, work: _Work, num_slots: int) -> int:
         """Append drafts to a request that has only its last token to run; return how many."""
         sequence = work.sequence
-        if not isinstance(sequence, WritingSequence) or work.num_logits == 0:
+        if not isinstance(sequence, WritingSequence) or not work.completes_text:
             return 0
         room = self._runner.max_context - len(sequence.tokens) - 1
         drafts = sequence.propose(room)
@@ -368,9 +390,8 @@ class Scheduler:
             drafts.pop()
         if drafts:
             work.drafts = drafts
-            work.num_logits = 1 + len(drafts)
             work.chain.tokens = [*work.chain.tokens, *drafts]
-            work.chain.num_logits = work.num_logits
+            work.chain.num_logits += len(drafts)
         return len(drafts)
 
     # --- lay out and run ---------------------------------------------------------------------------
@@ -382,10 +403,10 @@ class Scheduler:
         self._trie.give_back(slots[len(layout.tokens) :])
         return layout
 
-    def _run(self, layout: PassLayout) -> _Predictions:
+    def _run(self, layout: PassLayout) -> Predictions:
         started = time.perf_counter()
         with torch.inference_mode():
-            predictions = _Predictions(self._runner.run(layout), layout)
+            predictions = Predictions.of_pass(self._runner.run(layout), layout.logits_entries)
         self._busy_seconds += time.perf_counter() - started
         self.num_passes += 1
         self.num_tokens_run += len(layout.tokens)
@@ -394,14 +415,14 @@ class Scheduler:
     # --- accept and deliver ------------------------------------------------------------------------
 
     def _accept(
-        self, works: list[_Work], layout: PassLayout, predictions: _Predictions, report: StepReport
+        self, works: list[_Work], layout: PassLayout, predictions: Predictions, report: StepReport
     ) -> None:
         """Turn predictions into certain tokens, and the slots of what is certain into nodes."""
         unclaimed = set(layout.slots)
         for work in works:
             sequence = work.sequence
             sequence.count(num_passes=1)
-            wanted = work.chain.entries[len(work.chain.entries) - work.num_logits :]
+            wanted = work.chain.entries[len(work.chain.entries) - work.chain.num_logits :]
             if not predictions.valid(wanted):
                 sequence.error = (
                     "the model's logits are not numbers (NaN or infinite); its weights are damaged or "
@@ -409,21 +430,20 @@ class Scheduler:
                 )
                 continue
             num_right = work.num_certain
-            if isinstance(sequence, WritingSequence) and wanted:
-                num_right += self._write(work, sequence, wanted, predictions, report)
+            if isinstance(sequence, WritingSequence) and work.completes_text:
+                entries = work.chain.entries[work.num_certain - 1 :]
+                num_right += self._write(sequence, work.drafts, entries, predictions, report)
             elif isinstance(sequence, ScoringSequence) and wanted:
-                start = len(sequence.logprobs)
-                scored = list(sequence.continuation[start : start + len(wanted)])
-                sequence.take_logprobs(predictions.logprobs(wanted, scored))
-            self._keep(sequence, work.chain, num_right, layout, unclaimed)
+                self._take_scores(sequence, wanted, predictions)
+            self._keep(work, num_right, layout, predictions, unclaimed)
         self._trie.give_back(unclaimed)
 
     def _write(
         self,
-        work: _Work,
         sequence: WritingSequence,
+        drafts: list[int],
         entries: list[int],
-        predictions: _Predictions,
+        predictions: Predictions,
         report: StepReport,
     ) -> int:
         """Append what the predictions make certain; return how many drafts stay in the text."""
@@ -435,26 +455,35 @@ class Scheduler:
                 return predictions.best(entries[index])
             return choose_token(predictions.row(entries[index]), sampling, position + index)
 
-        certain = accept_chain(work.drafts, choose)
+        certain = accept_chain(drafts, choose)
         logprobs = predictions.logprobs(entries[: len(certain)], certain)
         kept = sequence.write(certain, logprobs, self._runner.max_context)
         num_accepted = min(kept, len(certain) - 1)
-        sequence.count(num_drafted_tokens=len(work.drafts), num_accepted_draft_tokens=num_accepted)
+        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
         if sequence.request.stream:
             delta = Delta(tuple(certain[:kept]), tuple(logprobs[:kept]))
             report.deltas.append((sequence.number, delta))
         return num_accepted
 
+    @staticmethod
+    def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:
+        start = len(sequence.logprobs)
+        scored = list(sequence.continuation[start : start + len(entries)])
+        sequence.take_logprobs(predictions.logprobs(entries, scored))
+
     def _keep(
-        self, sequence: Sequence, chain: Chain, num_right: int, layout: PassLayout, unclaimed: set[int]
+        self, work: _Work, num_right: int, layout: PassLayout, predictions: Predictions, unclaimed: set[int]
     ) -> None:
-        """Make nodes of the first ``num_right`` tokens of a chain."""
+        """Make nodes of the first ``num_right`` tokens, and keep predictions others may begin from."""
+        sequence, chain = work.sequence, work.chain
         for token, entry in zip(chain.tokens[:num_right], chain.entries[:num_right], strict=True):
             slot = layout.slots[entry]
             child = self._trie.extend(sequence.path.tip, token, slot)
             if child.slot == slot:
                 unclaimed.discard(slot)
             sequence.path.step_to(child)
+            if entry in predictions and sequence.tip_is_a_beginning:
+                self._kept.keep(child.key, predictions.only(entry))
 
     # --- retire ------------------------------------------------------------------------------------
 

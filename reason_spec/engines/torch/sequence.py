@@ -108,13 +108,36 @@ class Sequence:
         """The place of the first token whose prediction is still needed."""
         return len(self.tokens) - 1
 
+    @property
+    def tip_is_a_beginning(self) -> bool:
+        """Whether other requests may well begin behind the tip: in a prompt, or where a text ended."""
+        return len(self.path) <= self.num_prefix or (self.finished and self.num_pending == 0)
+
     def follow_computed(self) -> None:
         """Take over what other requests have computed of this text.
 
-        It ends before the first token whose prediction is needed: keys and values are kept, logits
-        are not.
+        It ends before the first token whose prediction is needed: the keys and values of that one
+        are of no use without the prediction.
         """
-        cached = self.path.follow(self.tokens, self.first_predicting)
+        before = len(self.path)
+        self.path.follow(self.tokens, self.first_predicting)
+        self._count_cached(before)
+
+    def predicting_node(self) -> TrieNode | None:
+        """Return the node of the first token whose prediction is needed, where it is next and computed."""
+        if len(self.path) < self.first_predicting:
+            return None
+        return self.path.tip.children.get(self.tokens[self.first_predicting])
+
+    def step_to_predicting(self, node: TrieNode) -> None:
+        """Go on to ``predicting_node``; its prediction is at hand."""
+        before = len(self.path)
+        self.path.step_to(node)
+        self._count_cached(before)
+
+    def _count_cached(self, before: int) -> None:
+        """Count the prompt tokens that the path has come along since it was ``before`` long."""
+        cached = min(len(self.path), self.num_prefix) - min(before, self.num_prefix)
         if cached and not self._was_suspended:
             self.count(num_cached_prompt_tokens=cached)
 

@@ -1,0 +1,107 @@
+"""What the model predicts: the logits of one pass, and the few of them that outlive it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+KEPT_ENTRY = 0
+"""The one entry of a prediction that was taken out of its pass."""
+
+
+class Predictions:
+    """Logits of some entries of a pass, with what every use of them needs computed once.
+
+    Args:
+        logits: [entries with logits, vocabulary].
+        log_normalizer: their logsumexp, float32.
+        best: the likeliest token of each row.
+        row_of: the row of each entry.
+    """
+
+    def __init__(
+        self, logits: Tensor, log_normalizer: Tensor, best: list[int], row_of: dict[int, int]
+    ) -> None:
+        self._logits = logits
+        self._log_normalizer = log_normalizer
+        self._normalizers: list[float] = log_normalizer.tolist()
+        self._best = best
+        self._row_of = row_of
+
+    @classmethod
+    def of_pass(cls, logits: Tensor, entries: Sequence[int]) -> Self:
+        """Return the predictions of a pass; ``entries`` are in the order of the rows."""
+        log_normalizer = torch.logsumexp(logits.float(), dim=-1)
+        row_of = {entry: row for row, entry in enumerate(entries)}
+        return cls(logits, log_normalizer, logits.argmax(dim=-1).tolist(), row_of)
+
+    def __contains__(self, entry: int) -> bool:
+        return entry in self._row_of
+
+    @property
+    def num_bytes(self) -> int:
+        return self._logits.nbytes
+
+    def only(self, entry: int) -> Self:
+        """Return one prediction, as ``KEPT_ENTRY``, in memory of its own."""
+        row = self._row_of[entry]
+        logits, log_normalizer = self._logits[row : row + 1], self._log_normalizer[row : row + 1]
+        return type(self)(logits.clone(), log_normalizer.clone(), [self._best[row]], {KEPT_ENTRY: 0})
+
+    def valid(self, entries: list[int]) -> bool:
+        """Return False where a logit is NaN or all are infinite."""
+        return all(np.isfinite(self._normalizers[self._row_of[entry]]) for entry in entries)
+
+    def best(self, entry: int) -> int:
+        return self._best[self._row_of[entry]]
+
+    def row(self, entry: int) -> npt.NDArray[np.float32]:
+        return self._logits[self._row_of[entry]].float().cpu().numpy()
+
+    def logprobs(self, entries: list[int], tokens: list[int]) -> list[float]:
+        rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
+        ids = torch.tensor(tokens, device=self._logits.device)
+        chosen = self._logits[rows, ids].float() - self._log_normalizer[rows]
+        result: list[float] = chosen.tolist()
+        return result
+
+
+class KeptPredictions:
+    """Predictions by the key of the trie node behind which they hold, the least recently used go first.
+
+    Keys are never given out twice, so a prediction is not found any more once its node is evicted.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._by_key: OrderedDict[int, Predictions] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, key: int) -> Predictions | None:
+        prediction = self._by_key.get(key)
+        if prediction is not None:
+            self._by_key.move_to_end(key)
+        return prediction
+
+    def keep(self, key: int, prediction: Predictions) -> None:
+        if key in self._by_key:
+            self._by_key.move_to_end(key)
+            return
+        self._by_key[key] = prediction
+        self._num_bytes += prediction.num_bytes
+        while self._num_bytes > self._max_bytes:
+            _, oldest = self._by_key.popitem(last=False)
+            self._num_bytes -= oldest.num_bytes
+
+    def clear(self) -> None:
+        self._by_key.clear()
+        self._num_bytes = 0

@@ -1,0 +1,319 @@
+"""Sampling with either layer keeps the distribution of the embedded target, as plain transformers has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.base import (
+    Engine,
+    EngineStats,
+    Generation,
+    GenerationResult,
+    Request,
+    Score,
+    Tokenizer,
+)
+from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch import scheduler as scheduler_module
+from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.pair import SAMPLE_PATH, embedded_path
+from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.types import LossClass, NoiseKey, Prefix, Sampling, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.exact import ExactVerifier
+from tests.engines.tiny_models import drain
+
+QUESTION = json.loads(SAMPLE_PATH.read_text().splitlines()[0])["question"]
+NUM_SAMPLES = 600
+SMALLEST_EXPECTED = 5.0
+"""A cell of the chi-square test holds at least so many samples on average; smaller ones are joined."""
+ALARM = 1e-4
+
+Pair = tuple[int, int]
+
+
+@dataclass
+class Served:
+    """A model of the pair, in this process."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+    def scheduler(self, **options: Any) -> Scheduler:
+        return Scheduler(self.model, self.tokenizer, num_slots=4096, **options)
+
+
+def serve(role: Any) -> Served:
+    torch.set_num_threads(1)
+    folder = str(embedded_path(role))
+    return Served(load_model(EngineSettings(model=folder, cache_tokens=4096)), load_tokenizer(folder))
+
+
+@pytest.fixture(scope="module")
+def target() -> Served:
+    return serve("target")
+
+
+@pytest.fixture(scope="module")
+def draft() -> Served:
+    return serve("draft")
+
+
+# --- the target's own distribution ---------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """Probabilities of the first two tokens behind a prompt, from the module's softmax."""
+
+    prompt: tuple[int, ...]
+    temperature: float
+    cells: dict[Pair, float] = field(default_factory=dict)
+
+    def sampling(self, sample: int) -> Sampling:
+        return Sampling(self.temperature, noise=NoiseKey(seed=11, sample=sample))
+
+    def p_value(self, pairs: Iterable[Pair]) -> float:
+        """Return the chi-square test's p of samples; pairs that are no cell make one together."""
+        counted = Counter(pair if pair in self.cells else None for pair in pairs)
+        assert counted.total() == NUM_SAMPLES
+        found = [counted[pair] for pair in self.cells] + [counted[None]]
+        shares = [*self.cells.values(), 1.0 - sum(self.cells.values())]
+        return float(chisquare(found, np.array(shares) * NUM_SAMPLES).pvalue)
+
+    def likely_pair(self, rank: int) -> Pair:
+        return sorted(self.cells, key=self.cells.__getitem__)[-rank]
+
+
+@pytest.fixture(scope="module")
+def truth(target: Served) -> Truth:
+    """The truth at the temperature that spreads the samples best."""
+    import transformers as tf
+
+    prompt = target.tokenizer.encode_chat([{"role": "user", "content": QUESTION}])
+    module = tf.AutoModelForCausalLM.from_pretrained(
+        embedded_path("target"), dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+    def last_logits(texts: list[tuple[int, ...]]) -> torch.Tensor:
+        with torch.inference_mode():
+            return module(torch.tensor(texts)).logits[:, -1].double()
+
+    (first_logits,) = last_logits([prompt])
+    firsts = first_logits.topk(24).indices.tolist()
+    second_logits = last_logits([(*prompt, token) for token in firsts])
+    truths = []
+    for temperature in (1.0, 1.5, 2.0, 2.5):
+        p_first = torch.softmax(first_logits / temperature, -1)[firsts]
+        p_pair = p_first[:, None] * torch.softmax(second_logits / temperature, -1)
+        truth = Truth(prompt, temperature)
+        for row, column in (p_pair * NUM_SAMPLES >= SMALLEST_EXPECTED).nonzero().tolist():
+            truth.cells[firsts[row], column] = float(p_pair[row, column])
+        if sum(truth.cells.values()) < 1 - SMALLEST_EXPECTED / NUM_SAMPLES:
+            truths.append(truth)
+    best = max(truths, key=lambda truth: len(truth.cells))
+    assert len(best.cells) >= 5, "no temperature spreads the first two tokens"
+    return best
+
+
+# --- token level ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sampled:
+    pairs: list[Pair]
+    num_drafted: int
+    num_accepted: int
+
+
+def sample_with_hints(target: Served, truth: Truth, **options: Any) -> Sampled:
+    """Sample three tokens from the target's scheduler, with a likely pair as the hint."""
+    scheduler = target.scheduler(**options)
+    for sample in range(NUM_SAMPLES):
+        sampling, hint = truth.sampling(sample), truth.likely_pair(3)
+        request = Request(Prefix(truth.prompt), 3, sampling=sampling, hint=hint, stream=False)
+        scheduler.submit(sample, request)
+    results = [r for _, r in sorted(drain(scheduler).items()) if isinstance(r, GenerationResult)]
+    return Sampled(
+        # A text that ends with its first token has no second one; it belongs to no cell.
+        [(*r.tokens, -1)[:2] for r in results],  # type: ignore[misc]
+        sum(r.usage.num_drafted_tokens for r in results),
+        sum(r.usage.num_accepted_draft_tokens for r in results),
+    )
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20], ids=["checked in passes", "from kept predictions"])
+def test_token_level_speculation_keeps_the_targets_distribution(
+    target: Served, truth: Truth, kept_bytes: int
+) -> None:
+    sampled = sample_with_hints(target, truth, kept_prediction_bytes=kept_bytes)
+    assert sampled.num_drafted >= NUM_SAMPLES
+    assert 0 < sampled.num_accepted < sampled.num_drafted
+    assert truth.p_value(sampled.pairs) > ALARM
+
+
+def test_the_test_notices_an_acceptance_that_is_too_kind(
+    target: Served, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth draft is let through whatever the target says."""
+    asked = iter(range(1 << 30))
+
+    def kind(drafts: list[int], choose: Any) -> list[int]:
+        def lenient(index: int) -> int:
+            let_through = index < len(drafts) and next(asked) % 5 == 0
+            return drafts[index] if let_through else int(choose(index))
+
+        return accept_chain(drafts, lenient)
+
+    accept_chain = scheduler_module.accept_chain
+    monkeypatch.setattr(scheduler_module, "accept_chain", kind)
+    sampled = sample_with_hints(target, truth, kept_prediction_bytes=0)
+    assert truth.p_value(sampled.pairs) < ALARM
+
+
+# --- step level ----------------------------------------------------------------------------------------
+
+
+class InProcessEngine(Engine):
+    """A model of the pair behind the engines' contract, one pass every ``turns`` turns of the event loop.
+
+    The workers of the real engine take turns as the machine lets them; here the draft is ahead of the
+    target in every run alike.
+    """
+
+    def __init__(self, name: str, served: Served, turns: int) -> None:
+        self.name = name
+        self._served = served
+        self._turns = turns
+        self._scheduler = served.scheduler()
+        self._generations: dict[int, Generation] = {}
+        self._next_number = 0
+        self._loop_task: asyncio.Task[None] | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._served.tokenizer
+
+    @property
+    def max_context(self) -> int:
+        return self._served.model.max_context
+
+    async def start(self) -> None:
+        self._loop_task = asyncio.create_task(self._step_loop())
+
+    async def close(self) -> None:
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+
+    def submit(self, request: Request) -> Generation:
+        number, self._next_number = self._next_number, self._next_number + 1
+        generation = Generation(
+            request,
+            on_cancel=lambda: self._scheduler.cancel(number),
+            on_hint=lambda tokens: self._scheduler.offer_hint(number, tokens),
+        )
+        self._generations[number] = generation
+        self._scheduler.submit(number, request)
+        return generation
+
+    async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        raise NotImplementedError
+
+    async def stats(self) -> EngineStats:
+        return self._scheduler.stats()
+
+    async def reset_prefix_cache(self) -> None:
+        self._scheduler.reset_prefix_cache()
+
+    async def _step_loop(self) -> None:
+        while True:
+            for _ in range(self._turns):
+                await asyncio.sleep(0)
+            if self._scheduler.has_work:
+                for number, result in self._scheduler.step().results:
+                    assert isinstance(result, GenerationResult)
+                    self._generations.pop(number).finish(result)
+
+
+class KindVerifier(Verifier):
+    """Accepts every drafted step, which the class it claims does not allow."""
+
+    name: ClassVar[str] = "kind"
+    loss_class: ClassVar[LossClass] = "exact"
+
+    async def verify(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        return Verdict("accept")
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        raise AssertionError("every step was accepted before")
+
+
+@asynccontextmanager
+async def lookahead_over(
+    target: Served, draft: Served, temperature: float, verifier: Verifier
+) -> AsyncIterator[Accelerator]:
+    flags = {
+        "sampling.temperature": temperature,
+        "sampling.max_tokens": 2,
+        "sampling.seed": 11,
+        "strategy.name": "lookahead",
+        # Steps of one token: each of the two is decided by the verifier.
+        "strategy.step_max_tokens": 1,
+    }
+    engines = InProcessEngine("target", target, 12), InProcessEngine("draft", draft, 1)
+    async with Accelerator(load_settings(flags=flags), *engines, verifier) as accelerator:
+        yield accelerator
+
+
+@dataclass
+class Lookahead:
+    pairs: list[Pair]
+    num_accepted: int
+    num_refused: int
+
+
+async def sample_with_lookahead(target: Served, draft: Served, truth: Truth, verifier: Verifier) -> Lookahead:
+    places = asyncio.Semaphore(24)
+    async with lookahead_over(target, draft, truth.temperature, verifier) as accelerator:
+
+        async def answer(sample: int) -> Any:
+            async with places:
+                return await accelerator.answer(QUESTION, sample=sample)
+
+        solutions = await asyncio.gather(*(answer(sample) for sample in range(NUM_SAMPLES)))
+    verdicts = [verdict for solution in solutions for verdict in solution.recorder.verdicts]
+    texts = [[token for step in solution.steps for token in step.tokens] for solution in solutions]
+    num_accepted = sum(verdict.accepted for verdict in verdicts)
+    pairs: list[Pair] = [(*text, -1)[:2] for text in texts]  # type: ignore[misc]
+    return Lookahead(pairs, num_accepted, len(verdicts) - num_accepted)
+
+
+async def test_lookahead_with_the_exact_verifier_keeps_the_targets_distribution(
+    target: Served, draft: Served, truth: Truth
+) -> None:
+    sampled = await sample_with_lookahead(target, draft, truth, ExactVerifier())
+    assert sampled.num_accepted > NUM_SAMPLES / 10
+    assert sampled.num_refused > NUM_SAMPLES / 10
+    assert truth.p_value(sampled.pairs) > ALARM
+
+
+async def test_the_test_notices_a_verifier_that_accepts_everything(
+    target: Served, draft: Served, truth: Truth
+) -> None:
+    sampled = await sample_with_lookahead(target, draft, truth, KindVerifier())
+    assert sampled.num_refused == 0
+    assert truth.p_value(sampled.pairs) < ALARM
