@@ -37,4 +37,9 @@ def embedded_path(role: Literal["draft", "target"]) -> Path:
     return folder
 
 
-__all__ = ["CARD_PATH", "SAMPLE_PATH", "embedded_path"]
+def reward_path() -> Path:
+    """Return the folder of the reward head that reads the embedded target."""
+    return _FOLDER / "weights" / "reward"
+
+
+__all__ = ["CARD_PATH", "SAMPLE_PATH", "embedded_path", "reward_path"]

@@ -1,7 +1,8 @@
-"""Training batches: a curriculum of problems and drills, encoded and packed by length."""
+"""Training batches: a curriculum of problems, drills and turns, encoded and packed by length."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -9,52 +10,64 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from reason_spec.pair.generator import Example, make_drill, make_problem
-from reason_spec.pair.tokenizer import END_TOKEN, chat_prompt
+from reason_spec.pair.generator import make_drill, make_problem
+from reason_spec.pair.tokenizer import END_TOKEN, chat_prompt, next_question
+from reason_spec.pair.turns import Turn, check_turns, correct_turns, judge_turn, score_turns
 from reason_spec.pair.wording import Wording
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-IGNORED = -100
-"""Label of a token that is not learnt: the question and the padding."""
 POOL_BATCHES = 16
 """Batches in a pool: rows are sorted by length within one pool."""
 _EXAMPLES_AT_ONCE = 64
 _LENGTH_MULTIPLE = 32
-_MAX_ROW_TOKENS = 640
+_MAX_ROW_TOKENS = 704
+_TURN_WEIGHT = 12.0
+"""Weight of a token of a score or a judgement: one such token stands against a whole solution."""
+_JUDGEMENTS = 4
+"""Judgements in one conversation."""
+_TURNS_FROM = 0.3
+"""Share of the training after which scores, judgements, checks and corrections begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A part of the curriculum, in force until ``until`` of the training is done.
 
-    ``arithmetic`` and ``recall`` are the shares of drills; ``longer`` is the share of problems
-    with one or two operations more than ``operations`` allows.
+    ``arithmetic`` and ``recall`` are the shares of drills.
     """
 
     until: float
     operations: tuple[int, int]
     arithmetic: float
     recall: float
-    longer: float
     batch_tokens: int
 
 
 CURRICULUM = (
-    Stage(0.12, (1, 2), arithmetic=0.25, recall=0.15, longer=0.05, batch_tokens=4096),
-    Stage(0.40, (1, 4), arithmetic=0.10, recall=0.05, longer=0.05, batch_tokens=4096),
-    Stage(0.70, (1, 6), arithmetic=0.04, recall=0.02, longer=0.04, batch_tokens=4096),
-    Stage(1.00, (1, 6), arithmetic=0.03, recall=0.02, longer=0.04, batch_tokens=8192),
+    Stage(0.06, (1, 2), arithmetic=0.35, recall=0.20, batch_tokens=2048),
+    Stage(0.15, (1, 3), arithmetic=0.20, recall=0.10, batch_tokens=2048),
+    Stage(0.40, (1, 5), arithmetic=0.08, recall=0.04, batch_tokens=4096),
+    Stage(0.70, (1, 8), arithmetic=0.04, recall=0.02, batch_tokens=4096),
+    Stage(0.86, (1, 8), arithmetic=0.04, recall=0.02, batch_tokens=8192),
+    Stage(1.00, (1, 8), arithmetic=0.04, recall=0.02, batch_tokens=4096),
 )
+_SCORES, _JUDGED, _CORRECTED, _CHECKED = 0.03, 0.02, 0.05, 0.02
+"""Shares of the rows that are scores, judgements, solutions with a correction and with a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids and labels, both [rows, length]; labels are shifted: they name the next token."""
+    """Token ids, labels and their weights, all [rows, length].
+
+    Labels are shifted: they name the next token. Weight 0 marks what is not learnt: questions, wrong
+    steps and padding.
+    """
 
     inputs: Tensor
     labels: Tensor
+    weights: Tensor
 
     @property
     def num_tokens(self) -> int:
@@ -62,46 +75,87 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
     tokens: list[int]
-    num_prompt_tokens: int
+    weights: list[float]
 
 
 def stage_at(progress: float) -> Stage:
     return next((stage for stage in CURRICULUM if progress < stage.until), CURRICULUM[-1])
 
 
-def _draw_example(rng: Random, stage: Stage, seed: int, index: int, wording: Wording) -> Example:
+def _solution(question: str, turns: Sequence[Turn]) -> list[_Part]:
+    parts = [_Part(turn.text, float(turn.learnt)) for turn in turns]
+    return [_Part(chat_prompt(question), 0.0), *parts, _Part(END_TOKEN, 1.0)]
+
+
+def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Wording) -> list[_Part]:
+    stage = stage_at(progress)
     choice = rng.random()
-    if choice < stage.arithmetic:
-        return make_drill("arithmetic", seed, index, wording=wording)
     if choice < stage.arithmetic + stage.recall:
-        return make_drill("recall", seed, index, wording=wording)
-    low, high = stage.operations
-    span = (high + 1, high + 2) if rng.random() < stage.longer else (low, high)
-    return make_problem("train", seed, index, operations=span, wording=wording)
+        drill = make_drill(
+            "arithmetic" if choice < stage.arithmetic else "recall", seed, index, wording=wording
+        )
+        return _solution(drill.question, [Turn(drill.solution, learnt=True)])
+    example = make_problem("train", seed, index, operations=stage.operations, wording=wording)
+    choice = rng.random() if progress >= _TURNS_FROM else 1.0
+    if (choice := choice - _SCORES) < 0:
+        steps, question, score = score_turns(example, rng)
+        asked = chat_prompt(example.question) + steps + next_question(question)
+        return [_Part(asked, 0.0), _Part(score, _TURN_WEIGHT), _Part(END_TOKEN, 1.0)]
+    if (choice := choice - _JUDGED) < 0:
+        return _judgements([judge_turn(example, rng) for _ in range(_JUDGEMENTS)])
+    if (choice := choice - _CORRECTED) < 0:
+        return _solution(example.question, correct_turns(example, rng))
+    if choice < _CHECKED:
+        return _solution(example.question, check_turns(example, rng))
+    return _solution(example.question, [Turn(example.solution, learnt=True)])
 
 
-def _encode(examples: list[Example], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
+def _judgements(asked: Sequence[tuple[str, str]]) -> list[_Part]:
+    parts: list[_Part] = []
+    for number, (question, answer) in enumerate(asked):
+        parts.append(_Part(chat_prompt(question) if number == 0 else next_question(question), 0.0))
+        parts.append(_Part(answer, _TURN_WEIGHT))
+    return [*parts, _Part(END_TOKEN, 1.0)]
+
+
+def _encode(rows: Sequence[Sequence[_Part]], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
     backend = tokenizer.backend_tokenizer
     # A padded call of the tokenizer, as in decoding, leaves its padding switched on in the backend.
     backend.no_padding()
-    prompts = backend.encode_batch_fast([chat_prompt(example.question) for example in examples])
-    solutions = backend.encode_batch_fast([example.solution + END_TOKEN for example in examples])
-    rows = [_Row(p.ids + s.ids, len(p.ids)) for p, s in zip(prompts, solutions, strict=True)]
-    return [row for row in rows if len(row.tokens) <= _MAX_ROW_TOKENS]
+    encoded = iter(backend.encode_batch_fast([part.text for row in rows for part in row]))
+    result: list[_Row] = []
+    for row in rows:
+        tokens: list[int] = []
+        weights: list[float] = []
+        for part in row:
+            ids = next(encoded).ids
+            tokens += ids
+            weights += [part.weight] * len(ids)
+        if len(tokens) <= _MAX_ROW_TOKENS:
+            result.append(_Row(tokens, weights))
+    return result
 
 
-def _pack(rows: list[_Row], pad: int) -> Batch:
+def _pack(rows: Sequence[_Row], pad: int) -> Batch:
     longest = max(len(row.tokens) for row in rows)
     length = -(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     inputs = torch.full((len(rows), length), pad)
-    labels = torch.full((len(rows), length), IGNORED)
+    labels = torch.full((len(rows), length), pad)
+    weights = torch.zeros((len(rows), length))
     for i, row in enumerate(rows):
         tokens = torch.tensor(row.tokens)
         inputs[i, : len(tokens)] = tokens
-        labels[i, row.num_prompt_tokens - 1 : len(tokens) - 1] = tokens[row.num_prompt_tokens :]
-    return Batch(inputs, labels)
+        labels[i, : len(tokens) - 1] = tokens[1:]
+        weights[i, : len(tokens) - 1] = torch.tensor(row.weights[1:])
+    return Batch(inputs, labels, weights)
 
 
 def make_pool(
@@ -113,20 +167,20 @@ def make_pool(
     Rows are padded on the right: with causal attention a token never sees the padding behind it.
     """
     rng = Random(f"pool/{seed}/{pool}")
-    stage = stage_at(progress)
-    wanted, rows = POOL_BATCHES * stage.batch_tokens, list[_Row]()
+    batch_tokens = stage_at(progress).batch_tokens
+    wanted, rows = POOL_BATCHES * batch_tokens, list[_Row]()
     index = pool * 1_000_000
     while sum(len(row.tokens) for row in rows) < wanted:
-        examples = [_draw_example(rng, stage, seed, index + i, wording) for i in range(_EXAMPLES_AT_ONCE)]
-        index += len(examples)
-        rows += _encode(examples, tokenizer)
+        drawn = [_draw_row(rng, progress, seed, index + i, wording) for i in range(_EXAMPLES_AT_ONCE)]
+        index += len(drawn)
+        rows += _encode(drawn, tokenizer)
     rows.sort(key=lambda row: len(row.tokens))
     assert tokenizer.pad_token_id is not None
     batches: list[Batch] = []
     start = 0
     while start < len(rows):
         end = start + 1
-        while end < len(rows) and (end + 1 - start) * len(rows[end].tokens) <= stage.batch_tokens:
+        while end < len(rows) and (end + 1 - start) * len(rows[end].tokens) <= batch_tokens:
             end += 1
         batches.append(_pack(rows[start:end], int(tokenizer.pad_token_id)))
         start = end

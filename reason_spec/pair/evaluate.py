@@ -1,224 +1,178 @@
 """Measure the pair on fresh problems: how often each model is right, and what a token costs.
 
-python -m reason_spec.pair.evaluate --n 200
+    python -m reason_spec.pair.evaluate --n 500
+
+Accuracy is that of greedy decoding in float32. The cost of a token is measured end to end in the
+torch engine, each model alone on one core, in the middle of a context of 300 tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import re
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from reason_spec.errors import DataError, ReasonSpecError
-from reason_spec.pair import CARD_PATH, embedded_path
-from reason_spec.pair.decoding import complete_greedily, parse_answer, solve_greedily
-from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
-from reason_spec.pair.model import load_model
-from reason_spec.pair.tokenizer import chat_prompt, load_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
-
-_EXPRESSION = re.compile(r"(\d+)([-+*/])(\d+)")
-_MAX_STEP_TOKENS = 80
-
-
-@dataclass(frozen=True, slots=True)
-class ByOperations:
-    """Accuracy on the problems with one number of operations."""
-
-    n: int
-    target_accuracy: float
-    draft_accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairReport:
-    """Figures of a pair; every accuracy is a share in 0..1 under greedy decoding in float32.
-
-    ``draft_step_accuracy`` is the share of single steps that the draft gets right after steps that
-    the target wrote and that are right. ``draft_wording`` is the share of those right steps that
-    are also the target's own next step to the letter. ``c`` is the time of a draft token over
-    that of a target token, one sequence, one thread.
-    """
-
-    n: int
-    target_accuracy: float
-    draft_accuracy: float
-    draft_step_accuracy: float
-    draft_wording: float
-    num_steps: int
-    target_ms_per_token: float
-    draft_ms_per_token: float
-    c: float
-    by_ops: Mapping[int, ByOperations]
+from reason_spec.pair import CARD_PATH, embedded_path, reward_path
+from reason_spec.pair.cost import CONTEXT, PairCost, measure_cost
+from reason_spec.pair.decoding import LoadedModel, load_pair_model
+from reason_spec.pair.generator import STEP_SEPARATOR
+from reason_spec.pair.measure import (
+    DraftedSteps,
+    PairReport,
+    Progress,
+    Shifted,
+    aligned_chances,
+    area_under_curve,
+    by_kind,
+    by_operations,
+    count_faults,
+    draft_steps,
+    expected_scores,
+    no_progress,
+    share,
+    solve_split,
+)
+from reason_spec.pair.reward import RewardHead, load_reward_head, rewards
 
 
-class _Model(NamedTuple):
-    model: Qwen3ForCausalLM
-    tokenizer: PreTrainedTokenizerFast
+_MAX_JUDGED = 500
 
 
-class _StepCase(NamedTuple):
-    """A right prefix, the target's next step, and the step of the worked solution."""
-
-    prompt: str
-    target_step: str
-    reference: str
-
-
-def _load(folder: Path) -> _Model:
-    return _Model(load_model(folder), load_tokenizer(folder))
-
-
-def is_right_step(step: str, reference: str) -> bool:
-    """Tell whether ``step`` makes the calculation of ``reference`` and gets its result.
-
-    The operations of a problem form a chain, so its next calculation is known; the wording may
-    be any. A step of several calculations is judged by the first, which names what it works out.
-    """
-    wanted, found = _EXPRESSION.search(reference), _EXPRESSION.search(step)
-    if wanted is None:
-        return step == reference
-    if found is None or found.groups() != wanted.groups():
-        return False
-    return _last_number(step) == _last_number(reference)
-
-
-def _last_number(text: str) -> int:
-    return int(re.findall(r"\d+", text)[-1])
-
-
-def _step_cases(chosen: Sequence[Example], solutions: Sequence[str]) -> list[_StepCase]:
-    """Cut the target's solutions into right prefixes, up to its first wrong step."""
-    cases: list[_StepCase] = []
-    for problem, solution in zip(chosen, solutions, strict=True):
-        prompt = chat_prompt(problem.question)
-        for step, reference in zip(solution.split(STEP_SEPARATOR), problem.steps, strict=False):
-            if not is_right_step(step, reference):
-                break
-            cases.append(_StepCase(prompt, step, reference))
-            prompt += step + STEP_SEPARATOR
-    return cases
-
-
-def _draft_steps(draft: _Model, cases: Sequence[_StepCase]) -> list[str]:
-    """Return the draft's one next step for each case."""
-    vocabulary = draft.tokenizer.get_vocab().values()
-    ends = [token for token in vocabulary if STEP_SEPARATOR in draft.tokenizer.decode([token])]
-    assert draft.tokenizer.eos_token_id is not None
-    draft.model.generation_config.eos_token_id = [int(draft.tokenizer.eos_token_id), *ends]
-    texts = complete_greedily(
-        draft.model, draft.tokenizer, [case.prompt for case in cases], max_new_tokens=_MAX_STEP_TOKENS
-    )
-    return [text.split(STEP_SEPARATOR)[0] for text in texts]
-
-
-@torch.inference_mode()
-def milliseconds_per_token(loaded: _Model, prompt: str, tokens: int = 64) -> float:
-    """Return the median time of a greedy decoding pass of one sequence with cached keys and values."""
-    ids = loaded.tokenizer(prompt, return_tensors="pt")["input_ids"]
-    output = loaded.model(input_ids=ids, use_cache=True)
-    times: list[float] = []
-    for _ in range(tokens):
-        token = output.logits[:, -1:].argmax(-1)
-        started = time.perf_counter()
-        output = loaded.model(input_ids=token, past_key_values=output.past_key_values, use_cache=True)
-        times.append(time.perf_counter() - started)
-    return 1000 * statistics.median(times)
-
-
-def evaluate(target_folder: Path, draft_folder: Path, n: int, seed: int) -> PairReport:
-    """Measure a pair on ``n`` problems of the test split."""
-    target, draft = _load(target_folder), _load(draft_folder)
-    chosen = list(islice(problems("test", seed), n))
-    questions = [problem.question for problem in chosen]
-    target_texts = solve_greedily(target.model, target.tokenizer, questions)
-    draft_texts = solve_greedily(draft.model, draft.tokenizer, questions)
-    prompt = chat_prompt(questions[0])
-    target_ms = milliseconds_per_token(target, prompt)
-    draft_ms = milliseconds_per_token(draft, prompt)
-    cases = _step_cases(chosen, target_texts)
-    steps = _draft_steps(draft, cases)
-    right = [
-        case.target_step == step
-        for case, step in zip(cases, steps, strict=True)
-        if is_right_step(step, case.reference)
-    ]
-    target_right = [parse_answer(text) == p.answer for text, p in zip(target_texts, chosen, strict=True)]
-    draft_right = [parse_answer(text) == p.answer for text, p in zip(draft_texts, chosen, strict=True)]
+def evaluate(
+    target: LoadedModel,
+    draft: LoadedModel,
+    reward: RewardHead | None,
+    cost: PairCost,
+    *,
+    n: int,
+    seed: int,
+    progress: Progress = no_progress,
+) -> PairReport:
+    """Measure a pair on ``n`` problems of the test split and a quarter as many shifted ones."""
+    solved = solve_split(target, "test", n, seed, "target solves", progress)
+    drafted = draft_steps(draft, solved, "draft writes steps", progress)
+    draft_solved = solve_split(draft, "test", n, seed, "draft solves", progress)
+    score_auc, judge_auc, reward_auc = _judge_drafts(target, reward, drafted)
     return PairReport(
         n=n,
-        target_accuracy=_share(target_right),
-        draft_accuracy=_share(draft_right),
-        draft_step_accuracy=len(right) / max(1, len(cases)),
-        draft_wording=_share(right),
-        num_steps=len(cases),
-        target_ms_per_token=target_ms,
-        draft_ms_per_token=draft_ms,
-        c=draft_ms / target_ms,
-        by_ops=_by_operations([p.operations for p in chosen], target_right, draft_right),
+        target_accuracy=share(solved.right),
+        draft_accuracy=share(draft_solved.right),
+        draft_step_accuracy=share(drafted.right),
+        draft_wording=share(drafted.in_target_words),
+        num_steps=len(drafted.steps),
+        by_ops=by_operations(solved, draft_solved),
+        by_kind=by_kind(*drafted),
+        faults=count_faults(*drafted),
+        shifted=_measure_shifted(target, draft, max(1, n // 4), seed, progress),
+        score_auc=score_auc,
+        judge_auc=judge_auc,
+        reward_auc=reward_auc,
+        target_ms_per_token=cost.target_ms,
+        draft_ms_per_token=cost.draft_ms,
+        c=cost.c,
     )
 
 
-def _share(right: Sequence[bool]) -> float:
-    return sum(right) / max(1, len(right))
+def _measure_shifted(
+    target: LoadedModel, draft: LoadedModel, n: int, seed: int, progress: Progress
+) -> Shifted:
+    solved = solve_split(target, "shifted", n, seed, "target solves shifted problems", progress)
+    draft_solved = solve_split(draft, "shifted", n, seed, "draft solves shifted problems", progress)
+    drafted = draft_steps(draft, solved, "draft writes shifted steps", progress)
+    return Shifted(n, share(solved.right), share(draft_solved.right), share(drafted.right))
 
 
-def _by_operations(
-    operations: Sequence[int], target_right: Sequence[bool], draft_right: Sequence[bool]
-) -> dict[int, ByOperations]:
-    table: dict[int, ByOperations] = {}
-    for count in sorted(set(operations)):
-        rows = [i for i, value in enumerate(operations) if value == count]
-        table[count] = ByOperations(
-            len(rows), _share([target_right[i] for i in rows]), _share([draft_right[i] for i in rows])
-        )
-    return table
+def _judge_drafts(
+    target: LoadedModel, reward: RewardHead | None, drafted: DraftedSteps
+) -> tuple[float | None, float | None, float | None]:
+    """Return how well scores, judgements and rewards separate right drafts from wrong ones.
+
+    Evenly spaced steps are judged, since each costs a pass of the target over the whole problem.
+    """
+    stride = max(1, len(drafted.steps) // _MAX_JUDGED)
+    chosen = list(zip(*drafted, strict=True))[::stride]
+    right = drafted.right[::stride]
+    prefixes = [c.prefix + s + STEP_SEPARATOR for c, s in chosen]
+    pairs = [(s, c.target_step) for c, s in chosen]
+    return (
+        area_under_curve(right, expected_scores(target, prefixes)),
+        area_under_curve(right, aligned_chances(target, pairs)),
+        None if reward is None else area_under_curve(right, rewards(target, reward, prefixes)),
+    )
 
 
 def _print_report(report: PairReport, write: Callable[[str], None] = print) -> None:
     write(f"{report.n} fresh problems, greedy, float32")
-    write(f"  {'operations':<12}{'n':>5}{'target':>10}{'draft':>10}")
-    for count, row in report.by_ops.items():
-        write(f"  {count:<12}{row.n:>5}{row.target_accuracy:>10.1%}{row.draft_accuracy:>10.1%}")
-    write(f"  {'all':<12}{report.n:>5}{report.target_accuracy:>10.1%}{report.draft_accuracy:>10.1%}")
-    write(
-        f"draft steps after a right prefix: {report.draft_step_accuracy:.1%} right of {report.num_steps}, "
+    write(f"  {'operations':<16}{'n':>6}{'target':>10}{'draft':>10}")
+    for count, ops in report.by_ops.items():
+        write(f"  {count:<16}{ops.n:>6}{ops.target_accuracy:>10.1%}{ops.draft_accuracy:>10.1%}")
+    write(f"  {'all':<16}{report.n:>6}{report.target_accuracy:>10.1%}{report.draft_accuracy:>10.1%}")
+    other = report.shifted
+    write(f"  {'told otherwise':<16}{other.n:>6}{other.target_accuracy:>10.1%}{other.draft_accuracy:>10.1%}")
+    write(f"\nsteps of the draft after right steps of the target: {_steps(report)}")
+    write(f"  {'kind':<16}{'n':>6}{'right':>10}{'same words':>12}")
+    for kind, row in report.by_kind.items():
+        write(f"  {kind:<16}{row.n:>6}{row.right / row.n:>10.1%}{row.same_words / max(1, row.right):>12.1%}")
+    write(f"  wrong steps get wrong: {_faults(report)}")
+    write(f"  right from wrong, area under the curve: {_areas(report)}")
+    write(f"\none token in a context of {CONTEXT}, one sequence, one core: {_cost(report)}")
+
+
+def _steps(report: PairReport) -> str:
+    return (
+        f"{report.draft_step_accuracy:.1%} right of {report.num_steps}, "
         f"{report.draft_wording:.1%} of these in the target's words"
     )
-    write(
-        f"time a token, one sequence, one thread: target {report.target_ms_per_token:.2f} ms, "
-        f"draft {report.draft_ms_per_token:.2f} ms, c = {report.c:.3f}"
+
+
+def _faults(report: PairReport) -> str:
+    return ", ".join(f"{fault} {count}" for fault, count in report.faults.items())
+
+
+def _areas(report: PairReport) -> str:
+    areas = {"score": report.score_auc, "judge": report.judge_auc, "reward head": report.reward_auc}
+    return ", ".join(f"{name} {'-' if area is None else f'{area:.3f}'}" for name, area in areas.items())
+
+
+def _cost(report: PairReport) -> str:
+    return (
+        f"target {report.target_ms_per_token:.1f} ms, draft {report.draft_ms_per_token:.1f} ms, "
+        f"c = {report.c:.3f}"
     )
 
 
 def card_figures(report: PairReport) -> str:
-    """Return the figures of a report as a Markdown table for the model card."""
-    rows = [
-        f"| {count} | {row.n} | {row.target_accuracy:.0%} | {row.draft_accuracy:.0%} |"
-        for count, row in report.by_ops.items()
-    ]
-    steps = f"{report.draft_step_accuracy:.1%} of {report.num_steps}"
-    target_ms, draft_ms = f"{report.target_ms_per_token:.1f} ms", f"{report.draft_ms_per_token:.1f} ms"
+    """Return the figures of a report in Markdown, for the model card."""
+    shifted = report.shifted
     lines = [
         "| operations | problems | target | draft |",
         "|---|---|---|---|",
-        *rows,
+        *(
+            f"| {count} | {row.n} | {row.target_accuracy:.0%} | {row.draft_accuracy:.0%} |"
+            for count, row in report.by_ops.items()
+        ),
         f"| all | {report.n} | {report.target_accuracy:.1%} | {report.draft_accuracy:.1%} |",
+        f"| told otherwise | {shifted.n} | {shifted.target_accuracy:.1%} | {shifted.draft_accuracy:.1%} |",
         "",
-        f"- draft, steps right: {steps}; of these in the target's words: {report.draft_wording:.1%}",
-        f"- one token, one sequence, one thread: target {target_ms}, draft {draft_ms}, c = {report.c:.3f}",
+        "| kind of step | steps | draft right | of these in the target's words |",
+        "|---|---|---|---|",
+        *(
+            f"| {kind} | {row.n} | {row.right / row.n:.0%} | {row.same_words / max(1, row.right):.0%} |"
+            for kind, row in report.by_kind.items()
+        ),
+        f"| all | {report.num_steps} | {report.draft_step_accuracy:.1%} | {report.draft_wording:.1%} |",
+        "",
+        f"- what the draft's wrong steps get wrong: {_faults(report)}",
+        f"- right drafts from wrong ones, area under the curve: {_areas(report)}",
+        f"- one token, one sequence, one core, context {CONTEXT}: {_cost(report)}",
     ]
     return "\n".join(lines)
 
@@ -239,26 +193,62 @@ def _model_folder(folder: Path) -> Path:
     return folder
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure the embedded pair, or another one, on fresh problems."""
+@contextmanager
+def _live_progress(quiet: bool) -> Iterator[Progress]:
+    """Show a bar for each part of the work, on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        tasks: dict[str, int] = {}
+
+        def show(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bar.add_task(label, total=total)
+            bar.update(tasks[label], completed=done)  # type: ignore[arg-type]
+
+        yield show
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m reason_spec.pair.evaluate", description=main.__doc__)
-    parser.add_argument("--n", type=int, default=200, help="number of problems (default: %(default)s)")
+    parser.add_argument("--n", type=int, default=500, help="number of problems (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=Path, help="folder of the target (default: the embedded one)")
     parser.add_argument("--draft", type=Path, help="folder of the draft (default: the embedded one)")
+    parser.add_argument(
+        "--reward", type=Path, help="folder of a reward head (default: that of the embedded target)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--update-card", action="store_true", help="write the figures into MODEL_CARD.md")
     arguments = parser.parse_args(argv)
     if arguments.n < 1:
         parser.error("--n must be at least 1")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the embedded pair, or another one, on fresh problems."""
+    arguments = _parse(argv)
     torch.set_num_threads(1)
     try:
-        target = _model_folder(arguments.target or embedded_path("target"))
-        draft = _model_folder(arguments.draft or embedded_path("draft"))
+        target_folder = _model_folder(arguments.target or embedded_path("target"))
+        draft_folder = _model_folder(arguments.draft or embedded_path("draft"))
+        # Another target has other hidden states, which the embedded head cannot read.
+        reward_folder = arguments.reward or (None if arguments.target else reward_path())
+        target = load_pair_model(target_folder)
+        reward = load_reward_head(reward_folder, target.model) if reward_folder else None
+        cost = asyncio.run(measure_cost(target_folder, draft_folder))
+        with _live_progress(quiet=arguments.json) as progress:
+            draft = load_pair_model(draft_folder)
+            report = evaluate(
+                target, draft, reward, cost, n=arguments.n, seed=arguments.seed, progress=progress
+            )
     except ReasonSpecError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    report = evaluate(target, draft, arguments.n, arguments.seed)
     if arguments.update_card:
         update_card(CARD_PATH, report)
     if arguments.json:

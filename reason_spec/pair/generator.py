@@ -2,7 +2,8 @@
 
 Example ``index`` of a seed is drawn from a random stream of its own, so any part of a data set can
 be made again without the rest. Splits are disjoint by construction: the numbers and kinds of a
-problem, without its words, are hashed into buckets, and each split owns its buckets.
+problem, without its words, are hashed into buckets, and each split owns its buckets. The shifted
+test tells its problems in phrasings and with kinds that training never shows.
 
     python -m reason_spec.pair.generator --n 40 --split test --seed 1 --output problems.jsonl
 """
@@ -13,7 +14,7 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -21,44 +22,117 @@ from random import Random
 from typing import Literal, TypeAlias, get_args
 
 from reason_spec.pair import wording as words
-from reason_spec.pair.arithmetic import Operator, work_out
-from reason_spec.pair.wording import Kind, Wording
+from reason_spec.pair.arithmetic import Calculation, Operator, work_out
+from reason_spec.pair.wording import Family, Kind, NewKind, Wording
 
-Split: TypeAlias = Literal["train", "validation", "test"]
+Split: TypeAlias = Literal["train", "validation", "test", "shifted"]
 Drill: TypeAlias = Literal["arithmetic", "recall"]
+AnyKind: TypeAlias = Kind | NewKind
 
 STEP_SEPARATOR = "\n\n"
 MAX_VALUE = 999
+OPERATORS: Mapping[AnyKind, Operator] = {
+    "more": "+",
+    "fewer": "-",
+    "times": "*",
+    "fraction": "/",
+    "percent": "/",
+    "total": "+",
+    "give": "-",
+    "get": "+",
+    "exchange": "-",
+    "spend": "/",
+    "share": "/",
+    "price": "*",
+    "rate": "*",
+    "compare": "-",
+    "together": "+",
+    "inverse": "-",
+    "gap": "-",
+    "twice_and_more": "*",
+}
+"""Operator of the first calculation of each kind."""
 _BUCKETS = 100
 _VALIDATION_BUCKETS = range(4)
 _TEST_BUCKETS = range(4, 12)
-_DISTRACTOR_SHARE = 0.2
-_SHUFFLED_SHARE = 0.15
+_DISTRACTOR_SHARE = 0.25
+_SHUFFLED_SHARE = 0.25
 _FINAL_QUESTION_SHARE = 0.3
-_KIND_WEIGHTS: dict[Kind, float] = {
+_KIND_WEIGHTS: Mapping[AnyKind, float] = {
     "more": 2.0,
     "fewer": 2.0,
     "times": 2.0,
     "fraction": 1.5,
     "total": 1.5,
-    "give": 1.5,
-    "get": 1.5,
+    "give": 1.3,
+    "get": 1.3,
+    "exchange": 0.8,
+    "spend": 0.8,
     "share": 1.5,
     "price": 1.0,
     "rate": 1.2,
     "percent": 1.0,
 }
-_CHANGES: frozenset[Kind] = frozenset({"give", "get", "share", "price"})
+_SHIFTED_WEIGHTS: Mapping[AnyKind, float] = {
+    **_KIND_WEIGHTS,
+    "inverse": 2.0,
+    "gap": 2.0,
+    "twice_and_more": 2.0,
+}
+_CHANGES: frozenset[AnyKind] = frozenset({"give", "get", "exchange", "spend", "share", "price"})
 """Kinds that change what somebody has, so that their facts must stay in order."""
+_TWO_SOURCES: frozenset[AnyKind] = frozenset({"total", "gap"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step before it is put into words: who, and which numbers.
+
+    ``a`` and ``b`` are the numbers of the first calculation, ``m`` is the second number of a change
+    in two parts, and ``k`` is the number that the fact gives, a percentage for ``percent``.
+    """
+
+    kind: AnyKind
+    phrasing: str
+    names: Mapping[str, str]
+    a: int
+    b: int
+    k: int
+    m: int = 0
+
+    @property
+    def calculations(self) -> tuple[Calculation, ...]:
+        """The calculations of the step, in order; the value of the last is its result."""
+        first = Calculation(self.a, OPERATORS[self.kind], self.b)
+        if self.kind == "exchange":
+            return (first, Calculation(first.value, "+", self.m))
+        if self.kind == "spend":
+            return (first, Calculation(self.a, "-", first.value))
+        if self.kind == "twice_and_more":
+            return (first, Calculation(first.value, "+", self.k))
+        return (first,)
+
+    @property
+    def value(self) -> int:
+        return self.calculations[-1].value
+
+    def text(self) -> str:
+        return self.put(tuple(work_out(*calculation).text for calculation in self.calculations), self.value)
+
+    def put(self, works: Sequence[str], value: int) -> str:
+        """Put the step into words with the workings and the result given, which may be wrong."""
+        work2 = works[1] if len(works) > 1 else ""
+        numbers = {"x": self.a, "y": self.b, "k": self.k, "m": self.m}
+        return _sentence(self.phrasing, work=works[0], work2=work2, value=value, **numbers, **self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """A problem with its worked solution.
 
-    ``steps`` are one step for each operation and the answer step, without separators; ``kinds``
-    names the operations in order. Drills have ``operations`` 0 or 1 and may have no kinds.
-    ``skeleton`` is the problem without its words, the part that is hashed into a split.
+    ``steps`` are one step for each operation and the answer step, without separators; ``plan`` holds
+    the operations before they were put into words. Drills have ``operations`` 0 or 1 and may have
+    no plan. ``skeleton`` is the problem without its words, the part that is hashed into a split.
     """
 
     id: str
@@ -66,12 +140,16 @@ class Example:
     steps: tuple[str, ...]
     answer: int
     operations: int
-    kinds: tuple[Kind, ...]
+    plan: tuple[PlannedStep, ...]
     skeleton: str
 
     @property
     def solution(self) -> str:
         return STEP_SEPARATOR.join(self.steps)
+
+    @property
+    def kinds(self) -> tuple[AnyKind, ...]:
+        return tuple(step.kind for step in self.plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +161,11 @@ class _Quantity:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """One operation as drawn: what it needs, before it is put into words."""
+    """The numbers of one operation on a known quantity; ``ratio`` is ``k`` as a word."""
 
-    kind: Kind
-    operator: Operator
-    operand: int
-    k: int = 0
+    k: int
+    b: int
+    m: int = 0
     ratio: str = ""
 
 
@@ -98,16 +175,20 @@ class _Story:
 
     rng: Random
     wording: Wording
+    family: Family
     names: list[str]
     groups: list[str]
     nouns: list[str]
     latest: _Quantity
     earlier: list[_Quantity] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
-    kinds: list[Kind] = field(default_factory=list)
+    plan: list[PlannedStep] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     question: str = ""
+
+    @property
+    def kinds(self) -> list[AnyKind]:
+        return [step.kind for step in self.plan]
 
 
 def _sentence(template: str, **values: object) -> str:
@@ -122,46 +203,51 @@ def _number(rng: Random, low: int, high: int) -> int:
 
 
 def _add_base_fact(story: _Story, quantity: _Quantity) -> None:
-    template = story.rng.choice(words.BASE_FACTS)
+    template = story.rng.choice(story.family.base_facts)
     story.facts.append(_sentence(template, new=quantity.owner, value=quantity.value, unit=quantity.unit))
     story.numbers.append(quantity.value)
 
 
-def _begin(rng: Random, wording: Wording) -> _Story:
+def _begin(rng: Random, wording: Wording, family: Family) -> _Story:
     names, nouns, groups = list(words.NAMES), list(words.NOUNS), list(words.GROUPS)
     for pool in (names, nouns, groups):
         rng.shuffle(pool)
     latest = _Quantity(names.pop(), nouns.pop(), _number(rng, 2, MAX_VALUE))
-    story = _Story(rng, wording, names, groups, nouns, latest)
+    story = _Story(rng, wording, family, names, groups, nouns, latest)
     _add_base_fact(story, latest)
     return story
 
 
-def _draw(rng: Random, kind: Kind, latest: _Quantity) -> _Draw | None:
-    """Draw the number of an operation of ``kind`` on ``latest``; None where none fits."""
+def _draw(rng: Random, kind: AnyKind, latest: _Quantity) -> _Draw | None:
+    """Draw the numbers of an operation of ``kind`` on ``latest``; None where none fit."""
     value = latest.value
     if kind in ("more", "get") and value <= MAX_VALUE - 2:
         k = _number(rng, 2, MAX_VALUE - value)
-        return _Draw(kind, "+", k, k)
-    if kind in ("fewer", "give") and value >= 4:
+        return _Draw(k, k)
+    if kind in ("fewer", "give", "inverse") and value >= 4:
         k = _number(rng, 2, value - 1)
-        return _Draw(kind, "-", k, k)
+        return _Draw(k, k)
+    if kind == "exchange" and 4 <= value <= MAX_VALUE - 2:
+        k = _number(rng, 2, value - 1)
+        return _Draw(k, k, m=_number(rng, 2, MAX_VALUE - value + k))
+    if kind == "twice_and_more" and 2 * value <= MAX_VALUE - 2:
+        return _Draw(_number(rng, 2, MAX_VALUE - 2 * value), 2)
     if kind in ("times", "price", "rate") and 2 * value <= MAX_VALUE:
         if kind == "price" and latest.unit == words.DOLLARS:
             return None
         k = rng.randint(2, min(9, MAX_VALUE // value))
-        return _Draw(kind, "*", k, k, words.MULTIPLES[k])
-    if kind in ("fraction", "share"):
-        divisors = words.FRACTIONS if kind == "fraction" else range(2, 10)
+        return _Draw(k, k, ratio=words.MULTIPLES[k])
+    if kind in ("fraction", "spend", "share"):
+        divisors = range(2, 10) if kind == "share" else words.FRACTIONS
         fitting = [k for k in divisors if value % k == 0]
         if fitting:
             k = rng.choice(fitting)
-            return _Draw(kind, "/", k, k, words.FRACTIONS.get(k, ""))
+            return _Draw(k, k, ratio=words.FRACTIONS.get(k, ""))
     if kind == "percent":
         percents = [p for p, divisor in words.PERCENTS.items() if value % divisor == 0]
         if percents:
             percent = rng.choice(percents)
-            return _Draw(kind, "/", words.PERCENTS[percent], percent)
+            return _Draw(percent, words.PERCENTS[percent])
     return None
 
 
@@ -178,99 +264,100 @@ def _second_source(story: _Story, limit: int) -> _Quantity | None:
     return new
 
 
-def _add_step(story: _Story, kind: Kind, **values: object) -> None:
-    templates = words.STEPS[kind]
+def _add_step(story: _Story, kind: AnyKind, names: Mapping[str, str], draw: _Draw) -> int:
+    """Plan the step of one operation on the latest quantity; returns its result."""
     weights = words.step_weights(kind, story.wording)
-    story.steps.append(_sentence(story.rng.choices(templates, weights)[0], **values))
-    story.kinds.append(kind)
+    phrasing = story.rng.choices(words.STEPS[kind], weights)[0]
+    step = PlannedStep(kind, phrasing, names, story.latest.value, draw.b, draw.k, draw.m)
+    story.plan.append(step)
+    return step.value
 
 
-def _add_total(story: _Story) -> bool:
-    old = story.latest
-    other = _second_source(story, MAX_VALUE - old.value)
-    if other is None:
-        return False
-    working = work_out(old.value, "+", other.value)
-    story.latest = _Quantity(story.names.pop(), old.unit, working.value)
-    story.earlier.append(old)
-    values = {"old": old.owner, "other": other.owner, "new": story.latest.owner, "unit": old.unit}
-    story.facts.append(_sentence(story.rng.choice(words.FACTS["total"]), **values))
-    _add_step(story, "total", work=working.text, value=working.value, **values)
-    return True
+def _add_fact(story: _Story, kind: AnyKind, names: Mapping[str, str], draw: _Draw) -> None:
+    template = story.rng.choice(story.family.facts[kind])
+    story.facts.append(_sentence(template, k=draw.k, m=draw.m, ratio=draw.ratio, **names))
 
 
 def _add_operation(story: _Story) -> None:
     """Add one operation on the latest quantity: its fact and its step."""
-    kinds, weights = list(_KIND_WEIGHTS), list(_KIND_WEIGHTS.values())
+    table = _SHIFTED_WEIGHTS if story.family is words.SHIFTED else _KIND_WEIGHTS
+    kinds, weights = list(table), list(table.values())
     while True:
-        kind: Kind = story.rng.choices(kinds, weights)[0]
-        if kind == "total":
-            if _add_total(story):
+        kind = story.rng.choices(kinds, weights)[0]
+        if kind in _TWO_SOURCES:
+            if _add_from_two(story, kind):
                 return
             continue
         draw = _draw(story.rng, kind, story.latest)
         if draw is not None:
-            _add_drawn(story, draw)
+            _add_from_one(story, kind, draw)
             return
 
 
-def _add_drawn(story: _Story, draw: _Draw) -> None:
-    old, kind = story.latest, draw.kind
-    working = work_out(old.value, draw.operator, draw.operand)
+def _add_from_two(story: _Story, kind: AnyKind) -> bool:
+    old = story.latest
+    other = _second_source(story, old.value - 1 if kind == "gap" else MAX_VALUE - old.value)
+    if other is None:
+        return False
+    names = {"old": old.owner, "other": other.owner, "new": story.names.pop(), "unit": old.unit}
+    draw = _Draw(other.value, other.value)
+    _add_fact(story, kind, names, draw)
+    story.earlier.append(old)
+    story.latest = _Quantity(names["new"], old.unit, _add_step(story, kind, names, draw))
+    return True
+
+
+def _add_from_one(story: _Story, kind: AnyKind, draw: _Draw) -> None:
+    old = story.latest
     group = story.groups.pop() if kind == "share" else ""
-    if kind in ("give", "get", "price"):
+    if kind == "share":
+        owner = words.GROUPS[group]
+    elif kind in _CHANGES:
         owner = old.owner
     else:
-        owner = words.GROUPS[group] if group else story.names.pop()
-        if kind != "share":
-            story.earlier.append(old)
-    story.latest = _Quantity(owner, words.DOLLARS if kind == "price" else old.unit, working.value)
-    story.numbers.append(draw.k)
-    values = {
-        "old": old.owner,
-        "new": owner,
-        "unit": old.unit,
-        "k": draw.k,
-        "ratio": draw.ratio,
-        "group": group,
-    }
-    story.facts.append(_sentence(story.rng.choice(words.FACTS[kind]), **values))
-    _add_step(story, kind, work=working.text, value=working.value, **values)
+        owner = story.names.pop()
+        story.earlier.append(old)
+    story.numbers += [draw.k, draw.m] if kind == "exchange" else [draw.k]
+    names = {"old": old.owner, "new": owner, "unit": old.unit, "group": group}
+    _add_fact(story, kind, names, draw)
+    value = _add_step(story, kind, names, draw)
+    story.latest = _Quantity(owner, words.DOLLARS if kind == "price" else old.unit, value)
 
 
 def _add_final_question(story: _Story) -> bool:
     """End with a comparison or a sum of two quantities as the last operation."""
     kind: Kind = story.rng.choice(("compare", "together"))
     old = story.latest
-    limit = MAX_VALUE if kind == "compare" else MAX_VALUE - old.value
-    other = _second_source(story, limit)
+    other = _second_source(story, MAX_VALUE if kind == "compare" else MAX_VALUE - old.value)
     if other is None or (kind == "compare" and other.value == old.value):
         return False
     if kind == "compare" and other.value > old.value:
         old, other = other, old
-    working = work_out(old.value, "-" if kind == "compare" else "+", other.value)
-    values = {"old": old.owner, "other": other.owner, "unit": old.unit}
-    questions = words.COMPARE_QUESTIONS if kind == "compare" else words.TOGETHER_QUESTIONS
-    story.question = _sentence(story.rng.choice(questions), **values)
-    _add_step(story, kind, work=working.text, value=working.value, **values)
-    story.latest = replace(old, value=working.value)
+    names = {"old": old.owner, "other": other.owner, "unit": old.unit}
+    compares = kind == "compare"
+    questions = story.family.compare_questions if compares else story.family.together_questions
+    story.question = _sentence(story.rng.choice(questions), **names)
+    story.latest = old
+    value = _add_step(story, kind, names, _Draw(other.value, other.value))
+    story.latest = replace(old, value=value)
     return True
 
 
 def _ask_latest(story: _Story) -> None:
-    template = story.rng.choice(words.QUESTIONS)
+    template = story.rng.choice(story.family.questions)
     story.question = _sentence(template, new=story.latest.owner, unit=story.latest.unit)
 
 
 def _add_distractor(story: _Story) -> None:
     unit = story.rng.choice((story.latest.unit, story.nouns.pop()))
     value = _number(story.rng, 2, MAX_VALUE)
-    text = _sentence(story.rng.choice(words.DISTRACTORS), new=story.names.pop(), value=value, unit=unit)
+    template = story.rng.choice(story.family.distractors)
+    text = _sentence(template, new=story.names.pop(), value=value, unit=unit)
     story.facts.insert(story.rng.randint(0, len(story.facts)), text)
 
 
-def _tell(rng: Random, operations: int, wording: Wording, distractors: int) -> _Story:
-    story = _begin(rng, wording)
+def _tell(rng: Random, operations: int, wording: Wording, distractors: int, family: Family) -> _Story:
+    story = _begin(rng, wording, family)
     asks_final = rng.random() < _FINAL_QUESTION_SHARE
     for number in range(operations):
         last = number == operations - 1
@@ -302,10 +389,10 @@ def _example(identifier: str, story: _Story) -> Example:
     return Example(
         id=identifier,
         question=" ".join([*story.facts, story.question]),
-        steps=(*story.steps, words.ANSWER_STEP.format(value=answer)),
+        steps=(*(step.text() for step in story.plan), words.ANSWER_STEP.format(value=answer)),
         answer=answer,
-        operations=len(story.kinds),
-        kinds=tuple(story.kinds),
+        operations=len(story.plan),
+        plan=tuple(story.plan),
         skeleton=_skeleton(story),
     )
 
@@ -315,16 +402,18 @@ def make_problem(
     seed: int,
     index: int,
     *,
-    operations: tuple[int, int] = (1, 6),
+    operations: tuple[int, int] = (1, 8),
     wording: Wording = "target",
 ) -> Example:
     """Make problem ``index`` of ``seed``, with operations uniform in the closed range given."""
     rng = Random(f"problem/{split}/{seed}/{index}")
     count = rng.randint(*operations)
+    # Shifted problems share no phrasing with training, and their numbers are those of the test split.
+    family, bucket = (words.SHIFTED, "test") if split == "shifted" else (words.TRAINED, split)
     while True:
         distractors = int(rng.random() < _DISTRACTOR_SHARE)
-        story = _tell(rng, count, wording, distractors)
-        if _split_of(_skeleton(story)) == split:
+        story = _tell(rng, count, wording, distractors, family)
+        if _split_of(_skeleton(story)) == bucket:
             return _example(f"{split}-{seed}-{index}", story)
 
 
@@ -332,7 +421,7 @@ def problems(
     split: Split,
     seed: int,
     *,
-    operations: tuple[int, int] = (1, 6),
+    operations: tuple[int, int] = (1, 8),
     wording: Wording = "target",
 ) -> Iterator[Example]:
     """Yield the problems of a split without end."""
@@ -354,14 +443,14 @@ def make_drill(drill: Drill, seed: int, index: int, *, wording: Wording = "targe
 
 
 def _arithmetic_drill(rng: Random, identifier: str) -> Example:
-    operator: Operator = rng.choice(get_args(Operator))
+    operator: Operator = rng.choices(get_args(Operator), (1, 1.5, 1, 2))[0]
     if operator in "+-":
         a = _number(rng, 2, MAX_VALUE - 2)
         b = _number(rng, 2, MAX_VALUE - a)
         a, b = (a + b, b) if operator == "-" else (a, b)
     else:
         b = rng.randint(2, 9)
-        a = _number(rng, 2, MAX_VALUE // b)
+        a = rng.randint(2, MAX_VALUE // b)
         a = a * b if operator == "/" else a
     working = work_out(a, operator, b)
     question = rng.choice(words.CALCULATION_QUESTIONS).format(expression=f"{a}{operator}{b}")
@@ -372,13 +461,14 @@ def _arithmetic_drill(rng: Random, identifier: str) -> Example:
 
 def _recall_drill(rng: Random, identifier: str, wording: Wording) -> Example:
     while True:
-        story = _tell(rng, rng.randint(0, 1), wording, rng.randint(1, 4))
+        story = _tell(rng, rng.randint(0, 1), wording, rng.randint(1, 4), words.TRAINED)
         if _split_of(_skeleton(story)) == "train":
             break
-    if not story.kinds:
-        latest = story.latest
-        story.steps.append(f"{latest.owner} has {latest.value} {latest.unit}.")
-    return _example(identifier, story)
+    example = _example(identifier, story)
+    if story.plan:
+        return example
+    latest = story.latest
+    return replace(example, steps=(f"{latest.owner} has {latest.value} {latest.unit}.", *example.steps))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -388,7 +478,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=get_args(Split), default="test")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--min-operations", type=int, default=1)
-    parser.add_argument("--max-operations", type=int, default=6)
+    parser.add_argument("--max-operations", type=int, default=8)
     parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
     arguments = parser.parse_args(argv)
     span = (arguments.min_operations, arguments.max_operations)

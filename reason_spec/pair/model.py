@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -35,8 +35,8 @@ class Shape:
 
 
 SHAPES: Mapping[Role, Shape] = {
-    "target": Shape(layers=12, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4),
-    "draft": Shape(layers=2, width=128, intermediate=320, heads=4, kv_heads=2, start_layers=2),
+    "target": Shape(layers=24, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4),
+    "draft": Shape(layers=2, width=96, intermediate=384, heads=6, kv_heads=3, start_layers=2),
 }
 
 
@@ -67,26 +67,13 @@ def new_model(
 def deepen(model: Qwen3ForCausalLM, layers: int) -> Mapping[str, str]:
     """Grow ``model`` in place to ``layers`` layers, without changing what it computes.
 
-    Behind each layer stand copies of it whose two output projections are zero, so that a copy
-    adds nothing to the residual stream until it is trained. Returns the new name of each old
-    parameter, for the state of the optimizer.
+    Behind each layer stand idle copies of it, which add nothing until they are trained. Returns
+    the new name of each old parameter, for the state of the optimizer.
     """
     old = list(model.model.layers)
     copies, rest = divmod(layers, len(old))
     assert rest == 0, f"{layers} layers are not a multiple of {len(old)}"
-    grown: list[Qwen3DecoderLayer] = []
-    for layer in old:
-        grown.append(layer)
-        for _ in range(copies - 1):
-            new = copy.deepcopy(layer)
-            torch.nn.init.zeros_(new.self_attn.o_proj.weight)
-            torch.nn.init.zeros_(new.mlp.down_proj.weight)
-            grown.append(new)
-    for index, layer in enumerate(grown):
-        layer.self_attn.layer_idx = index
-    model.model.layers = torch.nn.ModuleList(grown)
-    model.config.num_hidden_layers = layers
-    model.config.layer_types = ["full_attention"] * layers
+    _set_layers(model, [new for layer in old for new in (layer, *_idle_copies(layer, copies - 1))])
     renamed = {f"model.layers.{i}.": f"model.layers.{i * copies}." for i in range(len(old))}
     names: dict[str, str] = {}
     for name, _ in model.named_parameters():
@@ -96,6 +83,30 @@ def deepen(model: Qwen3ForCausalLM, layers: int) -> Mapping[str, str]:
         if not name.startswith("model.layers."):
             names[name] = name
     return names
+
+
+def append_idle_layers(model: Qwen3ForCausalLM, layers: int) -> None:
+    """Make ``model`` ``layers`` deep, in place, by layers at its end that change nothing."""
+    old = list(model.model.layers)
+    assert layers >= len(old), (layers, len(old))
+    _set_layers(model, [*old, *_idle_copies(old[-1], layers - len(old))])
+
+
+def _idle_copies(layer: Qwen3DecoderLayer, count: int) -> list[Qwen3DecoderLayer]:
+    """Copy a layer; the output projections of the copies are zero, so they add nothing to the stream."""
+    copies = [copy.deepcopy(layer) for _ in range(count)]
+    for new in copies:
+        torch.nn.init.zeros_(new.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(new.mlp.down_proj.weight)
+    return copies
+
+
+def _set_layers(model: Qwen3ForCausalLM, layers: Sequence[Qwen3DecoderLayer]) -> None:
+    for index, layer in enumerate(layers):
+        layer.self_attn.layer_idx = index
+    model.model.layers = torch.nn.ModuleList(layers)
+    model.config.num_hidden_layers = len(layers)
+    model.config.layer_types = ["full_attention"] * len(layers)
 
 
 def save_model(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -72,6 +72,11 @@ def chat_prompt(question: str) -> str:
     return f"{START_TOKEN}user\n{question}{END_TOKEN}\n{START_TOKEN}assistant\n"
 
 
+def next_question(question: str) -> str:
+    """Return the text that ends an answer and asks something more, up to where the next answer begins."""
+    return f"{END_TOKEN}\n{chat_prompt(question)}"
+
+
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 

@@ -14,7 +14,7 @@ import copy
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -25,9 +25,10 @@ import torch
 from torch.nn import functional
 
 from reason_spec.errors import ReasonSpecError, ResumeError, SettingsError
-from reason_spec.pair.data import IGNORED, Batch, make_pool
-from reason_spec.pair.decoding import parse_answer, solve_greedily
+from reason_spec.pair.data import Batch, make_pool
+from reason_spec.pair.decoding import LoadedModel, solve_greedily
 from reason_spec.pair.generator import problems
+from reason_spec.pair.grading import parse_answer
 from reason_spec.pair.model import SHAPES, Role, Shape, deepen, new_model, save_model
 from reason_spec.pair.optimizer import Muon, trapezoid
 from reason_spec.pair.tokenizer import build_tokenizer
@@ -35,6 +36,8 @@ from reason_spec.pair.tokenizer import build_tokenizer
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
+DEFAULT_TOKENS: Mapping[Role, int] = {"target": 19_000_000, "draft": 15_000_000}
+"""What the embedded models were trained on; the draft's is as little as its errors are to be many."""
 _LONGEST_STEP_SECONDS = 60.0
 """A step that took longer was suspended; the rest of its time does not count as training."""
 
@@ -53,11 +56,25 @@ class Recipe:
     seed: int = 0
     minutes: float | None = None
     tokens: int | None = None
-    grow_at: float = 0.6
+    grow_at: float = 0.86
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
     warm_up: float = 0.01
-    decay: float = 0.25
+    decay: float = 0.4
+    grown_rate: float = 0.25
+
+    def rate_at(self, progress: float) -> float:
+        """Return the share of the full learning rate at ``progress`` in 0..1.
+
+        It falls to ``grown_rate`` before the model grows, and from there to zero: what the shallow
+        model has learnt is settled before the many layers, which train slowly, are adjusted.
+        """
+        if self.shape.start_layers == self.shape.layers:
+            return trapezoid(progress, self.warm_up, self.decay)
+        if progress >= self.grow_at:
+            return self.grown_rate * (1 - progress) / (1 - self.grow_at)
+        falling = (self.grow_at - progress) / (self.grow_at * self.decay)
+        return min(1.0, progress / self.warm_up, max(falling, self.grown_rate))
 
 
 @dataclass(slots=True)
@@ -216,15 +233,18 @@ class Trainer:
         return sum(losses) / len(losses)
 
     def _train_batch(self, batch: Batch) -> float:
-        rate = trapezoid(self.share_done, self.recipe.warm_up, self.recipe.decay)
-        rate = max(rate, 1e-3)
+        rate = max(self.recipe.rate_at(self.share_done), 1e-3)
         for optimizer, full in ((self.muon, self.recipe.matrix_rate), (self.adam, self.recipe.vector_rate)):
             for group in optimizer.param_groups:
                 group["lr"] = full * rate
         inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
+        weights = batch.weights.to(self.device)
         hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
-        learnt = labels != IGNORED
-        loss = functional.cross_entropy(self.model.lm_head(hidden[learnt]), labels[learnt])
+        learnt = weights > 0
+        losses = functional.cross_entropy(
+            self.model.lm_head(hidden[learnt]), labels[learnt], reduction="none"
+        )
+        loss = losses @ weights[learnt] / weights.sum()
         loss.backward()
         self.muon.step()
         self.adam.step()
@@ -288,11 +308,36 @@ class Trainer:
         if not count:
             return
         chosen = list(islice(problems("validation", self.recipe.seed), count))
-        solutions = solve_greedily(model, self.tokenizer, [problem.question for problem in chosen])
+        solutions = solve_greedily(
+            LoadedModel(model, self.tokenizer), [problem.question for problem in chosen]
+        )
         right = sum(
             parse_answer(text) == problem.answer for text, problem in zip(solutions, chosen, strict=True)
         )
         self.report(f"{self.recipe.role} solves {right} of {count} validation problems", self.share_done)
+
+
+@contextmanager
+def sole_training(out: Path, role: Role) -> Iterator[None]:
+    """Hold the folder against a second training of the same model, which would mix two checkpoints.
+
+    Raises:
+        ResumeError: another process trains this model in this folder.
+    """
+    from filelock import FileLock, Timeout
+
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / f"{role}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ResumeError(
+            f"Another process trains the {role} in {out}. Wait for it, or name another --out."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def pick_device(name: str) -> str:
@@ -310,14 +355,20 @@ def pick_device(name: str) -> str:
     return name
 
 
+def _default_tokens() -> str:
+    return ", ".join(f"{tokens / 1e6:g}M for the {role}" for role, tokens in DEFAULT_TOKENS.items())
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m reason_spec.pair.train", description=main.__doc__)
     parser.add_argument("--model", choices=[*get_args(Role), "both"], default="both")
     parser.add_argument("--out", type=Path, required=True, help="folder for models and checkpoints")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--minutes", type=float, help="training time of each model (default: 100)")
-    budget.add_argument("--tokens", type=int, help="training tokens of each model, instead of --minutes")
+    budget.add_argument("--minutes", type=float, help="training time of each model")
+    budget.add_argument(
+        "--tokens", type=int, help=f"training tokens of each model (default: {_default_tokens()})"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="CPU threads (default: those torch chooses)")
     parser.add_argument(
@@ -330,8 +381,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         value = getattr(arguments, name)
         if value is not None and value <= 0:
             parser.error(f"--{name} must be above 0, not {value}")
-    if arguments.minutes is None and arguments.tokens is None:
-        arguments.minutes = 100.0
     return arguments
 
 
@@ -345,8 +394,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         device = pick_device(arguments.device)
         for role in roles:
-            recipe = Recipe(role, SHAPES[role], arguments.seed, arguments.minutes, arguments.tokens)
-            with _live_report(role) as report:
+            tokens = arguments.tokens or (DEFAULT_TOKENS[role] if arguments.minutes is None else None)
+            recipe = Recipe(role, SHAPES[role], arguments.seed, arguments.minutes, tokens)
+            with sole_training(arguments.out, role), _live_report(role) as report:
                 Trainer(recipe, arguments.out, device, Pace(), compiled=compiled, report=report).run()
     except ReasonSpecError as error:
         print(error, file=sys.stderr)

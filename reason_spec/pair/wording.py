@@ -1,31 +1,38 @@
-"""The words of the problems: names, nouns, and the phrasings of facts, steps and questions.
+"""The words of the problems: names, nouns, and the phrasings of facts, steps, questions and turns.
 
-Fields of the phrasings: ``new`` who gets the new quantity, ``old`` whose quantity it comes from,
-``other`` the second source, ``k`` the number in the fact, ``ratio`` that number as a word, ``unit``
-what is counted, ``group`` who shares, ``work`` the worked calculation and ``value`` its result.
+Fields of the phrasings: ``new`` who gets the new quantity, ``old`` whose quantity it comes from and
+``x`` how much that is, ``other`` the second source and ``y`` its quantity, ``k`` and ``m`` the numbers
+in the fact, ``ratio`` a number as a word, ``unit`` what is counted, ``group`` who shares, ``work``
+and ``work2`` the worked calculations and ``value`` the result.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal[
     "more",
     "fewer",
     "times",
     "fraction",
+    "percent",
     "total",
     "give",
     "get",
+    "exchange",
+    "spend",
     "share",
     "price",
     "rate",
-    "percent",
     "compare",
     "together",
 ]
+"""Kinds of operation that the models are trained on."""
+NewKind: TypeAlias = Literal["inverse", "gap", "twice_and_more"]
+"""Kinds of operation of the shifted test alone."""
 Wording: TypeAlias = Literal["target", "draft"]
 
 # fmt: off
@@ -67,203 +74,293 @@ MULTIPLES: Mapping[int, str] = {
 FRACTIONS: Mapping[int, str] = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 PERCENTS: Mapping[int, int] = {10: 10, 20: 5, 25: 4, 50: 2}
 """Percentage to the divisor that takes it."""
+STEP_WEIGHTS = (0.6, 0.2, 0.1, 0.1)
 
-BASE_FACTS = (
-    "{new} has {value} {unit}.",
-    "{new} owns {value} {unit}.",
-    "{new} starts with {value} {unit}.",
-    "There are {value} {unit} that belong to {new}.",
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One way of telling problems: the phrasings of what is given and asked, each as likely as the others."""
+
+    base_facts: tuple[str, ...]
+    distractors: tuple[str, ...]
+    facts: Mapping[Kind | NewKind, tuple[str, ...]]
+    questions: tuple[str, ...]
+    compare_questions: tuple[str, ...]
+    together_questions: tuple[str, ...]
+
+    def phrasings(self) -> tuple[str, ...]:
+        """Return every phrasing."""
+        told = [phrasing for group in self.facts.values() for phrasing in group]
+        asked = (*self.questions, *self.compare_questions, *self.together_questions)
+        return (*self.base_facts, *self.distractors, *told, *asked)
+
+
+TRAINED = Family(
+    base_facts=(
+        "{new} has {value} {unit}.",
+        "{new} owns {value} {unit}.",
+        "{new} starts with {value} {unit}.",
+        "There are {value} {unit} that belong to {new}.",
+    ),
+    distractors=(
+        "{new} has {value} {unit}.",
+        "{new} also keeps {value} {unit} at home.",
+        "{new} wants to buy {value} {unit} next week.",
+        "Last year {new} lost {value} {unit}.",
+    ),
+    facts={
+        "more": (
+            "{new} has {k} more {unit} than {old}.",
+            "{new} has {k} {unit} more than {old} does.",
+            "Compared with {old}, {new} has {k} more {unit}.",
+        ),
+        "fewer": (
+            "{new} has {k} fewer {unit} than {old}.",
+            "{new} has {k} {unit} fewer than {old} does.",
+            "Compared with {old}, {new} has {k} fewer {unit}.",
+        ),
+        "times": (
+            "{new} has {ratio} as many {unit} as {old}.",
+            "{new} has {ratio} the number of {unit} that {old} has.",
+            "Compared with {old}, {new} has {ratio} as many {unit}.",
+        ),
+        "fraction": (
+            "{new} has {ratio} as many {unit} as {old}.",
+            "{new} has {ratio} of the number of {unit} that {old} has.",
+            "Compared with {old}, {new} has only {ratio} as many {unit}.",
+        ),
+        "percent": (
+            "{new} has {k}% as many {unit} as {old}.",
+            "{new} has {k}% of the number of {unit} that {old} has.",
+            "Compared with {old}, {new} has only {k}% as many {unit}.",
+        ),
+        "total": (
+            "{new} has as many {unit} as {old} and {other} together.",
+            "The number of {unit} that {new} has is the sum of what {old} and {other} have.",
+            "Together {old} and {other} have as many {unit} as {new}.",
+        ),
+        "give": (
+            "Then {old} gives {k} {unit} to a neighbor.",
+            "Later {old} loses {k} {unit}.",
+            "After that {old} gives away {k} of these {unit}.",
+        ),
+        "get": (
+            "Then {old} gets {k} more {unit}.",
+            "Later {old} finds {k} more {unit}.",
+            "After that {old} is given another {k} {unit}.",
+        ),
+        "exchange": (
+            "Then {old} gives away {k} {unit} and gets {m} more.",
+            "Later {old} loses {k} of the {unit}, but finds another {m}.",
+            "After that {old} sends {k} {unit} to a friend and buys {m} new ones.",
+        ),
+        "spend": (
+            "Then {old} gives away {ratio} of the {unit}.",
+            "Later {old} uses up {ratio} of these {unit}.",
+            "After that {ratio} of the {unit} of {old} are gone.",
+        ),
+        "share": (
+            "Then {old} shares all these {unit} equally among {k} {group}.",
+            "All the {unit} of {old} are divided equally among {k} {group}.",
+            "Later {old} splits the {unit} evenly between {k} {group}.",
+        ),
+        "price": (
+            "Then {old} sells all these {unit} for {k} dollars each.",
+            "All the {unit} of {old} are sold at {k} dollars each.",
+            "Later {old} sells every one of the {unit} for {k} dollars.",
+        ),
+        "rate": (
+            "Every hour {new} collects as many {unit} as {old} has, and {new} works for {k} hours.",
+            "{new} works for {k} hours and each hour collects as many {unit} as {old} has.",
+            "For {k} hours {new} collects, every hour, as many {unit} as {old} has.",
+        ),
+    },
+    questions=(
+        "How many {unit} does {new} have?",
+        "How many {unit} does {new} have now?",
+        "What is the number of {unit} that {new} has?",
+        "Find the number of {unit} that {new} has.",
+    ),
+    compare_questions=(
+        "How many more {unit} does {old} have than {other}?",
+        "By how many {unit} does {old} have more than {other}?",
+    ),
+    together_questions=(
+        "How many {unit} do {old} and {other} have together?",
+        "How many {unit} do {old} and {other} have in all?",
+    ),
 )
-DISTRACTORS = (
-    "{new} has {value} {unit}.",
-    "{new} also keeps {value} {unit} at home.",
-    "{new} wants to buy {value} {unit} next week.",
-    "Last year {new} lost {value} {unit}.",
+SHIFTED = Family(
+    base_facts=(
+        "At first {new} counts {value} {unit}.",
+        "In the bag of {new} there are {value} {unit}.",
+        "{value} {unit} are with {new}.",
+    ),
+    distractors=(
+        "{new} once sold {value} {unit}.",
+        "{new} hopes to have {value} {unit} one day.",
+        "There are also {value} {unit} that belong to nobody.",
+    ),
+    facts={
+        "more": ("{new} owns as many {unit} as {old} and {k} besides.",),
+        "fewer": ("{new} would need {k} more {unit} to have as many as {old}.",),
+        "times": ("For each of the {unit} of {old}, {new} has {k}.",),
+        "fraction": ("{new} owns {ratio} of what {old} owns.",),
+        "percent": ("The {unit} of {new} are {k}% of those of {old}.",),
+        "total": ("If {old} and {other} put their {unit} together, that is what {new} has.",),
+        "give": ("{old} sells {k} of the {unit}.", "Of these {unit}, {old} breaks {k}."),
+        "get": ("{old} buys {k} new ones.", "A friend brings {old} {k} more {unit}."),
+        "exchange": ("{old} sells {k} {unit}, and a friend brings {m} more.",),
+        "spend": ("Of all these {unit}, {old} loses {ratio}.",),
+        "share": ("{k} {group} get all the {unit} of {old}, each the same number.",),
+        "price": ("For each of the {unit}, {old} gets {k} dollars.",),
+        "rate": ("In one hour {new} finds as many {unit} as {old} has, and goes on for {k} hours.",),
+        "inverse": ("{old} has {k} more {unit} than {new}.",),
+        "gap": ("{new} has as many {unit} as {old} has more than {other}.",),
+        "twice_and_more": ("{new} has {k} more than twice the {unit} of {old}.",),
+    },
+    questions=("With how many {unit} does {new} end?", "Tell how many {unit} {new} has got."),
+    compare_questions=("How many {unit} fewer does {other} have than {old}?",),
+    together_questions=("What do {old} and {other} have if they put all their {unit} together?",),
 )
-FACTS: Mapping[Kind, tuple[str, ...]] = {
+"""Phrasings and kinds that training never shows, for a test on problems that are told otherwise."""
+
+STEPS: Mapping[Kind | NewKind, tuple[str, ...]] = {
     "more": (
-        "{new} has {k} more {unit} than {old}.",
-        "{new} has {k} {unit} more than {old} does.",
-        "Compared with {old}, {new} has {k} more {unit}.",
+        "Adding {k} to those of {old}: {work}. {new} has {value} {unit}.",
+        "We go {k} above {old}: {work}. So {new} has {value} {unit}.",
+        "{new} is {k} ahead of {old}: {work}. So {new} has {value} {unit}.",
+        "For {new} we start from {old}: {work}. {new} has {value} {unit}.",
     ),
     "fewer": (
-        "{new} has {k} fewer {unit} than {old}.",
-        "{new} has {k} {unit} fewer than {old} does.",
-        "Compared with {old}, {new} has {k} fewer {unit}.",
+        "Taking {k} from those of {old}: {work}. {new} has {value} {unit}.",
+        "We go {k} below {old}: {work}. So {new} has {value} {unit}.",
+        "{new} is {k} behind {old}: {work}. So {new} has {value} {unit}.",
+        "For {new} we come down from {old}: {work}. {new} has {value} {unit}.",
     ),
     "times": (
-        "{new} has {ratio} as many {unit} as {old}.",
-        "{new} has {ratio} the number of {unit} that {old} has.",
-        "Compared with {old}, {new} has {ratio} as many {unit}.",
+        "Multiplying by {k} those of {old}: {work}. {new} has {value} {unit}.",
+        "We count {k} times {old}: {work}. So {new} has {value} {unit}.",
+        "{new} has {k} for each one of {old}: {work}. So {new} has {value} {unit}.",
+        "For {new} we multiply {old}: {work}. {new} has {value} {unit}.",
     ),
     "fraction": (
-        "{new} has {ratio} as many {unit} as {old}.",
-        "{new} has {ratio} of the number of {unit} that {old} has.",
-        "Compared with {old}, {new} has only {ratio} as many {unit}.",
-    ),
-    "total": (
-        "{new} has as many {unit} as {old} and {other} together.",
-        "The number of {unit} that {new} has is the sum of what {old} and {other} have.",
-        "Together {old} and {other} have as many {unit} as {new}.",
-    ),
-    "give": (
-        "Then {old} gives {k} {unit} to a neighbor.",
-        "Later {old} loses {k} {unit}.",
-        "After that {old} gives away {k} of these {unit}.",
-    ),
-    "get": (
-        "Then {old} gets {k} more {unit}.",
-        "Later {old} finds {k} more {unit}.",
-        "After that {old} is given another {k} {unit}.",
-    ),
-    "share": (
-        "Then {old} shares all these {unit} equally among {k} {group}.",
-        "All the {unit} of {old} are divided equally among {k} {group}.",
-        "Later {old} splits the {unit} evenly between {k} {group}.",
-    ),
-    "price": (
-        "Then {old} sells all these {unit} for {k} dollars each.",
-        "All the {unit} of {old} are sold at {k} dollars each.",
-        "Later {old} sells every one of the {unit} for {k} dollars.",
-    ),
-    "rate": (
-        "Every hour {new} collects as many {unit} as {old} has, and {new} works for {k} hours.",
-        "{new} works for {k} hours and each hour collects as many {unit} as {old} has.",
-        "For {k} hours {new} collects, every hour, as many {unit} as {old} has.",
+        "Dividing by {k} those of {old}: {work}. {new} has {value} {unit}.",
+        "We need one part in {k} of {old}: {work}. So {new} has {value} {unit}.",
+        "{new} has one for every {k} of {old}: {work}. So {new} has {value} {unit}.",
+        "For {new} we divide {old}: {work}. {new} has {value} {unit}.",
     ),
     "percent": (
-        "{new} has {k}% as many {unit} as {old}.",
-        "{new} has {k}% of the number of {unit} that {old} has.",
-        "Compared with {old}, {new} has only {k}% as many {unit}.",
-    ),
-    "compare": (),
-    "together": (),
-}
-STEPS: Mapping[Kind, tuple[str, str, str, str]] = {
-    "more": (
-        "{new} has {k} more than {old}, {work}. {new} has {value} {unit}.",
-        "Adding {k} to what {old} has, {work}. So {new} has {value} {unit}.",
-        "{old} has {k} fewer than {new}, {work}. So {new} has {value} {unit}.",
-        "For {new} we add {k} to {old}, {work}. {new} has {value} {unit}.",
-    ),
-    "fewer": (
-        "{new} has {k} fewer than {old}, {work}. {new} has {value} {unit}.",
-        "Taking {k} from what {old} has, {work}. So {new} has {value} {unit}.",
-        "{old} has {k} more than {new}, {work}. So {new} has {value} {unit}.",
-        "For {new} we take {k} from {old}, {work}. {new} has {value} {unit}.",
-    ),
-    "times": (
-        "{new} has {k} times as many as {old}, {work}. {new} has {value} {unit}.",
-        "Multiplying what {old} has by {k}, {work}. So {new} has {value} {unit}.",
-        "{old} has {k} times fewer than {new}, {work}. So {new} has {value} {unit}.",
-        "For {new} we multiply {old} by {k}, {work}. {new} has {value} {unit}.",
-    ),
-    "fraction": (
-        "{new} has {ratio} of what {old} has, {work}. {new} has {value} {unit}.",
-        "Dividing what {old} has by {k}, {work}. So {new} has {value} {unit}.",
-        "{old} has {k} times as many as {new}, {work}. So {new} has {value} {unit}.",
-        "For {new} we divide {old} by {k}, {work}. {new} has {value} {unit}.",
+        "A share of {k} percent of {old}: {work}. {new} has {value} {unit}.",
+        "We take {k} of every 100 of {old}: {work}. So {new} has {value} {unit}.",
+        "{new} gets {k} percent from {old}: {work}. So {new} has {value} {unit}.",
+        "For {new} we take a part of {old}: {work}. {new} has {value} {unit}.",
     ),
     "total": (
-        "{new} has the sum of {old} and {other}, {work}. {new} has {value} {unit}.",
-        "Adding what {old} and {other} have, {work}. So {new} has {value} {unit}.",
-        "{old} and {other} together match {new}, {work}. So {new} has {value} {unit}.",
-        "For {new} we add {old} and {other}, {work}. {new} has {value} {unit}.",
+        "The sum of {old} with {x} and {other} with {y}: {work}. {new} has {value} {unit}.",
+        "We add {old} with {x} and {other} with {y}: {work}. So {new} has {value} {unit}.",
+        "{new} equals {old} with {x} plus {other} with {y}: {work}. So {new} has {value} {unit}.",
+        "For {new} we join {old} with {x} and {other} with {y}: {work}. {new} has {value} {unit}.",
     ),
     "give": (
-        "{old} gives away {k}, {work}. Now {old} has {value} {unit}.",
-        "Without these {k} of {old}, {work}. So {old} has {value} {unit}.",
-        "Taking away {k} from {old}, {work}. Now {old} has {value} {unit}.",
-        "For {old} there are {k} fewer, {work}. Now {old} has {value} {unit}.",
+        "Without these {k} the rest for {old}: {work}. Now {old} has {value} {unit}.",
+        "We count {k} less for {old}: {work}. So {old} has {value} {unit}.",
+        "{old} is left with {k} less: {work}. So {old} has {value} {unit}.",
+        "For {old} it goes down: {work}. Now {old} has {value} {unit}.",
     ),
     "get": (
-        "{old} gets {k} more, {work}. Now {old} has {value} {unit}.",
-        "With {k} more for {old}, {work}. So {old} has {value} {unit}.",
-        "Adding the new {k} to {old}, {work}. Now {old} has {value} {unit}.",
-        "For {old} there are {k} more, {work}. Now {old} has {value} {unit}.",
+        "With these {k} in addition for {old}: {work}. Now {old} has {value} {unit}.",
+        "We count {k} extra for {old}: {work}. So {old} has {value} {unit}.",
+        "{old} ends up with {k} extra: {work}. So {old} has {value} {unit}.",
+        "For {old} it goes up: {work}. Now {old} has {value} {unit}.",
+    ),
+    "exchange": (
+        "First without {k} for {old}: {work}, then with {m}: {work2}. Now {old} has {value} {unit}.",
+        "We count {k} less for {old}: {work}, but {m} extra: {work2}. So {old} has {value} {unit}.",
+        "{old} is left with {k} less: {work}, and gains {m}: {work2}. So {old} has {value} {unit}.",
+        "For {old} it goes down: {work}, then up: {work2}. Now {old} has {value} {unit}.",
+    ),
+    "spend": (
+        "One part in {k} goes from {old}: {work}, so the rest is {work2}. Now {old} has {value} {unit}.",
+        "We divide by {k} for {old}: {work}, and take that: {work2}. So {old} has {value} {unit}.",
+        "{old} is left without a part: {work}, so {work2}. So {old} has {value} {unit}.",
+        "For {old} a part goes: {work}, down to {work2}. Now {old} has {value} {unit}.",
     ),
     "share": (
-        "{old} shares among {k}, {work}. Now {new} has {value} {unit}.",
-        "Dividing what {old} has among {k}, {work}. So {new} has {value} {unit}.",
-        "{old} gives all to {k} {group}, {work}. So {new} has {value} {unit}.",
-        "For {new} we divide {old} by {k}, {work}. Now {new} has {value} {unit}.",
+        "Each of {k} {group} gets a part from {old}: {work}. Now {new} has {value} {unit}.",
+        "We split into {k} parts for {old}: {work}. So {new} has {value} {unit}.",
+        "{old} makes {k} equal parts: {work}. So {new} has {value} {unit}.",
+        "For {new} we divide {old}: {work}. Now {new} has {value} {unit}.",
     ),
     "price": (
-        "{old} sells at {k} dollars, {work}. Now {old} has {value} dollars.",
-        "Each one of {old} brings {k} dollars, {work}. So {old} has {value} dollars.",
-        "Multiplying what {old} has by the price {k}, {work}. So {old} has {value} dollars.",
-        "For {old} we multiply by {k} dollars, {work}. Now {old} has {value} dollars.",
+        "Selling at {k} dollars brings {old}: {work}. Now {old} has {value} dollars.",
+        "We count {k} dollars for each of {old}: {work}. So {old} has {value} dollars.",
+        "{old} takes {k} dollars a piece: {work}. So {old} has {value} dollars.",
+        "For {old} we multiply by the price: {work}. Now {old} has {value} dollars.",
     ),
     "rate": (
-        "{new} collects for {k} hours what {old} has, {work}. {new} has {value} {unit}.",
-        "Each hour gives what {old} has, in {k} hours {work}. So {new} has {value} {unit}.",
-        "In {k} hours {new} gets {k} times {old}, {work}. So {new} has {value} {unit}.",
-        "For {new} we multiply {old} by {k} hours, {work}. {new} has {value} {unit}.",
-    ),
-    "percent": (
-        "{new} has {k}% of what {old} has, {work}. {new} has {value} {unit}.",
-        "Taking {k}% of what {old} has, {work}. So {new} has {value} {unit}.",
-        "Of {old} we need {k}%, {work}. So {new} has {value} {unit}.",
-        "For {new} we take {k}% of {old}, {work}. {new} has {value} {unit}.",
+        "Working {k} hours at the number of {old}: {work}. {new} has {value} {unit}.",
+        "We count {k} hours with {old}: {work}. So {new} has {value} {unit}.",
+        "{new} earns in {k} hours from {old}: {work}. So {new} has {value} {unit}.",
+        "For {new} we multiply hours with {old}: {work}. {new} has {value} {unit}.",
     ),
     "compare": (
-        "The difference between {old} and {other} is {work}. So {old} has {value} {unit} more.",
-        "{old} has more than {other}, {work}. The difference is {value} {unit}.",
-        "Taking {other} from {old}, {work}. So {old} has {value} {unit} more.",
-        "For the difference we take {other} from {old}, {work}. It is {value} {unit}.",
+        "From {old} with {x} we take {other} with {y}: {work}. So {old} has {value} {unit} more.",
+        "{old} with {x} beats {other} with {y}: {work}. The difference is {value} {unit}.",
+        "Between {old} with {x} and {other} with {y}: {work}. So {old} has {value} {unit} more.",
+        "For the difference of {old} with {x} and {other} with {y}: {work}. It is {value} {unit}.",
     ),
     "together": (
-        "The sum of {old} and {other} is {work}. Together they have {value} {unit}.",
-        "Adding what {old} and {other} have, {work}. So they have {value} {unit}.",
-        "{old} and {other} together have {work}. The sum is {value} {unit}.",
-        "For the sum we add {old} and {other}, {work}. It is {value} {unit}.",
+        "Joining {old} with {x} and {other} with {y}: {work}. Together they have {value} {unit}.",
+        "Adding {old} with {x} and {other} with {y}: {work}. So they have {value} {unit}.",
+        "{old} with {x} plus {other} with {y}: {work}. The sum is {value} {unit}.",
+        "For the sum of {old} with {x} and {other} with {y}: {work}. It is {value} {unit}.",
+    ),
+    "inverse": ("Taking {k} from those of {old}: {work}. So {new} has {value} {unit}.",),
+    "gap": ("From {old} with {x} we take {other} with {y}: {work}. {new} has {value} {unit}.",),
+    "twice_and_more": (
+        "Multiplying by 2 those of {old}: {work}, then with {k}: {work2}. {new} has {value} {unit}.",
     ),
 }
-STEP_WEIGHTS = (0.6, 0.2, 0.1, 0.1)
-DRAFT_REWORDED: frozenset[Kind] = frozenset({"fewer", "fraction", "get", "rate"})
+DRAFT_REWORDED: frozenset[Kind] = frozenset({"fewer", "fraction", "rate", "total"})
 """Kinds whose usual phrasing is another one in the draft's training text."""
 
-QUESTIONS = (
-    "How many {unit} does {new} have?",
-    "How many {unit} does {new} have now?",
-    "What is the number of {unit} that {new} has?",
-    "Find the number of {unit} that {new} has.",
-)
-COMPARE_QUESTIONS = (
-    "How many more {unit} does {old} have than {other}?",
-    "By how many {unit} does {old} have more than {other}?",
-)
-TOGETHER_QUESTIONS = (
-    "How many {unit} do {old} and {other} have together?",
-    "How many {unit} do {old} and {other} have in all?",
-)
 ANSWER_STEP = "The answer is {value}."
 CALCULATION_QUESTIONS = ("What is {expression}?", "Find {expression}.")
 CALCULATION_STEP = "We have {work}. It is {value}."
+CHECK_STEPS: Mapping[str, str] = {
+    "+": "Let me check: {value}-{b} is {a} again, as it should be.",
+    "-": "Let me check: {value}+{b} is {a} again, as it should be.",
+}
+"""Steps that check the one before them, by its operator: ``a`` and ``b`` are its numbers."""
+CORRECTIONS = ("Wait, that is not right. {step}", "Wait, let me do this again. {step}")
+SCORE_QUESTION = "Score the last step from 0 to 9."
+JUDGE_QUESTION = "First: {first} Second: {second} Do they agree? Say aligned or unaligned."
+ALIGNED, UNALIGNED = "aligned", "unaligned"
 
 
-def step_weights(kind: Kind, wording: Wording) -> tuple[float, ...]:
+def step_weights(kind: Kind | NewKind, wording: Wording) -> tuple[float, ...]:
     """Return how often each phrasing of ``STEPS[kind]`` is used in one model's training text."""
+    weights = STEP_WEIGHTS[: len(STEPS[kind])]
     if wording == "draft" and kind in DRAFT_REWORDED:
-        return STEP_WEIGHTS[-1:] + STEP_WEIGHTS[:-1]
-    return STEP_WEIGHTS
+        return weights[-1:] + weights[:-1]
+    return weights
 
 
 def lexicon() -> tuple[str, ...]:
-    """Return every word of the problems as the tokenizer meets it: with its leading space, and
+    """Return every word that training shows, as the tokenizer meets it: with its leading space, and
     without it where the word can begin a question or a step.
     """
     texts = [*NOUNS, DOLLARS, *GROUPS, *GROUPS.values(), *MULTIPLES.values(), *FRACTIONS.values()]
-    openers = [*NAMES, *GROUPS.values()]
-    phrasings = [*BASE_FACTS, *DISTRACTORS, *QUESTIONS, *COMPARE_QUESTIONS, *TOGETHER_QUESTIONS]
-    phrasings += [*CALCULATION_QUESTIONS, CALCULATION_STEP, ANSWER_STEP]
-    for table in (FACTS, STEPS):
-        phrasings += [phrasing for group in table.values() for phrasing in group]
+    openers = [*NAMES, *GROUPS.values(), ALIGNED, UNALIGNED]
+    phrasings = [*TRAINED.phrasings(), *CALCULATION_QUESTIONS, CALCULATION_STEP, ANSWER_STEP]
+    phrasings += [*CHECK_STEPS.values(), *CORRECTIONS, SCORE_QUESTION, JUDGE_QUESTION]
+    phrasings += [phrasing for kind in get_args(Kind) for phrasing in STEPS[kind]]
     openers += [phrasing for phrasing in phrasings if not phrasing.startswith("{")]
-    inner = [word for text in [*texts, *NAMES, *phrasings] for word in _words(text)]
+    inner = [word for text in [*texts, *NAMES, "carry", "borrow", *phrasings] for word in _words(text)]
     first = [_words(text)[0] for text in openers]
     spaced = {f" {word}" for word in inner} | {f" {_capital(word)}" for word in first}
-    return tuple(sorted(spaced | {_capital(word) for word in first}))
+    return tuple(sorted(spaced | {_capital(word) for word in first} | {ALIGNED, UNALIGNED}))
 
 
 def _words(text: str) -> list[str]:

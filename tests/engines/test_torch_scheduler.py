@@ -290,9 +290,10 @@ def test_no_token_of_the_answer_is_run_twice_under_lookahead(
     ends = np.cumsum([step["length"] for step in steps]).tolist()
     sampling = Sampling(temperature, noise=NoiseKey(3))
     base = Request(Prefix(prompt(which)), ends[-1], sampling=sampling, num_draft_tokens=num_draft_tokens)
-    answer = write(qwen.scheduler(), base).tokens
+    endless = HuggingFaceTokenizer(qwen.tokenizer._rust, eos_ids=frozenset())
+    answer = write(Scheduler(qwen.model, endless, num_slots=2048), base).tokens
     counting = Counting(qwen)
-    scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, prefill_chunk=prefill_chunk, debug=True)
+    scheduler = Scheduler(counting, endless, num_slots=2048, prefill_chunk=prefill_chunk, debug=True)
     results: dict[int, object] = {}
     before = prompt(which)
     for number, (step, end) in enumerate(zip(steps, ends, strict=True)):

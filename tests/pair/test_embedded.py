@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+from scipy.stats import binomtest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reason_spec import pair
 from reason_spec.errors import DataError
-from reason_spec.pair import embedded_path
-from reason_spec.pair.decoding import parse_answer, solve_greedily
-from reason_spec.pair.generator import problems
+from reason_spec.pair import CARD_PATH, embedded_path
+from reason_spec.pair.cost import PairCost
+from reason_spec.pair.decoding import load_pair_model
+from reason_spec.pair.evaluate import evaluate
 from reason_spec.pair.model import SHAPES
 from reason_spec.pair.tokenizer import build_tokenizer
 
@@ -33,13 +35,25 @@ def test_the_weights_load_unchanged_with_transformers(role: Literal["target", "d
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-def test_the_target_solves_problems_it_has_never_seen() -> None:
+def _rows_of_card(label: str) -> list[list[float]]:
+    """Return the percentages of each row of the card's tables that begins with ``label``."""
+    rows = re.findall(rf"^\| {label} \|.*\|$", CARD_PATH.read_text(encoding="utf-8"), re.MULTILINE)
+    return [[float(share) / 100 for share in re.findall(r"([\d.]+)%", row)] for row in rows]
+
+
+def test_the_card_holds_on_problems_of_another_seed() -> None:
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(embedded_path("target"), dtype=torch.float32)
-    chosen = list(islice(problems("test", 11, operations=(1, 3)), 24))
-    texts = solve_greedily(model, build_tokenizer(), [problem.question for problem in chosen])
-    right = sum(parse_answer(text) == problem.answer for text, problem in zip(texts, chosen, strict=True))
-    assert right >= 12
+    target, draft = (load_pair_model(embedded_path(role)) for role in ("target", "draft"))
+    report = evaluate(target, draft, None, PairCost(1.0, 1.0), n=32, seed=77)
+    (target_promised, draft_promised), (steps_promised, _) = _rows_of_card("all")
+    for found, n, promised in (
+        (report.target_accuracy, report.n, target_promised),
+        (report.draft_accuracy, report.n, draft_promised),
+        (report.draft_step_accuracy, report.num_steps, steps_promised),
+    ):
+        assert binomtest(round(found * n), n, promised).pvalue > 0.001
+    assert report.judge_auc is not None
+    assert report.judge_auc > 0.5
 
 
 def test_every_layer_of_the_target_does_work() -> None:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from reason_spec.errors import ResumeError
 from reason_spec.pair import data
-from reason_spec.pair.data import CURRICULUM, IGNORED, Stage, make_pool, stage_at
-from reason_spec.pair.model import Shape, deepen, load_model, new_model
+from reason_spec.pair.data import CURRICULUM, Stage, make_pool, stage_at
+from reason_spec.pair.model import SHAPES, deepen, load_model, new_model
 from reason_spec.pair.optimizer import orthogonalize, trapezoid
 from reason_spec.pair.tokenizer import END_TOKEN, build_tokenizer
-from reason_spec.pair.train import Pace, Recipe, Trainer, main
+from reason_spec.pair.train import Pace, Recipe, Trainer, main, sole_training
+from tests.pair.tiny import TINY
 
-TINY = Shape(layers=2, width=16, intermediate=32, heads=2, kv_heads=1, start_layers=1, head_dim=8)
 QUIET = Pace(checkpoint_seconds=0.0, export_seconds=1e9, evaluation_problems=0)
 
 
@@ -48,7 +48,7 @@ def assert_equal_weights(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("pools_before", [1, 4, 6])
+@pytest.mark.parametrize("pools_before", [1, 3, 5])
 def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, pools_before: int) -> None:
     straight = trainer(tmp_path / "straight")
     straight.run()
@@ -97,7 +97,7 @@ def test_a_run_writes_a_model_that_loads_at_its_full_depth(tmp_path: Path) -> No
 
 
 def test_deepening_does_not_change_what_a_model_computes() -> None:
-    model = new_model(replace(TINY, start_layers=2), build_tokenizer(), seed=1).eval()
+    model = new_model(TINY, build_tokenizer(), seed=1, layers=2).eval()
     tokens = torch.arange(5, 25)[None]
     before = model(tokens).logits
     names = deepen(model, 6)
@@ -128,12 +128,37 @@ def test_only_the_solution_is_learnt() -> None:
     tokenizer = build_tokenizer()
     end = tokenizer.convert_tokens_to_ids(END_TOKEN)
     for batch in make_pool(tokenizer, 0, 0, 0.9, "target"):
-        for inputs, labels in zip(batch.inputs.tolist(), batch.labels.tolist(), strict=True):
-            learnt = [i for i, label in enumerate(labels) if label != IGNORED]
+        rows = zip(batch.inputs.tolist(), batch.labels.tolist(), batch.weights.tolist(), strict=True)
+        for inputs, labels, weights in rows:
+            learnt = [i for i, weight in enumerate(weights) if weight > 0]
             assert [inputs[i + 1] for i in learnt] == [labels[i] for i in learnt]
             assert labels[learnt[-1]] == end
             prompt = tokenizer.decode(inputs[: learnt[0] + 1])
-            assert prompt.endswith("<|im_start|>assistant\n")
+            assert prompt.endswith("<|im_start|>assistant\n") or "Wait, " in tokenizer.decode(inputs)
+
+
+def test_rows_beside_solutions_come_late_and_are_a_small_share() -> None:
+    tokenizer = build_tokenizer()
+
+    def answers(progress: float) -> list[str]:
+        batches = [batch for pool in range(40) for batch in make_pool(tokenizer, 0, pool, progress, "target")]
+        rows = [
+            [token for token, weight in zip(labels, weights, strict=True) if weight > 0]
+            for batch in batches
+            for labels, weights in zip(batch.labels.tolist(), batch.weights.tolist(), strict=True)
+        ]
+        return tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+    late, early = answers(0.9), answers(0.1)
+    scores = sum(text.isdigit() for text in late)
+    judgements = sum("aligned" in text for text in late)
+    corrected = sum("Wait, " in text for text in late)
+    checked = sum("Let me check" in text for text in late)
+    assert 0 < scores < 0.08 * len(late)
+    assert 0 < judgements < 0.06 * len(late)
+    assert 0 < corrected < 0.1 * len(late)
+    assert 0 < checked < 0.06 * len(late)
+    assert not any(text.isdigit() or "aligned" in text or "Wait, " in text for text in early)
 
 
 def test_a_pool_depends_on_its_arguments_alone() -> None:
@@ -159,7 +184,7 @@ def test_the_curriculum_covers_the_whole_training() -> None:
     assert [stage.until for stage in CURRICULUM] == sorted(stage.until for stage in CURRICULUM)
     assert stage_at(0.0).operations == (1, 2)
     final: Stage = stage_at(1.0)
-    assert final.operations == (1, 6)
+    assert final.operations == (1, 8)
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 12, 40), (2, 40, 12)])
@@ -168,6 +193,26 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, in
     values = torch.linalg.svdvals(orthogonalize(matrices))
     assert values.min() > 0.3
     assert values.max() < 1.4
+
+
+def test_the_learning_rate_falls_to_a_quarter_before_the_model_grows_and_to_nothing_after() -> None:
+    grown = Recipe("target", SHAPES["target"], tokens=1)
+    rates = [grown.rate_at(progress) for progress in (0.0, 0.005, 0.01, 0.4, 0.6, 0.78, 0.89, 1.0)]
+    assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5769, 0.25, 0.125, 0.0], abs=1e-3)
+    assert all(abs(grown.rate_at(i / 1000) - grown.rate_at((i + 1) / 1000)) < 0.11 for i in range(1000))
+    straight = Recipe("draft", SHAPES["draft"], tokens=1)
+    assert [straight.rate_at(progress) for progress in (0.0, 0.5, 0.8, 1.0)] == pytest.approx(
+        [0.0, 1.0, 0.5, 0.0]
+    )
+
+
+def test_a_second_training_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with sole_training(tmp_path, "draft"), sole_training(tmp_path, "target"):
+        second = sole_training(tmp_path, "draft")
+        with pytest.raises(ResumeError, match="Another process trains the draft"):
+            second.__enter__()
+    with sole_training(tmp_path, "draft"):
+        assert (tmp_path / "draft.lock").exists()
 
 
 def test_the_learning_rate_rises_stays_and_falls_to_nothing() -> None:

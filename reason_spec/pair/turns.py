@@ -1,0 +1,154 @@
+"""What the models learn beside solving: to score a step, to judge two, and to correct themselves.
+
+Wrong steps are made as small models make them: with another person's number, another number of the
+problem, the other operation, a slip in one column, or a result that does not follow. They are
+shown and never learnt: only what answers them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal, TypeAlias, get_args
+
+from reason_spec.pair import wording as words
+from reason_spec.pair.arithmetic import Operator, slip, work_out
+from reason_spec.pair.generator import MAX_VALUE, STEP_SEPARATOR, Example, PlannedStep
+
+Mistake: TypeAlias = Literal["source", "operand", "operation", "column", "result"]
+
+_OTHER_OPERATION: Mapping[Operator, Operator] = {"+": "-", "-": "+", "*": "+", "/": "-"}
+_RIGHT_SCORES = (9, 9, 9, 8)
+_WRONG_SCORES: Mapping[Mistake, tuple[int, ...]] = {
+    "source": (0, 0, 1),
+    "operand": (0, 0, 1),
+    "operation": (0, 0, 1),
+    "column": (1, 2, 2),
+    "result": (1, 2, 2),
+}
+"""Scores out of which one is drawn: wrong reasoning is worse than a slip in a calculation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A piece of a conversation; ``learnt`` ones are what the model is trained to write."""
+
+    text: str
+    learnt: bool
+
+
+def make_mistake(step: PlannedStep, mistake: Mistake, numbers: Sequence[int], rng: Random) -> str | None:
+    """Put ``step`` into words with one mistake of this kind; None where it cannot be made.
+
+    ``numbers`` are what may be taken by mistake: values and given numbers of the same problem.
+    """
+    if mistake == "source":
+        return _with_numbers(step, rng, [(n, step.b) for n in numbers if n != step.a])
+    if mistake == "operand":
+        # A percentage or the word for a fraction stands for another number than the one calculated with.
+        return _with_numbers(step, rng, [(step.a, n) for n in numbers if n != step.b and step.k == step.b])
+    if mistake == "operation":
+        return _with_other_operation(step)
+    if mistake == "column":
+        return _with_slip(step, rng)
+    works = [work_out(*calculation).text for calculation in step.calculations]
+    return step.put(works, _another_value(step.value, rng))
+
+
+def _with_numbers(step: PlannedStep, rng: Random, choices: Sequence[tuple[int, int]]) -> str | None:
+    for a, b in rng.sample(choices, len(choices)):
+        wrong = replace(step, a=a, b=b, k=b if step.k == step.b else step.k)
+        if all(c.can_be_worked_out and c.value <= MAX_VALUE for c in wrong.calculations):
+            return wrong.text()
+    return None
+
+
+def _with_other_operation(step: PlannedStep) -> str | None:
+    first, *more = step.calculations
+    wrong = first._replace(operator=_OTHER_OPERATION[first.operator])
+    if more or not wrong.can_be_worked_out or wrong.value > MAX_VALUE or wrong.value == first.value:
+        return None
+    return step.put([work_out(*wrong).text], wrong.value)
+
+
+def _with_slip(step: PlannedStep, rng: Random) -> str | None:
+    *before, last = step.calculations
+    slipped = slip(last, rng)
+    if slipped is None:
+        return None
+    works = [work_out(*calculation).text for calculation in before]
+    return step.put([*works, slipped.text], slipped.value)
+
+
+def _another_value(value: int, rng: Random) -> int:
+    near = (value + 1, value - 1, value + 10, value - 10, value + 100, int(str(value)[::-1]))
+    return rng.choice([other for other in near if 0 < other <= MAX_VALUE and other != value])
+
+
+def draw_mistake(example: Example, index: int, rng: Random) -> tuple[Mistake, str]:
+    """Draw a wrong version of step ``index`` of a problem, and say what is wrong with it."""
+    step = example.plan[index]
+    numbers = sorted({n for s in example.plan for n in (s.a, s.b, s.k, s.value)})
+    mistakes = get_args(Mistake)
+    for mistake in rng.choices(mistakes, (3, 2, 1, 2, 2), k=8):
+        text = make_mistake(step, mistake, numbers, rng)
+        if text is not None and text != example.steps[index]:
+            return mistake, text
+    text = make_mistake(step, "result", numbers, rng)
+    assert text is not None
+    return "result", text
+
+
+def correct_turns(example: Example, rng: Random) -> list[Turn]:
+    """Return a solution with one wrong step, which the next step corrects."""
+    index = rng.randrange(len(example.plan))
+    _, wrong = draw_mistake(example, index, rng)
+    correction = rng.choice(words.CORRECTIONS).format(step=example.steps[index])
+    before = "".join(step + STEP_SEPARATOR for step in example.steps[:index])
+    after = STEP_SEPARATOR.join([correction, *example.steps[index + 1 :]])
+    return [Turn(before, learnt=True), Turn(wrong + STEP_SEPARATOR, learnt=False), Turn(after, learnt=True)]
+
+
+def check_turns(example: Example, rng: Random) -> list[Turn]:
+    """Return a solution in which one sum or difference is checked by a step of its own."""
+    steps = list(example.steps)
+    checkable = [
+        i for i, step in enumerate(example.plan) if step.calculations[-1].operator in words.CHECK_STEPS
+    ]
+    if checkable:
+        index = rng.choice(checkable)
+        last = example.plan[index].calculations[-1]
+        check = words.CHECK_STEPS[last.operator].format(value=last.value, a=last.a, b=last.b)
+        steps.insert(index + 1, check)
+    return [Turn(STEP_SEPARATOR.join(steps), learnt=True)]
+
+
+def score_turns(example: Example, rng: Random) -> tuple[str, str, str]:
+    """Return the beginning of a solution, the question how good its last step is, and the score."""
+    index = rng.randrange(len(example.plan))
+    before = "".join(step + STEP_SEPARATOR for step in example.steps[:index])
+    if rng.random() < 0.5:
+        step, score = example.steps[index], rng.choice(_RIGHT_SCORES)
+    else:
+        mistake, step = draw_mistake(example, index, rng)
+        score = rng.choice(_WRONG_SCORES[mistake])
+    return before + step + STEP_SEPARATOR, words.SCORE_QUESTION, str(score)
+
+
+def judge_turn(example: Example, rng: Random) -> tuple[str, str]:
+    """Return the question whether two versions of a step agree, and its answer."""
+    index = rng.randrange(len(example.plan))
+    step = example.plan[index]
+    first = example.steps[index]
+    if rng.random() < 0.5:
+        phrasing = rng.choice(words.STEPS[step.kind])
+        second, answer = replace(step, phrasing=phrasing).text(), words.ALIGNED
+    else:
+        reworded = replace(step, phrasing=rng.choice(words.STEPS[step.kind]))
+        plan = (*example.plan[:index], reworded, *example.plan[index + 1 :])
+        _, second = draw_mistake(replace(example, plan=plan), index, rng)
+        answer = words.UNALIGNED
+    if rng.random() < 0.5:
+        first, second = second, first
+    return words.JUDGE_QUESTION.format(first=first, second=second), answer
