@@ -42,7 +42,6 @@ from reason_spec.pair.measure import (
 )
 from reason_spec.pair.reward import RewardHead, load_reward_head, rewards
 
-
 _MAX_JUDGED = 500
 
 
