@@ -52,8 +52,6 @@ def test_the_card_holds_on_problems_of_another_seed() -> None:
         (report.draft_step_accuracy, report.num_steps, steps_promised),
     ):
         assert binomtest(round(found * n), n, promised).pvalue > 0.001
-    assert report.judge_auc is not None
-    assert report.judge_auc > 0.5
 
 
 def test_every_layer_of_the_target_does_work() -> None:
