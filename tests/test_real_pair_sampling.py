@@ -36,7 +36,7 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.engines.tiny_models import drain
 
-QUESTION = json.loads(SAMPLE_PATH.read_text().splitlines()[0])["question"]
+QUESTIONS = [json.loads(line)["question"] for line in SAMPLE_PATH.read_text().splitlines()]
 NUM_SAMPLES = 600
 SMALLEST_EXPECTED = 5.0
 """A cell of the chi-square test holds at least so many samples on average; smaller ones are joined."""
@@ -77,8 +77,9 @@ def draft() -> Served:
 
 @dataclass
 class Truth:
-    """Probabilities of the first two tokens behind a prompt, from the module's softmax."""
+    """Probabilities of the first two tokens behind a question's prompt, from the module's softmax."""
 
+    question: str
     prompt: tuple[int, ...]
     temperature: float
     cells: dict[Pair, float] = field(default_factory=dict)
@@ -98,28 +99,43 @@ class Truth:
         return sorted(self.cells, key=self.cells.__getitem__)[-rank]
 
 
-@pytest.fixture(scope="module")
-def truth(target: Served) -> Truth:
-    """The truth at the temperature that spreads the samples best."""
+def plain_module(role: Any) -> Any:
     import transformers as tf
 
-    prompt = target.tokenizer.encode_chat([{"role": "user", "content": QUESTION}])
-    module = tf.AutoModelForCausalLM.from_pretrained(
-        embedded_path("target"), dtype=torch.float32, attn_implementation="eager"
+    return tf.AutoModelForCausalLM.from_pretrained(
+        embedded_path(role), dtype=torch.float32, attn_implementation="eager"
     ).eval()
 
-    def last_logits(texts: list[tuple[int, ...]]) -> torch.Tensor:
-        with torch.inference_mode():
-            return module(torch.tensor(texts)).logits[:, -1].double()
 
-    (first_logits,) = last_logits([prompt])
+def last_logits(module: Any, texts: list[tuple[int, ...]]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits: torch.Tensor = module(torch.tensor(texts)).logits[:, -1].double()
+    return logits
+
+
+@pytest.fixture(scope="module")
+def truth(target: Served) -> Truth:
+    """The truth for the question on which the models differ most.
+
+    The temperature is the one that spreads the samples best.
+    """
+    module, draft_module = plain_module("target"), plain_module("draft")
+
+    def difference(question: str) -> float:
+        prompt = target.tokenizer.encode_chat([{"role": "user", "content": question}])
+        own, other = (torch.softmax(last_logits(m, [prompt]), -1) for m in (module, draft_module))
+        return float((own - other).abs().sum())
+
+    question = max(QUESTIONS, key=difference)
+    prompt = target.tokenizer.encode_chat([{"role": "user", "content": question}])
+    (first_logits,) = last_logits(module, [prompt])
     firsts = first_logits.topk(24).indices.tolist()
-    second_logits = last_logits([(*prompt, token) for token in firsts])
+    second_logits = last_logits(module, [(*prompt, token) for token in firsts])
     truths = []
     for temperature in (1.0, 1.5, 2.0, 2.5):
         p_first = torch.softmax(first_logits / temperature, -1)[firsts]
         p_pair = p_first[:, None] * torch.softmax(second_logits / temperature, -1)
-        truth = Truth(prompt, temperature)
+        truth = Truth(question, prompt, temperature)
         for row, column in (p_pair * NUM_SAMPLES >= SMALLEST_EXPECTED).nonzero().tolist():
             truth.cells[firsts[row], column] = float(p_pair[row, column])
         if sum(truth.cells.values()) < 1 - SMALLEST_EXPECTED / NUM_SAMPLES:
@@ -292,7 +308,7 @@ async def sample_with_lookahead(target: Served, draft: Served, truth: Truth, ver
 
         async def answer(sample: int) -> Any:
             async with places:
-                return await accelerator.answer(QUESTION, sample=sample)
+                return await accelerator.answer(truth.question, sample=sample)
 
         solutions = await asyncio.gather(*(answer(sample) for sample in range(NUM_SAMPLES)))
     verdicts = [verdict for solution in solutions for verdict in solution.recorder.verdicts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from reason_spec.pair.generator import make_drill, make_problem
+from reason_spec.pair.generator import Example, make_drill, make_problem
 from reason_spec.pair.tokenizer import END_TOKEN, chat_prompt, next_question
-from reason_spec.pair.turns import Turn, check_turns, correct_turns, judge_turn, score_turns
+from reason_spec.pair.turns import (
+    Turn,
+    check_turns,
+    correct_turns,
+    follow_up_turns,
+    judge_turn,
+    score_turns,
+)
 from reason_spec.pair.wording import Wording
 
 if TYPE_CHECKING:
@@ -22,10 +29,10 @@ POOL_BATCHES = 16
 """Batches in a pool: rows are sorted by length within one pool."""
 _EXAMPLES_AT_ONCE = 64
 _LENGTH_MULTIPLE = 32
-_MAX_ROW_TOKENS = 704
+_MAX_ROW_TOKENS = 896
 _TURN_WEIGHT = 12.0
 """Weight of a token of a score or a judgement: one such token stands against a whole solution."""
-_JUDGEMENTS = 4
+_JUDGEMENTS = 6
 """Judgements in one conversation."""
 _TURNS_FROM = 0.3
 """Share of the training after which scores, judgements, checks and corrections begin."""
@@ -46,15 +53,40 @@ class Stage:
 
 
 CURRICULUM = (
-    Stage(0.06, (1, 2), arithmetic=0.35, recall=0.20, batch_tokens=2048),
+    Stage(0.06, (1, 2), arithmetic=0.30, recall=0.25, batch_tokens=2048),
     Stage(0.15, (1, 3), arithmetic=0.20, recall=0.10, batch_tokens=2048),
     Stage(0.40, (1, 5), arithmetic=0.08, recall=0.04, batch_tokens=4096),
-    Stage(0.70, (1, 8), arithmetic=0.04, recall=0.02, batch_tokens=4096),
-    Stage(0.86, (1, 8), arithmetic=0.04, recall=0.02, batch_tokens=8192),
-    Stage(1.00, (1, 8), arithmetic=0.04, recall=0.02, batch_tokens=4096),
+    Stage(0.70, (1, 8), arithmetic=0.03, recall=0.03, batch_tokens=4096),
+    Stage(0.975, (1, 8), arithmetic=0.03, recall=0.03, batch_tokens=8192),
+    Stage(1.00, (1, 8), arithmetic=0.03, recall=0.03, batch_tokens=4096),
 )
-_SCORES, _JUDGED, _CORRECTED, _CHECKED = 0.03, 0.02, 0.05, 0.02
-"""Shares of the rows that are scores, judgements, solutions with a correction and with a check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What one model reads, besides plain problems: shares of the rows.
+
+    ``scores``, ``judged``, ``corrected`` and ``checked`` are conversations with scores, judgements,
+    solutions with a correction and with a check; ``followed`` is the share of the other solutions
+    that more questions follow, and ``two_sources`` the factor on operations that take two quantities
+    in half of the problems.
+    """
+
+    scores: float = 0.03
+    judged: float = 0.02
+    corrected: float = 0.05
+    checked: float = 0.02
+    followed: float = 0.0
+    two_sources: float = 1.0
+
+
+MIXES: Mapping[Wording, Mix] = {
+    "target": Mix(scores=0.06, judged=0.03, followed=0.4, two_sources=4.0),
+    "draft": Mix(),
+}
+"""Looking up a number that is told far back is what a small model learns last. Only the target
+practises it."""
+_MOST_FOLLOW_UPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +122,41 @@ def stage_at(progress: float) -> Stage:
     return next((stage for stage in CURRICULUM if progress < stage.until), CURRICULUM[-1])
 
 
-def _solution(question: str, turns: Sequence[Turn]) -> list[_Part]:
-    parts = [_Part(turn.text, float(turn.learnt)) for turn in turns]
+def _conversation(question: str, turns: Sequence[Turn], weight: float = 1.0) -> list[_Part]:
+    parts = [_Part(turn.text, weight * turn.learnt) for turn in turns]
     return [_Part(chat_prompt(question), 0.0), *parts, _Part(END_TOKEN, 1.0)]
 
 
 def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Wording) -> list[_Part]:
-    stage = stage_at(progress)
+    stage, mix = stage_at(progress), MIXES[wording]
     choice = rng.random()
+    if choice < stage.arithmetic:
+        drill = make_drill("arithmetic", seed, index)
+        return _conversation(drill.question, [Turn(drill.solution, learnt=True)])
     if choice < stage.arithmetic + stage.recall:
-        drill = make_drill(
-            "arithmetic" if choice < stage.arithmetic else "recall", seed, index, wording=wording
-        )
-        return _solution(drill.question, [Turn(drill.solution, learnt=True)])
-    example = make_problem("train", seed, index, operations=stage.operations, wording=wording)
+        drill = make_drill("recall", seed, index, wording=wording, bystanders=mix.followed > 0)
+        return _with_follow_ups(drill, rng, wording, share=min(1.0, 2 * mix.followed))
+    two_sources = mix.two_sources if rng.random() < 0.5 else 1.0
+    example = make_problem(
+        "train", seed, index, operations=stage.operations, wording=wording, two_sources=two_sources
+    )
     choice = rng.random() if progress >= _TURNS_FROM else 1.0
-    if (choice := choice - _SCORES) < 0:
-        steps, question, score = score_turns(example, rng)
-        asked = chat_prompt(example.question) + steps + next_question(question)
-        return [_Part(asked, 0.0), _Part(score, _TURN_WEIGHT), _Part(END_TOKEN, 1.0)]
-    if (choice := choice - _JUDGED) < 0:
+    if (choice := choice - mix.scores) < 0:
+        return _conversation(example.question, score_turns(example, rng), _TURN_WEIGHT)
+    if (choice := choice - mix.judged) < 0:
         return _judgements([judge_turn(example, rng) for _ in range(_JUDGEMENTS)])
-    if (choice := choice - _CORRECTED) < 0:
-        return _solution(example.question, correct_turns(example, rng))
-    if choice < _CHECKED:
-        return _solution(example.question, check_turns(example, rng))
-    return _solution(example.question, [Turn(example.solution, learnt=True)])
+    if (choice := choice - mix.corrected) < 0:
+        return _conversation(example.question, correct_turns(example, rng))
+    if choice < mix.checked:
+        return _conversation(example.question, check_turns(example, rng))
+    return _with_follow_ups(example, rng, wording, mix.followed)
+
+
+def _with_follow_ups(example: Example, rng: Random, wording: Wording, share: float) -> list[_Part]:
+    turns = [Turn(example.solution, learnt=True)]
+    if share and rng.random() < share:
+        turns += follow_up_turns(example, rng.randint(1, _MOST_FOLLOW_UPS), rng, wording)
+    return _conversation(example.question, turns)
 
 
 def _judgements(asked: Sequence[tuple[str, str]]) -> list[_Part]:

@@ -57,7 +57,7 @@ _VALIDATION_BUCKETS = range(4)
 _TEST_BUCKETS = range(4, 12)
 _DISTRACTOR_SHARE = 0.25
 _SHUFFLED_SHARE = 0.25
-_FINAL_QUESTION_SHARE = 0.3
+_FINAL_QUESTION_SHARE, _MOST_FINAL_QUESTIONS = 0.3, 0.6
 _KIND_WEIGHTS: Mapping[AnyKind, float] = {
     "more": 2.0,
     "fewer": 2.0,
@@ -127,12 +127,22 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantity:
+    """How many of what somebody has."""
+
+    owner: str
+    unit: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """A problem with its worked solution.
 
     ``steps`` are one step for each operation and the answer step, without separators; ``plan`` holds
-    the operations before they were put into words. Drills have ``operations`` 0 or 1 and may have
-    no plan. ``skeleton`` is the problem without its words, the part that is hashed into a split.
+    the operations before they were put into words, and ``quantities`` who has how many of what in
+    the end. Drills have few ``operations`` and may have no plan. ``skeleton`` is the problem without
+    its words, the part that is hashed into a split.
     """
 
     id: str
@@ -141,6 +151,7 @@ class Example:
     answer: int
     operations: int
     plan: tuple[PlannedStep, ...]
+    quantities: tuple[Quantity, ...]
     skeleton: str
 
     @property
@@ -150,13 +161,6 @@ class Example:
     @property
     def kinds(self) -> tuple[AnyKind, ...]:
         return tuple(step.kind for step in self.plan)
-
-
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    owner: str
-    unit: str
-    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,11 @@ class _Draw:
 
 @dataclass(slots=True)
 class _Story:
-    """A problem while it grows; ``latest`` is the quantity the next operation builds on."""
+    """A problem while it grows; ``latest`` is the quantity the next operation builds on.
+
+    ``two_sources`` multiplies the chances of operations that take two quantities, and ``answer`` is
+    that of a final question, where it is not the latest quantity.
+    """
 
     rng: Random
     wording: Wording
@@ -179,12 +187,14 @@ class _Story:
     names: list[str]
     groups: list[str]
     nouns: list[str]
-    latest: _Quantity
-    earlier: list[_Quantity] = field(default_factory=list)
+    latest: Quantity
+    two_sources: float = 1.0
+    earlier: list[Quantity] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     plan: list[PlannedStep] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     question: str = ""
+    answer: int | None = None
 
     @property
     def kinds(self) -> list[AnyKind]:
@@ -202,23 +212,27 @@ def _number(rng: Random, low: int, high: int) -> int:
     return rng.randint(low, max(low, min(high, ceiling)))
 
 
-def _add_base_fact(story: _Story, quantity: _Quantity) -> None:
-    template = story.rng.choice(story.family.base_facts)
-    story.facts.append(_sentence(template, new=quantity.owner, value=quantity.value, unit=quantity.unit))
+def _add_base_fact(story: _Story, quantity: Quantity) -> None:
+    story.facts.append(_base_fact(story, quantity))
     story.numbers.append(quantity.value)
 
 
-def _begin(rng: Random, wording: Wording, family: Family) -> _Story:
+def _base_fact(story: _Story, quantity: Quantity) -> str:
+    template = story.rng.choice(story.family.base_facts)
+    return _sentence(template, new=quantity.owner, value=quantity.value, unit=quantity.unit)
+
+
+def _begin(rng: Random, wording: Wording, family: Family, two_sources: float) -> _Story:
     names, nouns, groups = list(words.NAMES), list(words.NOUNS), list(words.GROUPS)
     for pool in (names, nouns, groups):
         rng.shuffle(pool)
-    latest = _Quantity(names.pop(), nouns.pop(), _number(rng, 2, MAX_VALUE))
-    story = _Story(rng, wording, family, names, groups, nouns, latest)
+    latest = Quantity(names.pop(), nouns.pop(), _number(rng, 2, MAX_VALUE))
+    story = _Story(rng, wording, family, names, groups, nouns, latest, two_sources)
     _add_base_fact(story, latest)
     return story
 
 
-def _draw(rng: Random, kind: AnyKind, latest: _Quantity) -> _Draw | None:
+def _draw(rng: Random, kind: AnyKind, latest: Quantity) -> _Draw | None:
     """Draw the numbers of an operation of ``kind`` on ``latest``; None where none fit."""
     value = latest.value
     if kind in ("more", "get") and value <= MAX_VALUE - 2:
@@ -251,14 +265,14 @@ def _draw(rng: Random, kind: AnyKind, latest: _Quantity) -> _Draw | None:
     return None
 
 
-def _second_source(story: _Story, limit: int) -> _Quantity | None:
+def _second_source(story: _Story, limit: int) -> Quantity | None:
     """Return an earlier quantity of the same unit, or a new one with a fact of its own."""
     known = [q for q in story.earlier if q.unit == story.latest.unit and q.value <= limit]
     if known and story.rng.random() < 0.8:
         return story.rng.choice(known)
     if limit < 2:
         return None
-    new = _Quantity(story.names.pop(), story.latest.unit, _number(story.rng, 2, limit))
+    new = Quantity(story.names.pop(), story.latest.unit, _number(story.rng, 2, limit))
     _add_base_fact(story, new)
     story.earlier.append(new)
     return new
@@ -281,7 +295,10 @@ def _add_fact(story: _Story, kind: AnyKind, names: Mapping[str, str], draw: _Dra
 def _add_operation(story: _Story) -> None:
     """Add one operation on the latest quantity: its fact and its step."""
     table = _SHIFTED_WEIGHTS if story.family is words.SHIFTED else _KIND_WEIGHTS
-    kinds, weights = list(table), list(table.values())
+    kinds = list(table)
+    weights = [
+        weight * (story.two_sources if kind in _TWO_SOURCES else 1.0) for kind, weight in table.items()
+    ]
     while True:
         kind = story.rng.choices(kinds, weights)[0]
         if kind in _TWO_SOURCES:
@@ -303,7 +320,7 @@ def _add_from_two(story: _Story, kind: AnyKind) -> bool:
     draw = _Draw(other.value, other.value)
     _add_fact(story, kind, names, draw)
     story.earlier.append(old)
-    story.latest = _Quantity(names["new"], old.unit, _add_step(story, kind, names, draw))
+    story.latest = Quantity(names["new"], old.unit, _add_step(story, kind, names, draw))
     return True
 
 
@@ -321,7 +338,26 @@ def _add_from_one(story: _Story, kind: AnyKind, draw: _Draw) -> None:
     names = {"old": old.owner, "new": owner, "unit": old.unit, "group": group}
     _add_fact(story, kind, names, draw)
     value = _add_step(story, kind, names, draw)
-    story.latest = _Quantity(owner, words.DOLLARS if kind == "price" else old.unit, value)
+    story.latest = Quantity(owner, words.DOLLARS if kind == "price" else old.unit, value)
+
+
+def ask_about_two(
+    rng: Random, wording: Wording, kind: Kind, old: Quantity, other: Quantity, family: Family = words.TRAINED
+) -> tuple[str, PlannedStep]:
+    """Ask for the sum or the difference of two quantities; return the question and the step."""
+    compares = kind == "compare"
+    if compares and other.value > old.value:
+        old, other = other, old
+    names = {"old": old.owner, "other": other.owner, "unit": old.unit}
+    questions = family.compare_questions if compares else family.together_questions
+    question = _sentence(rng.choice(questions), **names)
+    phrasing = rng.choices(words.STEPS[kind], words.step_weights(kind, wording))[0]
+    return question, PlannedStep(kind, phrasing, names, old.value, other.value, other.value)
+
+
+def ask_about(rng: Random, quantity: Quantity, family: Family = words.TRAINED) -> str:
+    """Ask for one quantity."""
+    return _sentence(rng.choice(family.questions), new=quantity.owner, unit=quantity.unit)
 
 
 def _add_final_question(story: _Story) -> bool:
@@ -331,21 +367,17 @@ def _add_final_question(story: _Story) -> bool:
     other = _second_source(story, MAX_VALUE if kind == "compare" else MAX_VALUE - old.value)
     if other is None or (kind == "compare" and other.value == old.value):
         return False
-    if kind == "compare" and other.value > old.value:
-        old, other = other, old
-    names = {"old": old.owner, "other": other.owner, "unit": old.unit}
-    compares = kind == "compare"
-    questions = story.family.compare_questions if compares else story.family.together_questions
-    story.question = _sentence(story.rng.choice(questions), **names)
-    story.latest = old
-    value = _add_step(story, kind, names, _Draw(other.value, other.value))
-    story.latest = replace(old, value=value)
+    story.question, step = ask_about_two(story.rng, story.wording, kind, old, other, story.family)
+    story.plan.append(step)
+    story.answer = step.value
     return True
 
 
-def _ask_latest(story: _Story) -> None:
-    template = story.rng.choice(story.family.questions)
-    story.question = _sentence(template, new=story.latest.owner, unit=story.latest.unit)
+def _add_bystander(story: _Story) -> None:
+    """Tell of somebody who has some of the same things and of whom no more is told."""
+    quantity = Quantity(story.names.pop(), story.latest.unit, _number(story.rng, 2, MAX_VALUE))
+    story.facts.insert(story.rng.randint(0, len(story.facts)), _base_fact(story, quantity))
+    story.earlier.append(quantity)
 
 
 def _add_distractor(story: _Story) -> None:
@@ -356,17 +388,28 @@ def _add_distractor(story: _Story) -> None:
     story.facts.insert(story.rng.randint(0, len(story.facts)), text)
 
 
-def _tell(rng: Random, operations: int, wording: Wording, distractors: int, family: Family) -> _Story:
-    story = _begin(rng, wording, family)
-    asks_final = rng.random() < _FINAL_QUESTION_SHARE
+def _tell(
+    rng: Random,
+    operations: int,
+    wording: Wording,
+    distractors: int,
+    family: Family,
+    *,
+    two_sources: float = 1.0,
+    bystanders: int = 0,
+) -> _Story:
+    story = _begin(rng, wording, family, two_sources)
+    asks_final = rng.random() < min(_MOST_FINAL_QUESTIONS, _FINAL_QUESTION_SHARE * two_sources)
     for number in range(operations):
         last = number == operations - 1
         if not (last and asks_final and _add_final_question(story)):
             _add_operation(story)
     if not story.question:
-        _ask_latest(story)
+        story.question = ask_about(rng, story.latest, family)
     for _ in range(distractors):
         _add_distractor(story)
+    for _ in range(bystanders):
+        _add_bystander(story)
     if not _CHANGES & set(story.kinds) and rng.random() < _SHUFFLED_SHARE:
         rng.shuffle(story.facts)
     return story
@@ -385,7 +428,7 @@ def _split_of(skeleton: str) -> Split:
 
 
 def _example(identifier: str, story: _Story) -> Example:
-    answer = story.latest.value
+    answer = story.latest.value if story.answer is None else story.answer
     return Example(
         id=identifier,
         question=" ".join([*story.facts, story.question]),
@@ -393,6 +436,7 @@ def _example(identifier: str, story: _Story) -> Example:
         answer=answer,
         operations=len(story.plan),
         plan=tuple(story.plan),
+        quantities=(*story.earlier, story.latest),
         skeleton=_skeleton(story),
     )
 
@@ -404,15 +448,20 @@ def make_problem(
     *,
     operations: tuple[int, int] = (1, 8),
     wording: Wording = "target",
+    two_sources: float = 1.0,
 ) -> Example:
-    """Make problem ``index`` of ``seed``, with operations uniform in the closed range given."""
+    """Make problem ``index`` of ``seed``, with operations uniform in the closed range given.
+
+    ``two_sources`` above 1 makes operations that take two quantities more frequent: a training with
+    many of them learns sooner to look up what is told far back.
+    """
     rng = Random(f"problem/{split}/{seed}/{index}")
     count = rng.randint(*operations)
     # Shifted problems share no phrasing with training, and their numbers are those of the test split.
     family, bucket = (words.SHIFTED, "test") if split == "shifted" else (words.TRAINED, split)
     while True:
         distractors = int(rng.random() < _DISTRACTOR_SHARE)
-        story = _tell(rng, count, wording, distractors, family)
+        story = _tell(rng, count, wording, distractors, family, two_sources=two_sources)
         if _split_of(_skeleton(story)) == bucket:
             return _example(f"{split}-{seed}-{index}", story)
 
@@ -431,14 +480,19 @@ def problems(
         index += 1
 
 
-def make_drill(drill: Drill, seed: int, index: int, *, wording: Wording = "target") -> Example:
-    """Make an exercise of one skill: written arithmetic, or finding one fact among several."""
+def make_drill(
+    drill: Drill, seed: int, index: int, *, wording: Wording = "target", bystanders: bool = True
+) -> Example:
+    """Make an exercise of one skill: written arithmetic, or finding one fact among several.
+
+    With ``bystanders`` there are up to six more people in a recall drill to be asked about.
+    """
     rng = Random(f"drill/{drill}/{seed}/{index}")
     identifier = f"{drill}-{seed}-{index}"
     return (
         _arithmetic_drill(rng, identifier)
         if drill == "arithmetic"
-        else _recall_drill(rng, identifier, wording)
+        else _recall_drill(rng, identifier, wording, bystanders)
     )
 
 
@@ -456,19 +510,24 @@ def _arithmetic_drill(rng: Random, identifier: str) -> Example:
     question = rng.choice(words.CALCULATION_QUESTIONS).format(expression=f"{a}{operator}{b}")
     step = words.CALCULATION_STEP.format(work=working.text, value=working.value)
     answer = words.ANSWER_STEP.format(value=working.value)
-    return Example(identifier, question, (step, answer), working.value, 1, (), f"{a}{operator}{b}")
+    return Example(identifier, question, (step, answer), working.value, 1, (), (), f"{a}{operator}{b}")
 
 
-def _recall_drill(rng: Random, identifier: str, wording: Wording) -> Example:
+def _recall_drill(rng: Random, identifier: str, wording: Wording, bystanders: bool) -> Example:
     while True:
-        story = _tell(rng, rng.randint(0, 1), wording, rng.randint(1, 4), words.TRAINED)
+        others = rng.randint(1, 6) if bystanders else 0
+        story = _tell(rng, rng.randint(0, 1), wording, rng.randint(1, 4), words.TRAINED, bystanders=others)
         if _split_of(_skeleton(story)) == "train":
             break
     example = _example(identifier, story)
     if story.plan:
         return example
-    latest = story.latest
-    return replace(example, steps=(f"{latest.owner} has {latest.value} {latest.unit}.", *example.steps))
+    return replace(example, steps=(recall_step(story.latest), *example.steps))
+
+
+def recall_step(quantity: Quantity) -> str:
+    """Say how much somebody has."""
+    return _sentence(words.RECALL_STEP, new=quantity.owner, value=quantity.value, unit=quantity.unit)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

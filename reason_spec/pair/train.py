@@ -36,7 +36,7 @@ from reason_spec.pair.tokenizer import build_tokenizer
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
-DEFAULT_TOKENS: Mapping[Role, int] = {"target": 19_000_000, "draft": 15_000_000}
+DEFAULT_TOKENS: Mapping[Role, int] = {"target": 32_000_000, "draft": 9_000_000}
 """What the embedded models were trained on; the draft's is as little as its errors are to be many."""
 _LONGEST_STEP_SECONDS = 60.0
 """A step that took longer was suspended; the rest of its time does not count as training."""
@@ -56,7 +56,7 @@ class Recipe:
     seed: int = 0
     minutes: float | None = None
     tokens: int | None = None
-    grow_at: float = 0.86
+    grow_at: float = 0.975
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
     warm_up: float = 0.01

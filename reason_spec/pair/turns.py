@@ -1,4 +1,4 @@
-"""What the models learn beside solving: to score a step, to judge two, and to correct themselves.
+"""What the models learn beside solving: to score steps, judge two, correct themselves, and answer more.
 
 Wrong steps are made as small models make them: with another person's number, another number of the
 problem, the other operation, a slip in one column, or a result that does not follow. They are
@@ -14,11 +14,26 @@ from typing import Literal, TypeAlias, get_args
 
 from reason_spec.pair import wording as words
 from reason_spec.pair.arithmetic import Operator, slip, work_out
-from reason_spec.pair.generator import MAX_VALUE, STEP_SEPARATOR, Example, PlannedStep
+from reason_spec.pair.generator import (
+    MAX_VALUE,
+    STEP_SEPARATOR,
+    Example,
+    PlannedStep,
+    Quantity,
+    ask_about,
+    ask_about_two,
+    recall_step,
+)
+from reason_spec.pair.tokenizer import next_question
+from reason_spec.pair.wording import Wording
 
 Mistake: TypeAlias = Literal["source", "operand", "operation", "column", "result"]
 
 _OTHER_OPERATION: Mapping[Operator, Operator] = {"+": "-", "-": "+", "*": "+", "/": "-"}
+_SCORED_SHARE = 0.6
+"""Share of the steps of a conversation that are scored; the last one always is."""
+_ABOUT_TWO_SHARE = 0.7
+"""Share of the questions that follow a solution that ask about two quantities, where there are two."""
 _RIGHT_SCORES = (9, 9, 9, 8)
 _WRONG_SCORES: Mapping[Mistake, tuple[int, ...]] = {
     "source": (0, 0, 1),
@@ -124,16 +139,59 @@ def check_turns(example: Example, rng: Random) -> list[Turn]:
     return [Turn(STEP_SEPARATOR.join(steps), learnt=True)]
 
 
-def score_turns(example: Example, rng: Random) -> tuple[str, str, str]:
-    """Return the beginning of a solution, the question how good its last step is, and the score."""
-    index = rng.randrange(len(example.plan))
-    before = "".join(step + STEP_SEPARATOR for step in example.steps[:index])
-    if rng.random() < 0.5:
-        step, score = example.steps[index], rng.choice(_RIGHT_SCORES)
-    else:
-        mistake, step = draw_mistake(example, index, rng)
-        score = rng.choice(_WRONG_SCORES[mistake])
-    return before + step + STEP_SEPARATOR, words.SCORE_QUESTION, str(score)
+def score_turns(example: Example, rng: Random) -> list[Turn]:
+    """Return a conversation about a solution in the making: scores for some steps, the last perhaps wrong.
+
+    The steps are shown and the scores are learnt. Nothing follows a wrong step.
+    """
+    turns: list[Turn] = []
+    shown = ""
+    for index, right in enumerate(example.steps[:-1]):
+        step = right
+        last = index == len(example.plan) - 1
+        if rng.random() < _SCORED_SHARE or last:
+            wrong = draw_mistake(example, index, rng) if rng.random() < (0.5 if last else 0.3) else None
+            mistake, step = wrong or (None, right)
+            score = rng.choice(_RIGHT_SCORES if mistake is None else _WRONG_SCORES[mistake])
+            asked = next_question(words.SCORE_QUESTION)
+            turns += [
+                Turn(shown + step + STEP_SEPARATOR + asked, learnt=False),
+                Turn(str(score), learnt=True),
+            ]
+            if mistake is not None:
+                break
+            shown = next_question(words.CONTINUE)
+        else:
+            shown += step + STEP_SEPARATOR
+    return turns
+
+
+def follow_up_turns(example: Example, count: int, rng: Random, wording: Wording) -> list[Turn]:
+    """Return up to ``count`` more questions about who has how many in the end, and the worked answers."""
+    turns: list[Turn] = []
+    asked: set[frozenset[str]] = set()
+    for _ in range(count):
+        first = rng.choice(example.quantities)
+        others = [q for q in example.quantities if q.unit == first.unit and q.value != first.value]
+        about = [first, rng.choice(others)] if others and rng.random() < _ABOUT_TWO_SHARE else [first]
+        owners = frozenset(quantity.owner for quantity in about)
+        if owners in asked:
+            continue
+        asked.add(owners)
+        question, step, answer = _answer(about, rng, wording)
+        worked = step + STEP_SEPARATOR + words.ANSWER_STEP.format(value=answer)
+        turns += [Turn(next_question(question), learnt=False), Turn(worked, learnt=True)]
+    return turns
+
+
+def _answer(about: Sequence[Quantity], rng: Random, wording: Wording) -> tuple[str, str, int]:
+    """Ask about one or two quantities; return the question, the step that answers it and its result."""
+    first, *more = about
+    if not more:
+        return ask_about(rng, first), recall_step(first), first.value
+    together = first.value + more[0].value <= MAX_VALUE and rng.random() < 0.5
+    question, step = ask_about_two(rng, wording, "together" if together else "compare", first, more[0])
+    return question, step.text(), step.value
 
 
 def judge_turn(example: Example, rng: Random) -> tuple[str, str]:

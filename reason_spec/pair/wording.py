@@ -326,6 +326,7 @@ DRAFT_REWORDED: frozenset[Kind] = frozenset({"fewer", "fraction", "rate", "total
 """Kinds whose usual phrasing is another one in the draft's training text."""
 
 ANSWER_STEP = "The answer is {value}."
+RECALL_STEP = "{new} has {value} {unit}."
 CALCULATION_QUESTIONS = ("What is {expression}?", "Find {expression}.")
 CALCULATION_STEP = "We have {work}. It is {value}."
 CHECK_STEPS: Mapping[str, str] = {
@@ -334,6 +335,8 @@ CHECK_STEPS: Mapping[str, str] = {
 }
 """Steps that check the one before them, by its operator: ``a`` and ``b`` are its numbers."""
 CORRECTIONS = ("Wait, that is not right. {step}", "Wait, let me do this again. {step}")
+CONTINUE = "Then?"
+"""What asks for the next step after a score; words that the phrasings have already."""
 SCORE_QUESTION = "Score the last step from 0 to 9."
 JUDGE_QUESTION = "First: {first} Second: {second} Do they agree? Say aligned or unaligned."
 ALIGNED, UNALIGNED = "aligned", "unaligned"

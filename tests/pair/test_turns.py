@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.pair.generator import STEP_SEPARATOR, make_problem
-from reason_spec.pair.grading import is_right_step
+from reason_spec.pair.grading import is_right_step, parse_answer
+from reason_spec.pair.tokenizer import END_TOKEN, next_question
 from reason_spec.pair.turns import (
     Mistake,
     check_turns,
     correct_turns,
     draw_mistake,
+    follow_up_turns,
     judge_turn,
     make_mistake,
     score_turns,
 )
-from reason_spec.pair.wording import ALIGNED, UNALIGNED
+from reason_spec.pair.wording import ALIGNED, CONTINUE, SCORE_QUESTION, UNALIGNED
+from tests.pair.test_generator import solve
 
 seeds = st.integers(0, 10**6)
 
@@ -56,14 +59,36 @@ def test_a_check_says_what_is_true_of_the_step_before_it(seed: int) -> None:
 
 
 @given(seeds)
-def test_a_score_is_high_for_right_steps_alone(seed: int) -> None:
+def test_scores_are_high_for_right_steps_alone_and_nothing_follows_a_wrong_one(seed: int) -> None:
     example = make_problem("train", seed, 2)
-    steps, _, score = score_turns(example, Random(seed))
-    shown = steps.removesuffix(STEP_SEPARATOR).split(STEP_SEPARATOR)
-    right = is_right_step(shown[-1], example.steps[len(shown) - 1])
-    assert shown[:-1] == list(example.steps[: len(shown) - 1])
-    assert (int(score) >= 8) == right
-    assert int(score) >= 8 or int(score) <= 2
+    *shown, last = score_turns(example, Random(seed))
+    assert last.learnt
+    steps: list[str] = []
+    turns = [*shown, last]
+    for turn, score in zip(turns[::2], turns[1::2], strict=True):
+        assert (turn.learnt, score.learnt) == (False, True)
+        new, asked = turn.text.removeprefix(next_question(CONTINUE)).split(END_TOKEN, 1)
+        assert END_TOKEN + asked == next_question(SCORE_QUESTION)
+        steps += new.removesuffix(STEP_SEPARATOR).split(STEP_SEPARATOR)
+        right = [is_right_step(a, b) for a, b in zip(steps, example.steps, strict=False)]
+        assert all(right) if int(score.text) >= 8 else right.index(False) == len(steps) - 1
+        assert int(score.text) >= 8 or (int(score.text) <= 2 and score is last)
+    assert not all(right) or len(steps) == len(example.plan)
+
+
+@given(seeds, st.integers(1, 4))
+def test_questions_that_follow_a_solution_are_answered_from_what_was_told(seed: int, count: int) -> None:
+    example = make_problem("train", seed, 2)
+    facts = " ".join(re.split(r"(?<=[.?])\s", example.question)[:-1])
+    turns = follow_up_turns(example, count, Random(seed), "target")
+    assert 0 < len(turns) <= 2 * count
+    asked = [turn.text.removeprefix(END_TOKEN).split("user\n")[1].split(END_TOKEN)[0] for turn in turns[::2]]
+    assert len(set(asked)) == len(asked)
+    for question, turn in zip(asked, turns[1::2], strict=True):
+        assert turn.learnt
+        assert parse_answer(turn.text) == solve(f"{facts} {question}")
+        step, _ = turn.text.split(STEP_SEPARATOR)
+        assert str(parse_answer(turn.text)) in step
 
 
 @given(seeds)
