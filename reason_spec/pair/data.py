@@ -56,8 +56,6 @@ CURRICULUM = (
     Stage(0.06, (1, 2), arithmetic=0.30, recall=0.25, batch_tokens=2048),
     Stage(0.15, (1, 3), arithmetic=0.20, recall=0.10, batch_tokens=2048),
     Stage(0.40, (1, 5), arithmetic=0.08, recall=0.04, batch_tokens=4096),
-    Stage(0.70, (1, 8), arithmetic=0.03, recall=0.03, batch_tokens=4096),
-    Stage(0.975, (1, 8), arithmetic=0.03, recall=0.03, batch_tokens=8192),
     Stage(1.00, (1, 8), arithmetic=0.03, recall=0.03, batch_tokens=4096),
 )
 
