@@ -40,6 +40,9 @@ class EngineSettings(_Section):
     dtype: DTypeName | Literal["auto"] = Field(
         default="auto", description="auto: float32 on CPU, else bfloat16"
     )
+    layers: Literal["auto", "fused", "module"] = Field(
+        default="auto", description="fused: few operations a layer; module: transformers' own"
+    )
     cores: tuple[int, ...] | None = Field(
         default=None, description="CPU cores of the worker; null: shared out"
     )

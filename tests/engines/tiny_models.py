@@ -73,6 +73,21 @@ def model_config(kind: str) -> Any:
             return tf.Qwen3Config(**_BASE)
         case "llama":
             return tf.LlamaConfig(**_BASE)
+        case "llama-dynamic":
+            scaled = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+            return tf.LlamaConfig(**_BASE, rope_parameters=scaled)
+        case "llama-gelu":
+            return tf.LlamaConfig(**_BASE, hidden_act="gelu")
+        case "llama-scaled-biased":
+            scaled = {
+                "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            }  # fmt: skip
+            return tf.LlamaConfig(**_BASE, rope_parameters=scaled, attention_bias=True, mlp_bias=True)
+        case "qwen2":
+            return tf.Qwen2Config(**_BASE)
+        case "qwen2-sliding":
+            return tf.Qwen2Config(**_BASE, use_sliding_window=True, sliding_window=12, max_window_layers=1)
         case "gpt2":
             return tf.GPT2Config(
                 vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3,
@@ -107,7 +122,13 @@ def save_model(kind: str, folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     config = model_config(kind)
     factory = tf.AutoModelForSeq2SeqLM if kind == "t5" else tf.AutoModelForCausalLM
-    factory.from_config(config).save_pretrained(folder)
+    model = factory.from_config(config)
+    with torch.no_grad():
+        # New models have biases of zero and norms of one, which would hide what is done with them.
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
     byte_level_tokenizer().save_pretrained(folder)
     return folder
 

@@ -38,13 +38,17 @@ class KeyValueStore:
     def num_layers(self) -> int:
         return len(self._keys)
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, layer: int, slots: Tensor | slice, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store [tokens, heads, head size] keys and values; return the layer's two tensors."""
         if layer not in self._keys:
             self._keys[layer] = self._allocate(keys)
             self._values[layer] = self._allocate(values)
-        self._keys[layer].index_copy_(0, slots, keys)
-        self._values[layer].index_copy_(0, slots, values)
+        if isinstance(slots, slice):
+            self._keys[layer][slots] = keys
+            self._values[layer][slots] = values
+        else:
+            self._keys[layer].index_copy_(0, slots, keys)
+            self._values[layer].index_copy_(0, slots, values)
         return self._keys[layer], self._values[layer]
 
     def _allocate(self, like: Tensor) -> Tensor:
@@ -55,6 +59,18 @@ class KeyValueStore:
                 f"no memory on {like.device} for the keys and values of cache_tokens={self.num_slots} "
                 f"tokens; set a smaller cache_tokens ({error})"
             ) from None
+
+
+def _index(slots: IntArray, device: torch.device) -> Tensor:
+    return torch.from_numpy(slots).to(device)
+
+
+def _span_or_index(slots: IntArray, device: torch.device) -> Tensor | slice:
+    """Return a slice where the slots lie in one piece, in order."""
+    first, last = int(slots[0]), int(slots[-1])
+    if last - first + 1 == len(slots) and bool((np.diff(slots) == 1).all()):
+        return slice(first, last + 1)
+    return _index(slots, device)
 
 
 class BlockTensors:
@@ -77,12 +93,9 @@ class BlockTensors:
         slots = np.full((self._num_rows, self._num_columns), padding_slot, dtype=np.int64)
         for index, row in enumerate(block.rows):
             slots[index, : len(row.columns)] = row.columns
-        flat = slots.reshape(-1)
         # A text alone in its row mostly lies in one piece: then its slots are a view, not a copy.
-        in_one_piece = self._num_rows == 1 and bool((np.diff(flat) == 1).all())
-        self._slots = (
-            slice(int(flat[0]), int(flat[-1]) + 1) if in_one_piece else torch.from_numpy(flat).to(device)
-        )
+        flat = slots.reshape(-1)
+        self._slots = _span_or_index(flat, device) if self._num_rows == 1 else _index(flat, device)
         if not self._contiguous:
             self._query_index, self._kept, self._kept_entries = self._ragged_indices()
 
@@ -103,19 +116,19 @@ class BlockTensors:
         """Return the output of this block's entries, [rows * longest row, heads, value size].
 
         Args:
-            query: [heads, entries of the pass, head size].
+            query: [entries of the pass, heads, head size].
             keys, values: the layer's slots, [slots, key-value heads, head size].
         """
-        num_heads, _, head_size = query.shape
+        _, num_heads, head_size = query.shape
         num_kv_heads = keys.shape[1]
         rows, entries = self._num_rows, self._num_entries
         heads_each = num_heads // num_kv_heads
         if self._contiguous:
-            picked = query[:, self._span]
+            picked = query[self._span]
         else:
-            picked = query.index_select(1, self._query_index)
+            picked = query.index_select(0, self._query_index)
         # Query heads of one key-value head become rows of one head: no key is repeated.
-        picked = picked.view(num_kv_heads, heads_each, rows, entries, head_size).permute(2, 0, 1, 3, 4)
+        picked = picked.view(rows, entries, num_kv_heads, heads_each, head_size).permute(0, 2, 3, 1, 4)
         picked = picked.reshape(rows, num_kv_heads, heads_each * entries, head_size)
         block_keys, block_values = self._columns_of(keys), self._columns_of(values)
         mask = self._mask(window, heads_each)
@@ -202,7 +215,7 @@ class ActivePass:
         self, layout: PassLayout, store: KeyValueStore, device: torch.device, dtype: torch.dtype
     ) -> None:
         self._store = store
-        self._slots = torch.tensor(layout.slots, dtype=torch.long, device=device)
+        self._slots = _span_or_index(np.asarray(layout.slots, dtype=np.int64), device)
         self._blocks = [BlockTensors(block, store.num_slots, device, dtype) for block in layout.blocks]
         self.num_calls = 0
 
@@ -216,16 +229,16 @@ class ActivePass:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """Return [1, tokens, heads, value size] for [1, heads, tokens, size] inputs."""
-        keys, values = self._store.write(layer, self._slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        """Return [tokens, heads, value size] for [tokens, heads, size] inputs."""
+        keys, values = self._store.write(layer, self._slots, key, value)
         self.num_calls += 1
-        outputs = [block.attend(query[0], keys, values, scaling, window, softcap) for block in self._blocks]
+        outputs = [block.attend(query, keys, values, scaling, window, softcap) for block in self._blocks]
         if len(outputs) == 1 and self._blocks[0].covers_in_order:
-            return outputs[0].unsqueeze(0)
-        output = query.new_empty((query.shape[2], query.shape[1], value.shape[3]))
+            return outputs[0]
+        output = query.new_empty((query.shape[0], query.shape[1], value.shape[2]))
         for block, attended in zip(self._blocks, outputs, strict=True):
             block.put(attended, output)
-        return output.unsqueeze(0)
+        return output
 
 
 _active: ActivePass | None = None
@@ -255,7 +268,9 @@ def slot_attention(
     assert _active is not None, "the model was run outside of a pass"
     layer = module.layer_idx
     assert isinstance(layer, int)
-    return _active.attend(layer, query, key, value, scaling, sliding_window, softcap), None
+    query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
+    attended = _active.attend(layer, query, key, value, scaling, sliding_window, softcap)
+    return attended.unsqueeze(0), None
 
 
 def register_attention() -> None:

@@ -18,6 +18,7 @@ from reason_spec.engines.torch.attention import (
     register_attention,
     set_active_pass,
 )
+from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
@@ -41,6 +42,8 @@ class Model:
     dtype: torch.dtype
     vocab_size: int
     max_context: int
+    fused: FusedDecoder | None = None
+    """The module's layers in few operations; None: the module runs them itself."""
 
     def run(self, layout: PassLayout) -> Tensor:
         """Run one pass; return the logits [entries with logits, vocabulary].
@@ -48,17 +51,27 @@ class Model:
         Keys and values of all entries are in their slots afterwards.
         """
         active = ActivePass(layout, self.store, self.device, self.dtype)
+        tokens = torch.tensor(layout.tokens, device=self.device)
+        positions = torch.tensor(layout.positions, device=self.device)
+        entries = torch.tensor(layout.logits_entries, dtype=torch.long, device=self.device)
+        if self.fused is not None:
+            logits = self.fused.run(tokens, positions, active, entries)
+        else:
+            logits = self._run_module(tokens, positions, active, entries)
+        assert active.num_calls == self.store.num_layers, "a layer's attention did not run"
+        return logits
+
+    def _run_module(self, tokens: Tensor, positions: Tensor, active: ActivePass, entries: Tensor) -> Tensor:
         set_active_pass(active)
         try:
             output = self.module(
-                input_ids=torch.tensor([layout.tokens], device=self.device),
-                position_ids=torch.tensor([layout.positions], device=self.device),
+                input_ids=tokens[None],
+                position_ids=positions[None],
                 use_cache=False,
-                logits_to_keep=torch.tensor(layout.logits_entries, dtype=torch.long, device=self.device),
+                logits_to_keep=entries,
             )
         finally:
             set_active_pass(None)
-        assert active.num_calls == self.store.num_layers, "a layer's attention did not run"
         logits = output.logits
         assert isinstance(logits, Tensor)
         return logits[0]
@@ -85,10 +98,24 @@ def load_model(settings: EngineSettings) -> Model:
         dtype=dtype,
         vocab_size=int(module.get_output_embeddings().weight.shape[0]),
         max_context=max_context,
+        fused=_fuse(settings, module, max_context),
     )
     with torch.inference_mode():
         check_against_plain_forward(settings.model, model)
     return model
+
+
+def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -> FusedDecoder | None:
+    if settings.layers == "module":
+        return None
+    if can_fuse(module):
+        return FusedDecoder(module, max_context)
+    if settings.layers == "fused":
+        raise UnsupportedModelError(
+            f"model {settings.model!r} ({type(module).__name__}) has no fused layers; set layers: auto. "
+            "Fused are Llama, Qwen2 and Qwen3 with full attention in every layer and weights as they are."
+        )
+    return None
 
 
 def measure_single_token_pass(model: Model, context: int = 128, repeats: int = 5) -> float:

@@ -1,0 +1,200 @@
+"""The layers of Llama, Qwen2 and Qwen3 in few operations, for passes of a few tokens.
+
+A pass of one token through a small model costs what its operations cost to start, not what they
+compute. So queries, keys and values come out of one product, gate and up out of another, norms and
+rotations of queries and keys are done together, and the residual is added by the product itself.
+Weights are stored so that the products read them in order ([in, out]); the module's own parameters
+become views of them, and no weight is in memory twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reason_spec.engines.torch.attention import ActivePass
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_CHANGING_ROPE = ("dynamic", "longrope")
+"""Rotations that depend on the length of the text, which no table holds."""
+
+
+class _RmsNorm:
+    """Root-mean-square norm over the last dimension.
+
+    Without a kernel of its own, as on a CPU, ``rms_norm`` is a dozen operations. There the layer norm of
+    (x, -x) stands in: its mean is zero, so its variance is the mean square of x.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self._weight = weight
+        self._epsilon = epsilon
+        self._size = len(weight)
+        self._doubled = torch.cat((weight, weight)).detach()
+        self._has_kernel = weight.device.type != "cpu"
+
+    def __call__(self, states: Tensor) -> Tensor:
+        if self._has_kernel:
+            return functional.rms_norm(states, (self._size,), self._weight, self._epsilon)
+        mirrored = torch.cat((states, -states), dim=-1)
+        normed = functional.layer_norm(mirrored, (2 * self._size,), self._doubled, None, self._epsilon)
+        return normed[..., : self._size]
+
+
+def _norm_like(norm: Any) -> _RmsNorm:
+    return _RmsNorm(norm.weight, norm.variance_epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One decoder layer; products are [in, out]."""
+
+    input_norm: _RmsNorm
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None
+    """[heads + key-value heads, head size]."""
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: _RmsNorm
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+class FusedDecoder:
+    """Runs the layers of a module whose weights it has taken over.
+
+    Raises:
+        ValueError: ``can_fuse`` is false for the module.
+    """
+
+    def __init__(self, module: PreTrainedModel, max_context: int) -> None:
+        if not can_fuse(module):
+            raise ValueError(f"{type(module).__name__} has no fused layers")
+        inner: Any = module.model
+        attention = inner.layers[0].self_attn
+        self._embedding: Tensor = inner.embed_tokens.weight
+        self._head: nn.Module = module.get_output_embeddings()
+        self._head_size: int = attention.head_dim
+        self._num_kv_heads = attention.k_proj.out_features // self._head_size
+        self._num_heads = attention.q_proj.out_features // self._head_size
+        self._scaling: float = attention.scaling
+        self._norm = _norm_like(inner.norm)
+        unit = torch.ones(self._head_size, device=self._embedding.device, dtype=self._embedding.dtype)
+        self._unit = _RmsNorm(unit, inner.norm.variance_epsilon)
+        self._layers = [self._take_over(layer) for layer in inner.layers]
+        self._cos, self._sin = self._rotations(inner.rotary_emb, max_context)
+
+    def run(self, tokens: Tensor, positions: Tensor, active: ActivePass, logits_entries: Tensor) -> Tensor:
+        """Return the logits [logits entries, vocabulary] of a pass over [entries] tokens and positions."""
+        states = functional.embedding(tokens, self._embedding)
+        cos, sin = self._cos[positions], self._sin[positions]
+        for index, layer in enumerate(self._layers):
+            attended = self._attend(index, layer, states, cos, sin, active)
+            states = _add_product(states, attended, layer.output, layer.output_bias)
+            gate, up = _product(layer.mlp_norm(states), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            states = _add_product(states, functional.silu(gate) * up, layer.down, layer.down_bias)
+        logits: Tensor = self._head(self._norm(states[logits_entries]))
+        return logits
+
+    def _attend(
+        self, index: int, layer: _Layer, states: Tensor, cos: Tensor, sin: Tensor, active: ActivePass
+    ) -> Tensor:
+        normed = layer.input_norm(states)
+        projected = _product(normed, layer.qkv, layer.qkv_bias).view(len(states), -1, self._head_size)
+        rotated = projected[:, : self._num_heads + self._num_kv_heads]
+        if layer.qk_norm is not None:
+            rotated = self._unit(rotated) * layer.qk_norm
+        # The first half of sin carries the sign, so that a roll does for the rotation by a quarter.
+        rotated = torch.addcmul(rotated * cos, rotated.roll(self._head_size // 2, -1), sin)
+        query, key = rotated.split([self._num_heads, self._num_kv_heads], dim=1)
+        value = projected[:, self._num_heads + self._num_kv_heads :]
+        return active.attend(index, query, key, value, self._scaling, None, None).flatten(1)
+
+    def _take_over(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv, qkv_bias = _take_over(attention.q_proj, attention.k_proj, attention.v_proj)
+        output, output_bias = _take_over(attention.o_proj)
+        gate_up, gate_up_bias = _take_over(mlp.gate_proj, mlp.up_proj)
+        down, down_bias = _take_over(mlp.down_proj)
+        qk_norm = None
+        if hasattr(attention, "q_norm"):
+            norms = [attention.q_norm.weight] * self._num_heads + [
+                attention.k_norm.weight
+            ] * self._num_kv_heads
+            qk_norm = torch.stack(norms).detach()
+        return _Layer(
+            input_norm=_norm_like(layer.input_layernorm),
+            qkv=qkv,
+            qkv_bias=qkv_bias,
+            qk_norm=qk_norm,
+            output=output,
+            output_bias=output_bias,
+            mlp_norm=_norm_like(layer.post_attention_layernorm),
+            gate_up=gate_up,
+            gate_up_bias=gate_up_bias,
+            down=down,
+            down_bias=down_bias,
+        )
+
+    def _rotations(self, rotary: Any, max_context: int) -> tuple[Tensor, Tensor]:
+        """Return the cosines and signed sines of every position, [positions, 1, head size]."""
+        positions = torch.arange(max_context, device=self._embedding.device)[None]
+        cos, sin = rotary(self._embedding[:1], positions)
+        sin = sin[0].clone()
+        sin[:, : self._head_size // 2].neg_()
+        return cos[0].unsqueeze(1).contiguous(), sin.unsqueeze(1)
+
+
+def can_fuse(module: PreTrainedModel) -> bool:
+    """Tell whether ``FusedDecoder`` computes what the module computes."""
+    from transformers import LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+
+    if type(module) not in (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM):
+        return False
+    inner: Any = module.model
+    config = module.config
+    products = [part for part in inner.layers.modules() if isinstance(part, nn.Linear)]
+    return (
+        config.hidden_act in ("silu", "swish")
+        and inner.rotary_emb.rope_type not in _CHANGING_ROPE
+        and all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())
+        # Quantised weights have classes of their own, seven a layer are missing then.
+        and all(type(part) is nn.Linear for part in products)
+        and len(products) == 7 * len(inner.layers)
+    )
+
+
+def _take_over(*products: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Join linear modules into one [in, out] weight and one bias, and make theirs views of it."""
+    linears: list[Any] = list(products)
+    joined = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()
+    start = 0
+    for linear in linears:
+        linear.weight.data = joined[:, start : start + linear.out_features].t()
+        start += linear.out_features
+    if linears[0].bias is None and all(linear.bias is None for linear in linears):
+        return joined, None
+    biases = [
+        joined.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+        for linear in linears
+    ]
+    return joined, torch.cat(biases)
+
+
+def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(states, weight) if bias is None else torch.addmm(bias, states, weight)
+
+
+def _add_product(residual: Tensor, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is not None:
+        residual = residual + bias
+    return torch.addmm(residual, states, weight)
