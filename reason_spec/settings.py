@@ -58,7 +58,7 @@ class EngineSettings(_Section):
 class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
-    name: str = Field(default="lookahead", description="autoregressive, token, lookahead")
+    name: str = Field(default="lookahead", description="autoregressive, token, speculative, lookahead")
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead")
     width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
     step_max_tokens: int = Field(
@@ -68,7 +68,16 @@ class StrategySettings(_Section):
         default="prompt_lookup", description="where no hint applies"
     )
     num_draft_tokens: int = Field(default=16, ge=1, le=128, description="token drafts checked in one pass")
+    draft_run_tokens: int = Field(
+        default=8, ge=1, le=128, description="tokens the draft model writes between two hints"
+    )
+    min_draft_chance: float = Field(
+        default=0.1, ge=0, le=1, description="the draft stops where its tokens are less likely to be right"
+    )
     use_hint: bool = Field(default=True, description="the drafted step is the target's token-level draft")
+    use_redraft: bool = Field(
+        default=True, description="where the target parts from a draft, the draft model goes on from there"
+    )
 
 
 class VerifierSettings(_Section):

@@ -1,14 +1,15 @@
-"""The target alone, one request for the whole answer: the baseline of every claim."""
+"""One request for the whole answer: the target alone, or with drafts at the token level."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
-from reason_spec.engines.base import Request, TokenDrafterName
+from reason_spec.engines.base import Generation, Request, TokenDrafterName
 from reason_spec.events import Recorder
 from reason_spec.segment import BoundaryScanner
 from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
 from reason_spec.types import FinishReason, LossClass, Step
 
 
@@ -39,9 +40,12 @@ class Autoregressive(Strategy):
         )
         recorder.emit("started", "target", 0, 0)
         kept = False
+        ahead = self._start_ahead(request, generation)
         try:
             held = _StepCutter(self, request)
             async for delta in generation:
+                if ahead is not None:
+                    ahead.confirm(delta.tokens)
                 for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
                     # One step is held back: the last one gets the text and the end of the result.
                     if (step := held.feed(token, logprob)) is not None:
@@ -51,7 +55,13 @@ class Autoregressive(Strategy):
             yield held.last(result.text, result.finish, result.num_stop_overlap)
         finally:
             generation.cancel()
+            if ahead is not None:
+                await ahead.close(recorder)
             recorder.add_work("target", await generation.closed(), kept=kept)
+
+    def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
+        """Let the draft model write ahead of a generation, where the strategy has one."""
+        return None
 
 
 class TokenSpeculation(Autoregressive):
@@ -62,6 +72,30 @@ class TokenSpeculation(Autoregressive):
     @property
     def token_drafter(self) -> TokenDrafterName:
         return self.settings.token_drafter
+
+
+class DraftModelSpeculation(TokenSpeculation):
+    """The target with the draft model as its token-level drafter: speculative decoding."""
+
+    name: ClassVar[str] = "speculative"
+    needs_draft: ClassVar[bool] = True
+
+    def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
+        if not can_share_tokens(self.draft, self.target):
+            return None
+        assert request.draft_prompt is not None
+        return DraftAhead(
+            self.draft,
+            generation,
+            Request(
+                prefix=request.draft_prompt,
+                max_tokens=self.settings.draft_run_tokens,
+                sampling=request.sampling,
+                stream=False,
+            ),
+            max_ahead=self.settings.num_draft_tokens,
+            min_chance=self.settings.min_draft_chance,
+        )
 
 
 class _StepCutter:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.autoregressive import Autoregressive, TokenSpeculation
+from reason_spec.strategies.autoregressive import (
+    Autoregressive,
+    DraftModelSpeculation,
+    TokenSpeculation,
+)
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.verifiers.base import Verifier
 
 _STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy for strategy in (Autoregressive, TokenSpeculation, Lookahead)
+    strategy.name: strategy
+    for strategy in (Autoregressive, TokenSpeculation, DraftModelSpeculation, Lookahead)
 }
 
 

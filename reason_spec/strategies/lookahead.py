@@ -6,8 +6,9 @@ stands where the verifier finds it the same as the target's own step; where none
 step stands and everything built on the drafts is cancelled. Each decision makes one step final.
 
 Added to the paper: the drafted step is also handed to the target's token level as a hint, so that
-a step both models write alike costs the target one or two passes; and a position refused ahead of
-time goes on from the target's step at once, without waiting for the positions before it.
+a step both models write alike costs the target one or two passes; where the target parts from it, the
+draft model writes the rest of the step anew in the target's words, as a hint again; and a position
+refused ahead of time goes on from the target's step at once, without waiting for those before it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, Literal
 from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.events import Recorder
 from reason_spec.strategies.base import SolveRequest, Strategy, step_from_result, tokens_for
+from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
 from reason_spec.types import LossClass, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext
 
@@ -73,6 +75,7 @@ class _Branch:
     text_before: str
     decision: asyncio.Future[Step]
     target_generation: Generation | None = None
+    ahead: DraftAhead | None = None
     target_step: Step | None = None
     drafts: list[_Draft] = field(default_factory=list)
     drafting_started: bool = False
@@ -108,6 +111,7 @@ class _Search:
         self._tasks: set[asyncio.Task[None]] = set()
         self._work: list[tuple[Literal["draft", "target"], Generation]] = []
         self._kept: set[Generation] = set()
+        self._aheads: list[DraftAhead] = []
         self._num_branches = 0
         self._root_index = 0
 
@@ -153,6 +157,8 @@ class _Search:
         for _, generation in self._work:
             generation.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for ahead in self._aheads:
+            await ahead.close(self._recorder)
         for lane, generation in self._work:
             usage = await generation.closed()
             self._recorder.add_work(lane, usage, kept=generation in self._kept)
@@ -218,23 +224,24 @@ class _Search:
         noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
         return replace(sampling, temperature=max(sampling.temperature, _SIBLING_TEMPERATURE), noise=noise)
 
+    def _request_for(self, lane: Literal["draft", "target"], branch: _Branch, sampling: Sampling) -> Request:
+        context_length = self._request.stop_context_length
+        return Request(
+            prefix=branch.target_prefix if lane == "target" else branch.draft_prefix,
+            max_tokens=min(self._settings.step_max_tokens, branch.num_tokens_left),
+            sampling=sampling,
+            boundary=self._request.boundary,
+            stops=self._request.stops,
+            stop_context=branch.text_before[-context_length:] if context_length else "",
+            token_drafter=self._settings.token_drafter,
+            num_draft_tokens=self._settings.num_draft_tokens,
+            priority=branch.step_index,
+            stream=lane == "target" and self._settings.use_redraft,
+        )
+
     def _submit(self, lane: Literal["draft", "target"], branch: _Branch, sampling: Sampling) -> Generation:
         engine = self._target if lane == "target" else self._draft
-        context_length = self._request.stop_context_length
-        generation = engine.submit(
-            Request(
-                prefix=branch.target_prefix if lane == "target" else branch.draft_prefix,
-                max_tokens=min(self._settings.step_max_tokens, branch.num_tokens_left),
-                sampling=sampling,
-                boundary=self._request.boundary,
-                stops=self._request.stops,
-                stop_context=branch.text_before[-context_length:] if context_length else "",
-                token_drafter=self._settings.token_drafter,
-                num_draft_tokens=self._settings.num_draft_tokens,
-                priority=branch.step_index,
-                stream=False,
-            )
-        )
+        generation = engine.submit(self._request_for(lane, branch, sampling))
         self._work.append((lane, generation))
         self._recorder.emit("started", lane, branch.step_index, branch.number)
         return generation
@@ -242,8 +249,12 @@ class _Search:
     # --- the three kinds of work on a position ---------------------------------------------------
 
     async def _write_target(self, branch: _Branch) -> None:
-        branch.target_generation = self._submit("target", branch, self._request.sampling)
-        step = await self._finished("target", branch, branch.target_generation)
+        generation = self._submit("target", branch, self._request.sampling)
+        branch.target_generation = generation
+        branch.ahead = self._start_ahead(branch, generation)
+        if branch.ahead is not None:
+            await branch.ahead.follow()
+        step = await self._finished("target", branch, generation)
         if step is None or branch.dropped:
             return
         branch.target_step = step
@@ -254,6 +265,22 @@ class _Search:
         await asyncio.gather(*(self._verify(branch, draft) for draft in branch.drafts if draft.step))
         if not branch.dropped:
             self._decide(branch)
+
+    def _start_ahead(self, branch: _Branch, generation: Generation) -> DraftAhead | None:
+        """Let the draft model write the rest of a step anew where the target parts from the drafted one."""
+        if not (self._settings.use_redraft and can_share_tokens(self._draft, self._target)):
+            return None
+        request = self._request_for("draft", branch, self._request.sampling)
+        ahead = DraftAhead(
+            self._draft,
+            generation,
+            replace(request, max_tokens=self._settings.draft_run_tokens),
+            max_ahead=self._settings.num_draft_tokens,
+            min_chance=self._settings.min_draft_chance,
+            waits=self._settings.depth > 0,
+        )
+        self._aheads.append(ahead)
+        return ahead
 
     async def _write_draft(self, branch: _Branch, draft: _Draft) -> None:
         step = await self._finished("draft", branch, draft.generation)
@@ -328,6 +355,8 @@ class _Search:
     def _hint(self, branch: _Branch, drafted: Step) -> None:
         if self._settings.use_hint and branch.target_generation is not None:
             branch.target_generation.offer_hint(drafted.tokens)
+            if branch.ahead is not None:
+                branch.ahead.expect(drafted.tokens)
             self._recorder.emit("hinted", "target", branch.step_index, branch.number)
 
     @staticmethod
@@ -337,6 +366,8 @@ class _Search:
     def _drop(self, branch: _Branch) -> None:
         for lost in [branch, *branch.descendants()]:
             lost.dropped = True
+            if lost.ahead is not None:
+                lost.ahead.stop()
             if lost.target_generation is not None:
                 self._cancel("target", lost, lost.target_generation)
             for draft in lost.drafts:

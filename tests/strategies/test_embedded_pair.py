@@ -99,8 +99,10 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
 def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> None:
     for question in QUESTIONS[:4]:
         alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=80)
-        drafted = answer(accelerator, question, "token", sampling__max_tokens=80)
-        assert tokens_of(drafted) == tokens_of(alone)
+        for strategy in ("token", "speculative"):
+            drafted = answer(accelerator, question, strategy, sampling__max_tokens=80)
+            assert tokens_of(drafted) == tokens_of(alone)
+            assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes
 
 
 def test_both_layers_find_work_on_the_pair(accelerator: SyncAccelerator) -> None:

@@ -13,7 +13,7 @@ from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokeniz
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.autoregressive import Autoregressive
+from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.types import NoiseKey, Prefix, Sampling, Step, Verdict
@@ -99,10 +99,15 @@ def autoregressive(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
     return Autoregressive(StrategySettings(), target, None, None)
 
 
+def speculative(run_tokens: int = 8) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
+    config = StrategySettings(draft_run_tokens=run_tokens)
+    return lambda target, draft: DraftModelSpeculation(config, target, draft, None)
+
+
 def lookahead(
-    depth: int = 4, width: int = 1, verifier: Verifier | None = None, step_max_tokens: int = 512
+    depth: int = 4, width: int = 1, verifier: Verifier | None = None, step_max_tokens: int = 512, **more: bool
 ) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
-    config = StrategySettings(depth=depth, width=width, step_max_tokens=step_max_tokens)
+    config = StrategySettings(depth=depth, width=width, step_max_tokens=step_max_tokens, **more)
     return lambda target, draft: Lookahead(config, target, draft, verifier or ExactVerifier())
 
 
@@ -137,6 +142,59 @@ def test_exact_lookahead_writes_the_tokens_of_the_target_alone(
     assert ahead.tokens == alone.tokens
     assert ahead.left_running == 0
     assert ahead.text == alone.text
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    agreement=st.sampled_from([0.0, 0.5, 1.0]),
+    run_tokens=st.integers(1, 9),
+    budget=st.integers(1, 120),
+    temperature=st.sampled_from([0.0, 0.8]),
+    target_seconds=st.sampled_from([0.0, 0.0003]),
+)
+def test_a_draft_model_at_the_token_level_changes_no_token(
+    seed: int, agreement: float, run_tokens: int, budget: int, temperature: float, target_seconds: float
+) -> None:
+    scripts = StoryScript(seed), StoryScript(seed, agreement)
+    sampling = Sampling(temperature, noise=NoiseKey(seed))
+    alone = solve(autoregressive, *scripts, max_tokens=budget, sampling=sampling)
+    drafted = solve(
+        speculative(run_tokens), *scripts, max_tokens=budget, sampling=sampling, target_seconds=target_seconds
+    )
+    assert drafted.tokens == alone.tokens
+    assert drafted.text == alone.text
+    assert drafted.left_running == 0
+
+
+def test_a_draft_model_at_the_token_level_saves_passes_where_it_agrees() -> None:
+    scripts = StoryScript(3), StoryScript(3)
+    alone = solve(autoregressive, *scripts, target_seconds=0.001)
+    drafted = solve(speculative(), *scripts, target_seconds=0.001)
+    assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes / 2
+    assert drafted.recorder.draft_usage.num_discarded_tokens == 0
+
+
+def test_the_rest_of_a_reworded_step_is_drafted_anew() -> None:
+    @dataclass(frozen=True)
+    class OtherFirstWord:
+        """Begins every step otherwise, and goes on with a begun step as the target does."""
+
+        seed: int
+
+        def __call__(self, text: str, sampling: Sampling) -> str:
+            whole = StoryScript(self.seed)(text, sampling)
+            begins = text.endswith("\n")
+            return whole.replace("Then", "Otherwise", 1) if begins else whole
+
+    scripts = StoryScript(3), OtherFirstWord(3)
+    passes = {
+        redraft: solve(
+            lookahead(verifier=AnyBirds(), use_redraft=redraft), *scripts, target_seconds=0.004
+        ).recorder.target_usage.num_passes
+        for redraft in (False, True)
+    }
+    assert passes[True] < passes[False]
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,330 @@
+"""Time the torch engine on the embedded pair: each layer alone, both together, and transformers' generate.
+
+    python benchmarks/embedded.py [--problems 60] [--accuracy 500] [--json FILE]
+
+Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled
+with the seed, prefix caches are emptied before each, and nothing else runs: stop other work first.
+Seconds are those of one problem at a time. ``speedup`` is the median over problems of the seconds of
+``autoregressive`` at the same temperature over those of the row. Accuracy is measured on more
+problems, solved together; rows that write the baseline's tokens have the baseline's accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.evaluation.statistics import compare_accuracy
+from reason_spec.pair import embedded_path
+from reason_spec.pair.generator import Example, problems
+from reason_spec.pair.grading import parse_answer
+from reason_spec.settings import Settings, load_settings
+from reason_spec.verifiers.base import Verifier, create_verifier
+
+TEMPERATURES = (0.0, 0.6)
+STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
+ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("autoregressive", "autoregressive", {}),
+    ("token:prompt_lookup", "token", {}),
+    ("token:draft_model", "speculative", {}),
+    ("step:exact", "lookahead", {"verifier.name": "exact", **STEP_ALONE}),
+    ("step:semantic", "lookahead", {"verifier.name": "semantic", **STEP_ALONE}),
+    ("both:exact", "lookahead", {"verifier.name": "exact"}),
+    ("both:semantic", "lookahead", {"verifier.name": "semantic"}),
+)
+"""Name, strategy and settings of each row of our own."""
+LOSSY = ("step:semantic", "both:semantic")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row on one problem."""
+
+    seconds: float
+    num_tokens: int
+    tokens: tuple[int, ...]
+    right: bool
+    solution: Solution | None = None
+
+
+@dataclass(slots=True)
+class Arm:
+    """One row at one temperature, and what it did."""
+
+    name: str
+    temperature: float
+    solve: Callable[[Example, int], Any]
+    runs: list[Run] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is printed of an arm; None where it does not apply or was not measured."""
+
+    name: str
+    temperature: float
+    tokens_per_s: float
+    s_per_problem: float
+    speedup: float
+    same_tokens: float
+    accuracy: float | None
+    loss_upper95: float | None
+    passes_per_token: float | None
+    alpha_step: float | None
+    alpha_token: float | None
+    c: float
+
+
+class Ours:
+    """The accelerator, under the settings of one row at a time; engines are shared by all rows."""
+
+    def __init__(self, accelerator: Accelerator, verifiers: dict[str, Verifier]) -> None:
+        self._accelerator = accelerator
+        self._verifiers = verifiers
+
+    def take_settings(self, settings: Settings) -> None:
+        self._accelerator.settings = settings
+        self._accelerator.verifier = self._verifiers[settings.verifier.name]
+
+    async def prepare(self, strategy: str) -> None:
+        await self._accelerator.prepare(strategy)
+
+    async def solve(self, settings: Settings, problem: Example, index: int) -> Run:
+        """Solve one problem; its index keys the sampling noise, the same for every row."""
+        self.take_settings(settings)
+        started = time.perf_counter()
+        solution = await self._accelerator.answer(problem.question, problem=index)
+        seconds = time.perf_counter() - started
+        tokens = tuple(token for step in solution.steps for token in step.tokens)
+        return Run(seconds, len(tokens), tokens, parse_answer(solution.text) == problem.answer, solution)
+
+
+class Transformers:
+    """``generate`` of transformers on the target, with the number of threads that suits it best."""
+
+    def __init__(self, max_tokens: int) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = embedded_path("target")
+        self._torch = torch
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+        self._max_tokens = max_tokens
+
+    def calibrate(self, num_cores: int) -> int:
+        """Time a short text on one core and on all, and keep the faster setting."""
+        seconds: dict[int, float] = {}
+        for threads in {1, num_cores}:
+            self._torch.set_num_threads(threads)
+            self.generate("How many?", 0.0, 0, 8)
+            started = time.perf_counter()
+            self.generate("How many?", 0.0, 0, 32)
+            seconds[threads] = time.perf_counter() - started
+        best = min(seconds, key=seconds.__getitem__)
+        self._torch.set_num_threads(best)
+        return best
+
+    def generate(self, question: str, temperature: float, seed: int, max_tokens: int) -> tuple[int, ...]:
+        encoded = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+        self._torch.manual_seed(seed)
+        with self._torch.inference_mode():
+            output = self._model.generate(
+                **encoded, max_new_tokens=max_tokens, **(sampling or {"do_sample": False})
+            )
+        return tuple(output[0, encoded["input_ids"].shape[1] :].tolist())
+
+    def solve(self, problem: Example, temperature: float, index: int) -> Run:
+        started = time.perf_counter()
+        tokens = self.generate(problem.question, temperature, index, self._max_tokens)
+        seconds = time.perf_counter() - started
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return Run(seconds, len(tokens), tokens, parse_answer(text) == problem.answer)
+
+
+def settings_of(flags: dict[str, Any], strategy: str, temperature: float, max_tokens: int) -> Settings:
+    return load_settings(
+        flags={
+            **flags,
+            "strategy.name": strategy,
+            "sampling.temperature": temperature,
+            "sampling.max_tokens": max_tokens,
+        }
+    )
+
+
+async def time_rows(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -> None:
+    """Solve each problem with every arm, in an order of its own; the first problem is a warm-up."""
+    rng = random.Random(seed)
+    for index, problem in enumerate([chosen[0], *chosen]):
+        for arm in rng.sample(arms, len(arms)):
+            run = await arm.solve(problem, index)
+            if index:
+                arm.runs.append(run)
+        sys.stderr.write(f"\r{index} of {len(chosen)} problems timed")
+    sys.stderr.write("\n")
+
+
+async def measure_accuracy(
+    ours: Ours, settings: Settings, chosen: Sequence[Example], at_once: int
+) -> list[bool]:
+    """Solve many problems, ``at_once`` of them at a time."""
+    await ours.prepare(settings.strategy.name)
+    ours.take_settings(settings)
+    places = asyncio.Semaphore(at_once)
+
+    async def solve(index: int, problem: Example) -> bool:
+        async with places:
+            return (await ours.solve(settings, problem, index)).right
+
+    return list(await asyncio.gather(*(solve(i, problem) for i, problem in enumerate(chosen))))
+
+
+def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], c: float) -> Row:
+    """Summarise an arm beside the baseline of its temperature."""
+    seconds = [run.seconds for run in arm.runs]
+    ratios = [base.seconds / run.seconds for base, run in zip(baseline.runs, arm.runs, strict=True)]
+    same = [base.tokens == run.tokens for base, run in zip(baseline.runs, arm.runs, strict=True)]
+    known = accuracies.get(("autoregressive", arm.temperature))
+    own = accuracies.get((arm.name, arm.temperature)) if arm.name in LOSSY else (known if all(same) else None)
+    recorders = [run.solution.recorder for run in arm.runs if run.solution is not None]
+    verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
+    drafted = sum(recorder.target_usage.num_drafted_tokens for recorder in recorders)
+    accepted = sum(recorder.target_usage.num_accepted_draft_tokens for recorder in recorders)
+    num_tokens = sum(run.num_tokens for run in arm.runs)
+    passes = sum(recorder.target_usage.num_passes for recorder in recorders)
+    loss = compare_accuracy([*map(float, known)], [*map(float, own)]) if known and own else None
+    return Row(
+        name=arm.name,
+        temperature=arm.temperature,
+        tokens_per_s=num_tokens / sum(seconds),
+        s_per_problem=statistics.median(seconds),
+        speedup=statistics.median(ratios),
+        same_tokens=sum(same) / len(same),
+        accuracy=sum(own) / len(own) if own else None,
+        loss_upper95=loss.loss_upper if loss else None,
+        passes_per_token=passes / num_tokens if recorders else None,
+        alpha_step=sum(verdicts) / len(verdicts) if verdicts else None,
+        alpha_token=accepted / drafted if drafted else None,
+        c=c,
+    )
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    headings = "row|T|tokens/s|s/problem|speed-up|same|right|loss ≤|passes|α step|α token"
+    for heading in headings.split("|"):
+        table.add_column(heading, justify="left" if heading == "row" else "right")
+    for row in rows:
+        numbers = (row.accuracy, row.loss_upper95, row.passes_per_token, row.alpha_step, row.alpha_token)
+        shown = ["-" if number is None else f"{number:.3f}" for number in numbers]
+        table.add_row(
+            row.name,
+            f"{row.temperature:g}",
+            f"{row.tokens_per_s:.1f}",
+            f"{row.s_per_problem:.2f}",
+            f"{row.speedup:.2f}x",
+            f"{row.same_tokens:.0%}",
+            *shown,
+        )
+    Console(width=120).print(table)
+
+
+async def measure(arguments: argparse.Namespace) -> list[Row]:
+    chosen = list(islice(problems("test", arguments.seed), max(arguments.problems, arguments.accuracy)))
+    verifiers = {
+        name: create_verifier(settings=load_settings(flags={"verifier.name": name}).verifier)
+        for name in ("exact", "semantic")
+    }
+    plain = Transformers(arguments.max_tokens)
+    strategies = tuple(strategy for _, strategy, _ in ROWS)
+    async with Accelerator.from_settings(load_settings(), strategies=strategies) as accelerator:
+        own = accelerator.verifier
+        for verifier in verifiers.values():
+            await verifier.start()
+        await accelerator.calibrate()
+        threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
+        sys.stderr.write(f"transformers runs on {threads} threads\n")
+        ours = Ours(accelerator, verifiers)
+        arms, settings = _arms(ours, plain, arguments.max_tokens)
+        await time_rows(arms, chosen[: arguments.problems], arguments.seed)
+        accuracies: dict[tuple[str, float], list[bool]] = {}
+        for name, temperature in settings:
+            if arguments.accuracy and name in ("autoregressive", *LOSSY):
+                accuracies[name, temperature] = await measure_accuracy(
+                    ours, settings[name, temperature], chosen[: arguments.accuracy], arguments.at_once
+                )
+        accelerator.verifier = own
+        for verifier in verifiers.values():
+            await verifier.close()
+    from reason_spec.pair.cost import measure_cost
+
+    c = (await measure_cost(embedded_path("target"), embedded_path("draft"))).c
+    baselines = {arm.temperature: arm for arm in arms if arm.name == "autoregressive"}
+    return [row_of(arm, baselines[arm.temperature], accuracies, c) for arm in arms]
+
+
+def _arms(
+    ours: Ours, plain: Transformers, max_tokens: int
+) -> tuple[list[Arm], dict[tuple[str, float], Settings]]:
+    arms: list[Arm] = []
+    settings: dict[tuple[str, float], Settings] = {}
+    for temperature in TEMPERATURES:
+
+        async def generate(problem: Example, index: int, temperature: float = temperature) -> Run:
+            return plain.solve(problem, temperature, index)
+
+        arms.append(Arm("transformers", temperature, generate))
+        for name, strategy, flags in ROWS:
+            row_settings = settings_of(flags, strategy, temperature, max_tokens)
+            settings[name, temperature] = row_settings
+
+            async def solve(problem: Example, index: int, row_settings: Settings = row_settings) -> Run:
+                await ours.prepare(row_settings.strategy.name)
+                return await ours.solve(row_settings, problem, index)
+
+            arms.append(Arm(name, temperature, solve))
+    return arms, settings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
+    parser.add_argument(
+        "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
+    )
+    parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
+    parser.add_argument("--max-tokens", type=int, default=640)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="file for the rows")
+    arguments = parser.parse_args()
+    if arguments.problems < 1 or arguments.accuracy < 0:
+        parser.error("--problems must be at least 1 and --accuracy at least 0")
+    rows = asyncio.run(measure(arguments))
+    print_rows(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
