@@ -221,7 +221,7 @@ def test_help_lists_every_name_there_is(kind: NameKind, monkeypatch: pytest.Monk
         (complete_name("task"), "gsm", ["gsm8k"]),
         (complete_strategies, "autoregressive,look", ["autoregressive,lookahead"]),
         (complete_strategies, "token,to", []),
-        (complete_assignment, "strategy.d", ["strategy.depth="]),
+        (complete_assignment, "strategy.de", ["strategy.depth="]),
     ],
 )
 def test_names_are_completed(complete: Callable[[str], list[str]], typed: str, expected: list[str]) -> None:

@@ -107,6 +107,8 @@ class _Search:
         self._verifier = strategy.verifier
         self._request = request
         self._recorder = recorder
+        wanted = self._settings.use_redraft and self._settings.depth > 0
+        self._redrafts = wanted and can_share_tokens(self._draft, self._target)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._work: list[tuple[Literal["draft", "target"], Generation]] = []
@@ -236,7 +238,7 @@ class _Search:
             token_drafter=self._settings.token_drafter,
             num_draft_tokens=self._settings.num_draft_tokens,
             priority=branch.step_index,
-            stream=lane == "target" and self._settings.use_redraft,
+            stream=lane == "target" and self._redrafts,
         )
 
     def _submit(self, lane: Literal["draft", "target"], branch: _Branch, sampling: Sampling) -> Generation:
@@ -268,7 +270,7 @@ class _Search:
 
     def _start_ahead(self, branch: _Branch, generation: Generation) -> DraftAhead | None:
         """Let the draft model write the rest of a step anew where the target parts from the drafted one."""
-        if not (self._settings.use_redraft and can_share_tokens(self._draft, self._target)):
+        if not self._redrafts:
             return None
         request = self._request_for("draft", branch, self._request.sampling)
         ahead = DraftAhead(
@@ -277,7 +279,7 @@ class _Search:
             replace(request, max_tokens=self._settings.draft_run_tokens),
             max_ahead=self._settings.num_draft_tokens,
             min_chance=self._settings.min_draft_chance,
-            waits=self._settings.depth > 0,
+            waits=True,
         )
         self._aheads.append(ahead)
         return ahead
