@@ -255,7 +255,7 @@ class _Search:
         branch.target_generation = generation
         branch.ahead = self._start_ahead(branch, generation)
         if branch.ahead is not None:
-            await branch.ahead.follow()
+            self._spawn(branch.ahead.follow())
         step = await self._finished("target", branch, generation)
         if step is None or branch.dropped:
             return
