@@ -61,7 +61,7 @@ class Recipe:
     vector_rate: float = 0.004
     warm_up: float = 0.01
     decay: float = 0.4
-    grown_rate: float = 0.25
+    grown_rate: float = 0.1
 
     def rate_at(self, progress: float) -> float:
         """Return the share of the full learning rate at ``progress`` in 0..1.
