@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from reason_spec.engines.base import Generation, Request, TokenDrafterName
+from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.segment import BoundaryScanner
 from reason_spec.strategies.base import SolveRequest, Strategy
@@ -40,8 +41,9 @@ class Autoregressive(Strategy):
         )
         recorder.emit("started", "target", 0, 0)
         kept = False
-        ahead = self._start_ahead(request, generation)
+        ahead: DraftAhead | None = None
         try:
+            ahead = self._start_ahead(request, generation)
             held = _StepCutter(self, request)
             async for delta in generation:
                 if ahead is not None:
@@ -55,9 +57,9 @@ class Autoregressive(Strategy):
             yield held.last(result.text, result.finish, result.num_stop_overlap)
         finally:
             generation.cancel()
+            recorder.add_work("target", await generation.closed(), kept=kept)
             if ahead is not None:
                 await ahead.close(recorder)
-            recorder.add_work("target", await generation.closed(), kept=kept)
 
     def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
         """Let the draft model write ahead of a generation, where the strategy has one."""
@@ -82,7 +84,10 @@ class DraftModelSpeculation(TokenSpeculation):
 
     def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
         if not can_share_tokens(self.draft, self.target):
-            return None
+            raise SettingsError(
+                f"strategy {self.name} hands the draft's tokens to the target, but the two models have "
+                "different tokenizers. Use lookahead, where steps cross as text, or another draft."
+            )
         assert request.draft_prompt is not None
         return DraftAhead(
             self.draft,

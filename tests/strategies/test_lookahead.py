@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
-from reason_spec.errors import EngineError
+from reason_spec.errors import EngineError, SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
@@ -173,6 +173,11 @@ def test_a_draft_model_at_the_token_level_saves_passes_where_it_agrees() -> None
     drafted = solve(speculative(), *scripts, target_seconds=0.001)
     assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes / 2
     assert drafted.recorder.draft_usage.num_discarded_tokens == 0
+
+
+def test_a_draft_model_with_other_tokens_is_refused() -> None:
+    with pytest.raises(SettingsError, match="different tokenizers"):
+        solve(speculative(), StoryScript(3), StoryScript(3), draft_tokenizer=ScriptedTokenizer(pattern="."))
 
 
 def test_the_rest_of_a_reworded_step_is_drafted_anew() -> None:
