@@ -247,7 +247,7 @@ class InProcessEngine(Engine):
         return generation
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
-        raise NotImplementedError
+        raise AssertionError("lookahead with these verifiers scores nothing")
 
     async def stats(self) -> EngineStats:
         return self._scheduler.stats()

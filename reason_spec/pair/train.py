@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
 DEFAULT_TOKENS: Mapping[Role, int] = {"target": 34_000_000, "draft": 12_000_000}
-"""What the embedded models were trained on; the draft's is as little as its errors are to be many."""
+"""About what the embedded models were trained on; the draft's is as little as its errors are to be many."""
 _LONGEST_STEP_SECONDS = 60.0
 """A step that took longer was suspended; the rest of its time does not count as training."""
 

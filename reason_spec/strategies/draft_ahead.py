@@ -67,7 +67,13 @@ class DraftAhead:
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
     def confirm(self, tokens: Sequence[int]) -> None:
-        """Take tokens of the target's generation that became certain."""
+        """Take tokens of the target's generation that became certain.
+
+        Raises:
+            EngineError: the draft's engine failed meanwhile.
+        """
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
         self._certain += tokens
         if not _agree(self._expected, self._certain):
             self._begin_anew()

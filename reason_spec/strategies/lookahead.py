@@ -159,8 +159,9 @@ class _Search:
         for _, generation in self._work:
             generation.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for ahead in self._aheads:
-            await ahead.close(self._recorder)
+        # A failure of the draft's engine was noted when it came; here all work is only counted.
+        closing = (ahead.close(self._recorder) for ahead in self._aheads)
+        await asyncio.gather(*closing, return_exceptions=True)
         for lane, generation in self._work:
             usage = await generation.closed()
             self._recorder.add_work(lane, usage, kept=generation in self._kept)

@@ -175,6 +175,12 @@ def test_a_draft_model_at_the_token_level_saves_passes_where_it_agrees() -> None
     assert drafted.recorder.draft_usage.num_discarded_tokens == 0
 
 
+def test_a_draft_engine_that_fails_at_the_token_level_fails_the_solution_with_its_words() -> None:
+    scripts = StoryScript(1, num_steps=40), StoryScript(1, num_steps=40)
+    with pytest.raises(EngineError, match="draft: scripted failure"):
+        solve(speculative(), *scripts, draft_fails_after=5, target_seconds=0.0003)
+
+
 def test_a_draft_model_with_other_tokens_is_refused() -> None:
     with pytest.raises(SettingsError, match="different tokenizers"):
         solve(speculative(), StoryScript(3), StoryScript(3), draft_tokenizer=ScriptedTokenizer(pattern="."))

@@ -3,8 +3,8 @@
 A pass of one token through a small model costs what its operations cost to start, not what they
 compute. So queries, keys and values come out of one product, gate and up out of another, norms and
 rotations of queries and keys are done together, and the residual is added by the product itself.
-Weights are stored so that the products read them in order ([in, out]); the module's own parameters
-become views of them, and no weight is in memory twice.
+Matrices are stored so that the products read them in order ([in, out]); the module's own become views
+of them, so that none is in memory twice.
 """
 
 from __future__ import annotations
