@@ -31,6 +31,8 @@ from reason_spec.engines.torch.model import Model, load_model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import SAMPLE_PATH, embedded_path
 from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.speculation.acceptance import Accepted, accept
+from reason_spec.speculation.tree import TokenTree
 from reason_spec.types import LossClass, NoiseKey, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
@@ -187,15 +189,14 @@ def test_the_test_notices_an_acceptance_that_is_too_kind(
     """Every fifth draft is let through whatever the target says."""
     asked = iter(range(1 << 30))
 
-    def kind(drafts: list[int], choose: Any) -> list[int]:
-        def lenient(index: int) -> int:
-            let_through = index < len(drafts) and next(asked) % 5 == 0
-            return drafts[index] if let_through else int(choose(index))
+    def kind(drafts: TokenTree, choose: Any) -> Accepted:
+        def lenient(node: int, depth: int) -> int:
+            let_through = node + 1 < len(drafts) and next(asked) % 5 == 0
+            return drafts.tokens[node + 1] if let_through else int(choose(node, depth))
 
-        return accept_chain(drafts, lenient)
+        return accept(drafts, lenient)
 
-    accept_chain = scheduler_module.accept_chain
-    monkeypatch.setattr(scheduler_module, "accept_chain", kind)
+    monkeypatch.setattr(scheduler_module, "accept", kind)
     sampled = sample_with_hints(target, truth, kept_prediction_bytes=0)
     assert truth.p_value(sampled.pairs) < ALARM
 
@@ -240,7 +241,7 @@ class InProcessEngine(Engine):
         generation = Generation(
             request,
             on_cancel=lambda: self._scheduler.cancel(number),
-            on_hint=lambda tokens: self._scheduler.offer_hint(number, tokens),
+            on_hint=lambda hint: self._scheduler.offer_hint(number, hint),
         )
         self._generations[number] = generation
         self._scheduler.submit(number, request)

@@ -54,6 +54,8 @@ class Request:
     ``boundary`` None writes to the end of the text; else the generation ends with its step.
     ``stop_context`` is the end of the text already written, in which a stop may have begun.
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted.
+    ``num_draft_tokens`` bounds the drafts of one pass, ``num_lookup_paths`` the continuations that
+    prompt lookup proposes side by side.
     ``priority``: smaller numbers go first when a pass cannot hold every live request.
     ``stream`` False delivers nothing before the result, which saves a message for each pass.
     """
@@ -67,12 +69,22 @@ class Request:
     hint: tuple[int, ...] = ()
     token_drafter: TokenDrafterName = "none"
     num_draft_tokens: int = 16
+    num_lookup_paths: int = 1
     priority: int = 0
     stream: bool = True
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Tokens expected behind the first ``start`` ones of a generation, in the place of hint ``index``."""
+
+    tokens: tuple[int, ...]
+    start: int = 0
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,7 @@ class Generation:
         request: Request,
         *,
         on_cancel: Callable[[], None],
-        on_hint: Callable[[tuple[int, ...]], None],
+        on_hint: Callable[[Hint], None],
     ) -> None:
         self.request = request
         self._on_cancel = on_cancel
@@ -180,13 +192,14 @@ class Generation:
             self._cancel_requested = True
             self._on_cancel()
 
-    def offer_hint(self, tokens: tuple[int, ...]) -> None:
-        """Hand over tokens that another layer expects from the start of this generation on.
+    def offer_hint(self, tokens: tuple[int, ...], *, start: int = 0, index: int = 0) -> None:
+        """Hand over tokens that another layer expects behind the first ``start`` ones of this generation.
 
-        May come at any time: it helps from where the tokens written so far agree with it.
+        May come at any time: it helps from where the tokens written so far agree with it. A hint
+        replaces the earlier one with its ``index``; hints with different ones are checked side by side.
         """
         if not self.done and tokens:
-            self._on_hint(tokens)
+            self._on_hint(Hint(tokens, start, index))
 
     def push(self, delta: Delta) -> None:
         """For engines: deliver tokens."""

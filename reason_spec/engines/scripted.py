@@ -23,6 +23,7 @@ from reason_spec.engines.base import (
     EngineStats,
     Generation,
     GenerationResult,
+    Hint,
     Message,
     Request,
     Score,
@@ -163,7 +164,7 @@ class _Running:
     scanner: BoundaryScanner | None
     stop_scanner: StopScanner
     tokens: list[int] = field(default_factory=list)
-    hint: tuple[int, ...] = ()
+    hint: Hint = field(default_factory=lambda: Hint(()))
     usage: Usage = field(default_factory=Usage)
     cancelled: bool = False
 
@@ -225,10 +226,10 @@ class ScriptedEngine(Engine):
         def cancel() -> None:
             running.cancelled = True
 
-        def hint(tokens: tuple[int, ...]) -> None:
-            running.hint = tokens
+        def take_hint(hint: Hint) -> None:
+            running.hint = hint
 
-        generation = Generation(request, on_cancel=cancel, on_hint=hint)
+        generation = Generation(request, on_cancel=cancel, on_hint=take_hint)
         prefix = request.prefix.to_tuple()
         text = self._tokenizer.decode(prefix)
         error = None
@@ -238,7 +239,7 @@ class ScriptedEngine(Engine):
             continuation, error = (), str(failure)
         scanner = BoundaryScanner(request.boundary) if request.boundary else None
         stop_scanner = StopScanner(request.stops, request.stop_context)
-        running = _Running(generation, continuation, scanner, stop_scanner, hint=request.hint)
+        running = _Running(generation, continuation, scanner, stop_scanner, hint=Hint(request.hint))
         running.usage = Usage(num_prompt_tokens=len(prefix))
         if len(prefix) >= self._max_context:
             error = f"the prefix of {len(prefix)} tokens fills the context"
@@ -283,7 +284,10 @@ class ScriptedEngine(Engine):
 
     def _advance(self, running: _Running) -> None:
         done = len(running.tokens)
-        drafted = running.hint[done:] if running.hint[:done] == tuple(running.tokens) else ()
+        hint = running.hint
+        followed = max(0, done - hint.start)
+        holds = done >= hint.start and hint.tokens[:followed] == tuple(running.tokens[hint.start :])
+        drafted = hint.tokens[followed:] if holds else ()
         drafted = drafted[: running.generation.request.num_draft_tokens]
         accepted = _common_length(running.continuation[done:], drafted)
         new = running.continuation[done : done + accepted + 1]

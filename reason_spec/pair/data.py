@@ -17,7 +17,7 @@ from reason_spec.pair.turns import (
     check_turns,
     correct_turns,
     follow_up_turns,
-    judge_turn,
+    judge_turns,
     score_turns,
 )
 from reason_spec.pair.wording import Wording
@@ -34,6 +34,7 @@ _TURN_WEIGHT = 12.0
 """Weight of a token of a score or a judgement: one such token stands against a whole solution."""
 _JUDGEMENTS = 6
 """Judgements in one conversation."""
+_NOT_JUDGED, _SOUND, _FLAWED = -1.0, 0.0, 1.0
 _TURNS_FROM = 0.3
 """Share of the training after which scores, judgements, checks and corrections begin."""
 
@@ -84,6 +85,8 @@ MIXES: Mapping[Wording, Mix] = {
 }
 """Looking up a number that is told far back is what a small model learns last. Only the target
 practises it."""
+JUDGING = Mix(scores=0.35, judged=0.3, corrected=0.1, checked=0.02, followed=0.3, two_sources=4.0)
+"""What the target reads while its last layers learn to judge."""
 _MOST_FOLLOW_UPS = 4
 
 
@@ -92,12 +95,14 @@ class Batch:
     """Token ids, labels and their weights, all [rows, length].
 
     Labels are shifted: they name the next token. Weight 0 marks what is not learnt: questions, wrong
-    steps and padding.
+    steps and padding. ``flaws`` are not shifted: 1 where a token belongs to a judged text in which a
+    mistake has shown by then, 0 where none has, and -1 where nothing is judged.
     """
 
     inputs: Tensor
     labels: Tensor
     weights: Tensor
+    flaws: Tensor
 
     @property
     def num_tokens(self) -> int:
@@ -108,12 +113,14 @@ class Batch:
 class _Part:
     text: str
     weight: float
+    flawed_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     tokens: list[int]
     weights: list[float]
+    flaws: list[float]
 
 
 def stage_at(progress: float) -> Stage:
@@ -121,12 +128,12 @@ def stage_at(progress: float) -> Stage:
 
 
 def _conversation(question: str, turns: Sequence[Turn], weight: float = 1.0) -> list[_Part]:
-    parts = [_Part(turn.text, weight * turn.learnt) for turn in turns]
+    parts = [_Part(turn.text, weight * turn.learnt, turn.flawed_from) for turn in turns]
     return [_Part(chat_prompt(question), 0.0), *parts, _Part(END_TOKEN, 1.0)]
 
 
-def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Wording) -> list[_Part]:
-    stage, mix = stage_at(progress), MIXES[wording]
+def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Wording, mix: Mix) -> list[_Part]:
+    stage = stage_at(progress)
     choice = rng.random()
     if choice < stage.arithmetic:
         drill = make_drill("arithmetic", seed, index)
@@ -142,7 +149,7 @@ def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Word
     if (choice := choice - mix.scores) < 0:
         return _conversation(example.question, score_turns(example, rng), _TURN_WEIGHT)
     if (choice := choice - mix.judged) < 0:
-        return _judgements([judge_turn(example, rng) for _ in range(_JUDGEMENTS)])
+        return _judgements([judge_turns(example, rng) for _ in range(_JUDGEMENTS)])
     if (choice := choice - mix.corrected) < 0:
         return _conversation(example.question, correct_turns(example, rng))
     if choice < mix.checked:
@@ -157,29 +164,41 @@ def _with_follow_ups(example: Example, rng: Random, wording: Wording, share: flo
     return _conversation(example.question, turns)
 
 
-def _judgements(asked: Sequence[tuple[str, str]]) -> list[_Part]:
+def _judgements(asked: Sequence[Sequence[Turn]]) -> list[_Part]:
     parts: list[_Part] = []
     for number, (question, answer) in enumerate(asked):
-        parts.append(_Part(chat_prompt(question) if number == 0 else next_question(question), 0.0))
-        parts.append(_Part(answer, _TURN_WEIGHT))
+        text = chat_prompt(question.text) if number == 0 else next_question(question.text)
+        assert question.flawed_from is not None
+        sound = question.flawed_from == len(question.text)
+        flawed_from = len(text) if sound else text.index(question.text) + question.flawed_from
+        parts.append(_Part(text, 0.0, flawed_from))
+        parts.append(_Part(answer.text, _TURN_WEIGHT))
     return [*parts, _Part(END_TOKEN, 1.0)]
+
+
+def _flaws(offsets: Sequence[tuple[int, int]], flawed_from: int | None) -> list[float]:
+    if flawed_from is None:
+        return [_NOT_JUDGED] * len(offsets)
+    return [_FLAWED if end > flawed_from else _SOUND for _, end in offsets]
 
 
 def _encode(rows: Sequence[Sequence[_Part]], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
     backend = tokenizer.backend_tokenizer
     # A padded call of the tokenizer, as in decoding, leaves its padding switched on in the backend.
     backend.no_padding()
-    encoded = iter(backend.encode_batch_fast([part.text for row in rows for part in row]))
+    encoded = iter(backend.encode_batch([part.text for row in rows for part in row]))
     result: list[_Row] = []
     for row in rows:
         tokens: list[int] = []
         weights: list[float] = []
+        flaws: list[float] = []
         for part in row:
-            ids = next(encoded).ids
-            tokens += ids
-            weights += [part.weight] * len(ids)
+            found = next(encoded)
+            tokens += found.ids
+            weights += [part.weight] * len(found.ids)
+            flaws += _flaws(found.offsets, part.flawed_from)
         if len(tokens) <= _MAX_ROW_TOKENS:
-            result.append(_Row(tokens, weights))
+            result.append(_Row(tokens, weights, flaws))
     return result
 
 
@@ -189,19 +208,27 @@ def _pack(rows: Sequence[_Row], pad: int) -> Batch:
     inputs = torch.full((len(rows), length), pad)
     labels = torch.full((len(rows), length), pad)
     weights = torch.zeros((len(rows), length))
+    flaws = torch.full((len(rows), length), _NOT_JUDGED)
     for i, row in enumerate(rows):
         tokens = torch.tensor(row.tokens)
         inputs[i, : len(tokens)] = tokens
         labels[i, : len(tokens) - 1] = tokens[1:]
         weights[i, : len(tokens) - 1] = torch.tensor(row.weights[1:])
-    return Batch(inputs, labels, weights)
+        flaws[i, : len(tokens)] = torch.tensor(row.flaws)
+    return Batch(inputs, labels, weights, flaws)
 
 
 def make_pool(
-    tokenizer: PreTrainedTokenizerFast, seed: int, pool: int, progress: float, wording: Wording
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    pool: int,
+    progress: float,
+    wording: Wording,
+    mix: Mix | None = None,
 ) -> list[Batch]:
     """Make pool number ``pool``: about ``POOL_BATCHES`` batches in random order.
 
+    ``mix`` is in place of the usual one for this wording.
     The result depends on the arguments alone, so a resumed run sees the rows it would have seen.
     Rows are padded on the right: with causal attention a token never sees the padding behind it.
     """
@@ -210,7 +237,10 @@ def make_pool(
     wanted, rows = POOL_BATCHES * batch_tokens, list[_Row]()
     index = pool * 1_000_000
     while sum(len(row.tokens) for row in rows) < wanted:
-        drawn = [_draw_row(rng, progress, seed, index + i, wording) for i in range(_EXAMPLES_AT_ONCE)]
+        drawn = [
+            _draw_row(rng, progress, seed, index + i, wording, mix or MIXES[wording])
+            for i in range(_EXAMPLES_AT_ONCE)
+        ]
         index += len(drawn)
         rows += _encode(drawn, tokenizer)
     rows.sort(key=lambda row: len(row.tokens))

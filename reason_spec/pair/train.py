@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from reason_spec.errors import ReasonSpecError, ResumeError, SettingsError
-from reason_spec.pair.data import Batch, make_pool
+from reason_spec.pair.data import JUDGING, Batch, make_pool
 from reason_spec.pair.decoding import LoadedModel, solve_greedily
 from reason_spec.pair.generator import problems
 from reason_spec.pair.grading import parse_answer
@@ -36,7 +37,7 @@ from reason_spec.pair.tokenizer import build_tokenizer
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
-DEFAULT_TOKENS: Mapping[Role, int] = {"target": 34_000_000, "draft": 12_000_000}
+DEFAULT_TOKENS: Mapping[Role, int] = {"target": 40_000_000, "draft": 12_000_000}
 """About what the embedded models were trained on; the draft's is as little as its errors are to be many."""
 _LONGEST_STEP_SECONDS = 60.0
 """A step that took longer was suspended; the rest of its time does not count as training."""
@@ -48,7 +49,9 @@ class Recipe:
 
     Exactly one of ``minutes`` (active training time) and ``tokens`` is set; this budget may be
     changed when a run goes on, which stretches what is left. ``grow_at`` is the
-    share of the training after which the model gets its full depth.
+    share of the training after which the model gets its full depth, and ``judge_at`` the share after
+    which only the layers behind its first ones are trained, mostly on scores and judgements: to see
+    that a number is wrong takes layers behind those that say which one is right.
     """
 
     role: Role
@@ -56,23 +59,38 @@ class Recipe:
     seed: int = 0
     minutes: float | None = None
     tokens: int | None = None
-    grow_at: float = 0.975
+    grow_at: float = 0.83
+    judge_at: float = 0.845
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
     warm_up: float = 0.01
     decay: float = 0.4
     grown_rate: float = 0.1
+    judge_rate: float = 0.5
+
+    @property
+    def grows(self) -> bool:
+        return self.shape.start_layers < self.shape.layers
+
+    @property
+    def trunk(self) -> int:
+        """Number of layers that rest while the model learns to judge: all up to the last it began with."""
+        return self.shape.layers - self.shape.layers // self.shape.start_layers + 1
 
     def rate_at(self, progress: float) -> float:
         """Return the share of the full learning rate at ``progress`` in 0..1.
 
         It falls to ``grown_rate`` before the model grows, and from there to zero: what the shallow
-        model has learnt is settled before the many layers, which train slowly, are adjusted.
+        model has learnt is settled before the many layers, which train slowly, are adjusted. The last
+        layers learn to judge under a schedule of their own.
         """
-        if self.shape.start_layers == self.shape.layers:
+        if not self.grows:
             return trapezoid(progress, self.warm_up, self.decay)
+        if progress >= self.judge_at:
+            done = (progress - self.judge_at) / (1 - self.judge_at)
+            return self.judge_rate * trapezoid(done, self.warm_up, self.decay)
         if progress >= self.grow_at:
-            return self.grown_rate * (1 - progress) / (1 - self.grow_at)
+            return self.grown_rate * (self.judge_at - progress) / (self.judge_at - self.grow_at)
         falling = (self.grow_at - progress) / (self.grow_at * self.decay)
         return min(1.0, progress / self.warm_up, max(falling, self.grown_rate))
 
@@ -147,9 +165,12 @@ class Trainer:
         saved = self._load_checkpoint()
         layers = saved["layers"] if saved else recipe.shape.start_layers
         self.model = new_model(recipe.shape, self.tokenizer, recipe.seed, layers).to(self.device)
+        self.flaw_head = nn.Linear(recipe.shape.width, 1, device=self.device)
+        nn.init.zeros_(self.flaw_head.weight)
         self._build_optimizers()
         if saved:
             self.model.load_state_dict(saved["model"])
+            self.flaw_head.load_state_dict(saved["flaw_head"])
             self.muon.load_state_dict(saved["muon"])
             self.adam.load_state_dict(saved["adam"])
             self.progress = Progress(**saved["progress"])
@@ -170,6 +191,8 @@ class Trainer:
         while self.share_done < 1.0 and self.progress.pools != stop_at:
             if self.share_done >= self.recipe.grow_at and self._layers < self.recipe.shape.layers:
                 self._grow()
+            if self._judging:
+                self._rest_trunk()
             loss = self._train_pool()
             self._report(loss)
             if self.progress.seconds - last_saved >= self.pace.checkpoint_seconds:
@@ -185,13 +208,21 @@ class Trainer:
     def _layers(self) -> int:
         return len(self.model.model.layers)
 
+    @property
+    def _judging(self) -> bool:
+        return self.recipe.grows and self.share_done >= self.recipe.judge_at
+
+    def _rest_trunk(self) -> None:
+        for part in (self.model.model.embed_tokens, *self.model.model.layers[: self.recipe.trunk]):
+            part.requires_grad_(False)
+
     def _build_optimizers(self) -> None:
         parameters = dict(self.model.named_parameters())
         self._matrix_names = [n for n, p in parameters.items() if p.ndim == 2 and "embed" not in n]
         self._vector_names = [n for n in parameters if n not in set(self._matrix_names)]
         self.muon = Muon([parameters[n] for n in self._matrix_names], lr=self.recipe.matrix_rate)
         self.adam = torch.optim.AdamW(
-            [parameters[n] for n in self._vector_names],
+            [*(parameters[n] for n in self._vector_names), *self.flaw_head.parameters()],
             lr=self.recipe.vector_rate,
             betas=(0.9, 0.95),
             weight_decay=0.0,
@@ -220,7 +251,8 @@ class Trainer:
     def _train_pool(self) -> float:
         """Train on one pool of batches; returns the mean loss in nats a token."""
         wording = self.recipe.role
-        pool = make_pool(self.tokenizer, self.recipe.seed, self.progress.pools, self.share_done, wording)
+        mix = JUDGING if self._judging else None
+        pool = make_pool(self.tokenizer, self.recipe.seed, self.progress.pools, self.share_done, wording, mix)
         self.model.train()
         losses = []
         for batch in pool:
@@ -245,12 +277,27 @@ class Trainer:
             self.model.lm_head(hidden[learnt]), labels[learnt], reduction="none"
         )
         loss = losses @ weights[learnt] / weights.sum()
-        loss.backward()
+        total = loss
+        if self._judging:
+            total = loss + self._flaw_loss(hidden, batch.flaws.to(self.device))
+        total.backward()
         self.muon.step()
         self.adam.step()
         self.muon.zero_grad(set_to_none=True)
         self.adam.zero_grad(set_to_none=True)
         return float(loss.detach())
+
+    def _flaw_loss(self, hidden: Tensor, flaws: Tensor) -> Tensor:
+        """Ask at every token of a judged text whether a mistake has shown by then.
+
+        One score for a whole step is too little to learn from. Where the mistake shows is known, and
+        a head that is thrown away afterwards asks for it.
+        """
+        judged = flaws >= 0
+        if not judged.any():
+            return hidden.new_zeros(())
+        logits = self.flaw_head(hidden[judged])[:, 0]
+        return functional.binary_cross_entropy_with_logits(logits, flaws[judged])
 
     def _report(self, loss: float) -> None:
         p = self.progress
@@ -281,6 +328,7 @@ class Trainer:
                 "recipe": asdict(self.recipe),
                 "layers": self._layers,
                 "model": self.model.state_dict(),
+                "flaw_head": self.flaw_head.state_dict(),
                 "muon": self.muon.state_dict(),
                 "adam": self.adam.state_dict(),
                 "progress": asdict(self.progress),

@@ -47,10 +47,15 @@ _WRONG_SCORES: Mapping[Mistake, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A piece of a conversation; ``learnt`` ones are what the model is trained to write."""
+    """A piece of a conversation; ``learnt`` ones are what the model is trained to write.
+
+    Where the text is judged, ``flawed_from`` is the index of the character that shows the first
+    mistake, or the length of the text where all is right.
+    """
 
     text: str
     learnt: bool
+    flawed_from: int | None = None
 
 
 def make_mistake(step: PlannedStep, mistake: Mistake, numbers: Sequence[int], rng: Random) -> str | None:
@@ -115,6 +120,11 @@ def draw_mistake(example: Example, index: int, rng: Random) -> tuple[Mistake, st
     return "result", text
 
 
+def _first_difference(first: str, second: str) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
 def correct_turns(example: Example, rng: Random) -> list[Turn]:
     """Return a solution with one wrong step, which the next step corrects."""
     index = rng.randrange(len(example.plan))
@@ -122,7 +132,12 @@ def correct_turns(example: Example, rng: Random) -> list[Turn]:
     correction = rng.choice(words.CORRECTIONS).format(step=example.steps[index])
     before = "".join(step + STEP_SEPARATOR for step in example.steps[:index])
     after = STEP_SEPARATOR.join([correction, *example.steps[index + 1 :]])
-    return [Turn(before, learnt=True), Turn(wrong + STEP_SEPARATOR, learnt=False), Turn(after, learnt=True)]
+    flawed_from = _first_difference(wrong, example.steps[index])
+    return [
+        Turn(before, learnt=True),
+        Turn(wrong + STEP_SEPARATOR, learnt=False, flawed_from=flawed_from),
+        Turn(after, learnt=True),
+    ]
 
 
 def check_turns(example: Example, rng: Random) -> list[Turn]:
@@ -153,9 +168,10 @@ def score_turns(example: Example, rng: Random) -> list[Turn]:
             wrong = draw_mistake(example, index, rng) if rng.random() < (0.5 if last else 0.3) else None
             mistake, step = wrong or (None, right)
             score = rng.choice(_RIGHT_SCORES if mistake is None else _WRONG_SCORES[mistake])
-            asked = next_question(words.SCORE_QUESTION)
+            text = shown + step + STEP_SEPARATOR + next_question(words.SCORE_QUESTION)
+            flawed_from = len(text) if mistake is None else len(shown) + _first_difference(step, right)
             turns += [
-                Turn(shown + step + STEP_SEPARATOR + asked, learnt=False),
+                Turn(text, learnt=False, flawed_from=flawed_from),
                 Turn(str(score), learnt=True),
             ]
             if mistake is not None:
@@ -194,19 +210,24 @@ def _answer(about: Sequence[Quantity], rng: Random, wording: Wording) -> tuple[s
     return question, step.text(), step.value
 
 
-def judge_turn(example: Example, rng: Random) -> tuple[str, str]:
+def judge_turns(example: Example, rng: Random) -> list[Turn]:
     """Return the question whether two versions of a step agree, and its answer."""
     index = rng.randrange(len(example.plan))
     step = example.plan[index]
-    first = example.steps[index]
+    told = example.steps[index]
+    reworded = replace(step, phrasing=rng.choice(words.STEPS[step.kind]))
+    second, answer = reworded.text(), words.ALIGNED
+    differs_at = len(second)
     if rng.random() < 0.5:
-        phrasing = rng.choice(words.STEPS[step.kind])
-        second, answer = replace(step, phrasing=phrasing).text(), words.ALIGNED
-    else:
-        reworded = replace(step, phrasing=rng.choice(words.STEPS[step.kind]))
         plan = (*example.plan[:index], reworded, *example.plan[index + 1 :])
         _, second = draw_mistake(replace(example, plan=plan), index, rng)
         answer = words.UNALIGNED
+        differs_at = _first_difference(second, reworded.text())
+    first, last = told, second
     if rng.random() < 0.5:
-        first, second = second, first
-    return words.JUDGE_QUESTION.format(first=first, second=second), answer
+        # Where the right one stands last, no place in it is wrong by itself: it is as it ends.
+        first, last, differs_at = second, told, len(told)
+    question = words.JUDGE_QUESTION.format(first=first, second=last)
+    aligned = answer == words.ALIGNED
+    flawed_from = len(question) if aligned else question.rindex(last) + differs_at
+    return [Turn(question, learnt=False, flawed_from=flawed_from), Turn(answer, learnt=True)]

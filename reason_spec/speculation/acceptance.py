@@ -16,12 +16,13 @@ than the overlap of the two distributions unless the drafter shares the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import NoiseKey, Sampling
 
 FloatArray = npt.NDArray[np.float64]
@@ -48,6 +49,13 @@ def gumbel_noise(key: NoiseKey, position: int, vocab_size: int) -> FloatArray:
     np.negative(uniform, out=uniform)
     np.log(uniform, out=uniform)
     return np.negative(uniform, out=uniform)
+
+
+class Accepted(NamedTuple):
+    """What became certain: ``tokens``, all but the last of them the drafts at ``nodes``."""
+
+    tokens: list[int]
+    nodes: list[int]
 
 
 class Candidates(NamedTuple):
@@ -106,18 +114,20 @@ def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position:
     return int(candidates.ids[np.argmax(candidates.logits + noise[candidates.ids])])
 
 
-def accept_chain(drafts: Sequence[int], choose: Callable[[int], int]) -> list[int]:
-    """Return the tokens that become certain: the accepted drafts and one token more.
+def accept(drafts: TokenTree, choose: Callable[[int, int], int]) -> Accepted:
+    """Return the tokens that become certain: a path of accepted drafts and one token more.
 
     Args:
-        drafts: the drafted tokens, in order.
-        choose: returns the right token behind the first n drafts, for n from 0 to len(drafts); it
-            is called for as many n as needed, ascending.
+        drafts: the drafted tokens; a chain is a tree with one path.
+        choose: ``choose(node, depth)`` returns the right token behind a node that was accepted, the
+            first call being for `ROOT` at depth 0, and each next one a level deeper.
     """
-    certain: list[int] = []
-    for index in range(len(drafts) + 1):
-        token = choose(index)
-        certain.append(token)
-        if index == len(drafts) or token != drafts[index]:
-            break
-    return certain
+    tokens: list[int] = []
+    nodes: list[int] = []
+    node: int | None = ROOT
+    while node is not None:
+        tokens.append(choose(node, len(nodes)))
+        node = drafts.child(node, tokens[-1])
+        if node is not None:
+            nodes.append(node)
+    return Accepted(tokens, nodes)

@@ -20,7 +20,7 @@ class Drafter(Protocol):
 
 
 class HintDrafter:
-    """Follows tokens that another layer expects from the start of a generation.
+    """Follows tokens that another layer expects from some place of a generation on.
 
     As long as the generated tokens are a prefix of the hint, the rest of the hint is proposed. Where
     the two part, the hint is silent until it can be aligned again: once the last ``min_match``
@@ -29,39 +29,48 @@ class HintDrafter:
     tokens; a rewording of the rest of the step needs a model to draft it anew.
     """
 
-    def __init__(self, min_match: int = 3) -> None:
+    def __init__(self, min_match: int = 3, generated: Sequence[int] = ()) -> None:
         self._min_match = min_match
         self._hint: tuple[int, ...] = ()
+        self._start = 0
         self._places: dict[tuple[int, ...], list[int]] = {}
-        self._generated: list[int] = []
+        self._generated: list[int] = list(generated)
         self._reached = 0
         self._aligned = False
 
-    def offer(self, hint: tuple[int, ...]) -> None:
-        """Take a hint, in the place of an earlier one; it may come when tokens are already written."""
-        self._hint = hint
+    def offer(self, hint: tuple[int, ...], start: int = 0) -> None:
+        """Take a hint, in the place of an earlier one; it may come when tokens are already written.
+
+        It begins behind the first ``start`` tokens, which need not all be written yet.
+        """
+        self._hint, self._start = hint, start
         self._places = {}
         for end in range(self._min_match, len(hint)):
             self._places.setdefault(hint[end - self._min_match : end], []).append(end)
         self._reached, self._aligned = 0, True
-        generated, self._generated = self._generated, []
-        self.extend(generated)
+        behind = self._generated[start:]
+        del self._generated[start:]
+        self.extend(behind)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._generated.append(token)
+            if len(self._generated) <= self._start:
+                continue
             if self._aligned and self._reached < len(self._hint) and self._hint[self._reached] == token:
                 self._reached += 1
             else:
                 self._realign()
 
     def propose(self, budget: int) -> list[int]:
-        if not self._aligned:
+        if not self._aligned or len(self._generated) < self._start:
             return []
         return list(self._hint[self._reached : self._reached + budget])
 
     def _realign(self) -> None:
-        tail = tuple(self._generated[-self._min_match :])
+        # What stands before the start of the hint is no part of what is compared with it.
+        behind = len(self._generated) - self._start
+        tail = tuple(self._generated[-min(behind, self._min_match) :])
         ends = self._places.get(tail, ())
         self._aligned = False
         for end in ends:
@@ -97,9 +106,26 @@ class PromptLookupDrafter:
         self._length = needed
 
     def propose(self, budget: int) -> list[int]:
-        start = self._find_continuation()
-        if budget < 1 or start is None:
+        paths = self.propose_several(budget, 1)
+        return paths[0] if paths else []
+
+    def propose_several(self, budget: int, count: int) -> list[list[int]]:
+        """Return what followed the last ``count`` of the longest matches, the latest first.
+
+        Of those that go on with the same token only the latest is taken.
+        """
+        if budget < 1:
             return []
+        paths: dict[int, list[int]] = {}
+        for start in self._find_continuations():
+            first = int(self._buffer[start])
+            if first not in paths:
+                paths[first] = self._continue_from(start, budget)
+                if len(paths) == count:
+                    break
+        return list(paths.values())
+
+    def _continue_from(self, start: int, budget: int) -> list[int]:
         text = self._buffer[: self._length]
         found: list[int] = text[start : start + budget].tolist()
         period = self._length - start
@@ -107,17 +133,18 @@ class PromptLookupDrafter:
             found = (found * (budget // period + 1))[:budget]
         return found
 
-    def _find_continuation(self) -> int | None:
-        """Return where the token stands that followed the best match; None without a match."""
+    def _find_continuations(self) -> list[int]:
+        """Return where the tokens stand that followed the longest matches, the latest first."""
         text = self._buffer[: self._length]
         # Where a match of the length so far ends. Longer ones are looked for among these only.
         ends = np.flatnonzero(text[:-1] == text[-1:])
-        best: int | None = None
+        best = ends[:0]
         for length in range(1, min(self._max_match, self._length - 1) + 1):
             ends = ends[ends >= length - 1]
             ends = ends[text[ends - (length - 1)] == text[-length]]
             if len(ends) == 0:
                 break
             if length >= self._min_match:
-                best = int(ends[-1]) + 1
-        return best
+                best = ends
+        found: list[int] = (best[::-1] + 1).tolist()
+        return found

@@ -159,7 +159,8 @@ class DraftAhead:
         elif result.finish != "length":
             # The text or the step is over for the draft; only a parting makes it write again.
             self._go_on_at = sys.maxsize
-        self._generation.offer_hint(tuple(self._expected))
+        start = len(self._certain)
+        self._generation.offer_hint(tuple(self._expected[start:]), start=start)
 
     def _likely_part(self, result: GenerationResult) -> tuple[int, ...]:
         """Return the tokens up to where the chance of all of them falls below the threshold."""

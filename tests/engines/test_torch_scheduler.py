@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from reason_spec.engines.base import GenerationResult, Request, Score
+from reason_spec.engines.base import GenerationResult, Hint, Request, Score
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.torch.layout import PassLayout, Row
 from reason_spec.engines.torch.predictions import KeptPredictions, Predictions
@@ -55,6 +55,7 @@ hints = st.one_of(
     st.just(("right", 0)),
     st.tuples(st.just("wrong"), st.integers(0, 50)),
     st.tuples(st.just("late"), st.integers(0, 50)),
+    st.tuples(st.just("tree"), st.integers(0, 50)),
     st.tuples(st.just("noise"), st.integers(0, 50)),
 )
 jobs = st.fixed_dictionaries(
@@ -63,6 +64,7 @@ jobs = st.fixed_dictionaries(
         "hint": hints,
         "drafter": st.sampled_from(["none", "prompt_lookup"]),
         "num_draft_tokens": st.integers(1, 12),
+        "num_lookup_paths": st.integers(1, 3),
         "start": st.integers(0, 12),
         "cancel": st.one_of(st.none(), st.none(), st.integers(0, 20)),
         "priority": st.integers(0, 2),
@@ -103,11 +105,15 @@ def test_greedy_is_equal_under_any_batching(
                     Request(
                         Prefix(prompt(job["prompt"])), LENGTH, hint=hint.get(kind, ()),
                         token_drafter=job["drafter"], num_draft_tokens=job["num_draft_tokens"],
-                        priority=job["priority"],
+                        num_lookup_paths=job["num_lookup_paths"], priority=job["priority"],
                     ),
                 )  # fmt: skip
             if kind == "late" and step == job["start"] + 4:
-                scheduler.offer_hint(number, spoiled(text, detail))
+                scheduler.offer_hint(number, Hint(spoiled(text, detail)))
+            if kind == "tree" and step == job["start"] + detail % 4:
+                # Three ways to go on, one of them right, each beginning at a place of its own.
+                for index, tokens in enumerate((spoiled(text, detail), spoiled(text, detail + 3), text)):
+                    scheduler.offer_hint(number, Hint(tokens[index:], start=index, index=index))
             if job["cancel"] is not None and step == job["start"] + job["cancel"]:
                 scheduler.cancel(number)
         if step > 40 and not scheduler.has_work:
@@ -183,6 +189,24 @@ def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served, k
     assert counts[~kept].sum() == 0
     assert chisquare(counts[kept], probabilities[kept] * num_samples).pvalue > 1e-4
     assert num_accepted == counts[drafted] > 0
+
+
+def test_several_continuations_are_checked_in_one_pass(qwen: Served, expected: list[tuple[int, ...]]) -> None:
+    """The right path is found whatever its place in the tree, and its keys and values are its own."""
+    text = expected[1]
+    paths = [spoiled(text, 2), spoiled(text, 0), spoiled(text, 7), text[:12]]
+    for order in (paths, paths[::-1]):
+        scheduler = qwen.scheduler()
+        scheduler.submit(0, Request(Prefix(prompt(1)), LENGTH, num_draft_tokens=40))
+        for index, path in enumerate(order):
+            scheduler.offer_hint(0, Hint(path, index=index))
+        result = drain(scheduler)[0]
+        assert isinstance(result, GenerationResult)
+        assert result.tokens == text
+        plain = torch.log_softmax(qwen.logits(prompt(1) + text), -1)[len(prompt(1)) - 1 : -1]
+        exact = plain[torch.arange(LENGTH), torch.tensor(text)]
+        np.testing.assert_allclose(result.logprobs, exact, atol=1e-4)
+        assert result.usage.num_accepted_draft_tokens > 12
 
 
 # --- what is run, and how often ------------------------------------------------------------------------
@@ -303,7 +327,7 @@ def test_no_token_of_the_answer_is_run_twice_under_lookahead(
         right = answer[end - step["length"] : end]
         drafted = right if step["draft_is_right"] else spoiled(right, number)
         if hinted:
-            scheduler.offer_hint(number, drafted)
+            scheduler.offer_hint(number, Hint(drafted))
         if not step["draft_is_right"]:
             scheduler.submit(-number - 1, replace(base, prefix=Prefix(before + drafted)))
             while number not in results:
@@ -433,7 +457,7 @@ def test_requests_that_share_no_row_still_share_what_both_need(
     scheduler.submit(0, Request(Prefix(prompt(3)), LENGTH, num_draft_tokens=4))
     for _ in range(15):
         scheduler.step()
-    scheduler.offer_hint(0, expected[3])
+    scheduler.offer_hint(0, Hint(expected[3]))
     scheduler.submit(1, Request(Prefix(text), 2))
     scheduler.step()
     assert len(counting.layouts[-1].blocks) > 1 or len(counting.layouts[-1].blocks[0].rows) > 1

@@ -18,7 +18,7 @@ from reason_spec.pair.turns import (
     correct_turns,
     draw_mistake,
     follow_up_turns,
-    judge_turn,
+    judge_turns,
     make_mistake,
     score_turns,
 )
@@ -33,11 +33,14 @@ def test_a_corrected_solution_teaches_everything_but_the_wrong_step(seed: int) -
     example = make_problem("train", seed, 0)
     turns = correct_turns(example, Random(seed))
     (wrong,) = [turn.text for turn in turns if not turn.learnt]
+    (flawed_from,) = [turn.flawed_from for turn in turns if turn.flawed_from is not None]
     wrong = wrong.removesuffix(STEP_SEPARATOR)
     learnt = [step for turn in turns if turn.learnt for step in turn.text.split(STEP_SEPARATOR) if step]
     assert len(learnt) == len(example.steps)
     corrected = next(i for i, step in enumerate(learnt) if step.startswith("Wait, "))
     assert not is_right_step(wrong, example.steps[corrected])
+    assert example.steps[corrected].startswith(wrong[:flawed_from])
+    assert not example.steps[corrected].startswith(wrong[: flawed_from + 1])
     assert all(is_right_step(a, b) for a, b in zip(learnt, example.steps, strict=True))
 
 
@@ -72,6 +75,12 @@ def test_scores_are_high_for_right_steps_alone_and_nothing_follows_a_wrong_one(s
         steps += new.removesuffix(STEP_SEPARATOR).split(STEP_SEPARATOR)
         right = [is_right_step(a, b) for a, b in zip(steps, example.steps, strict=False)]
         assert all(right) if int(score.text) >= 8 else right.index(False) == len(steps) - 1
+        assert all(right) == (turn.flawed_from == len(turn.text))
+        if not all(right):
+            assert turn.flawed_from is not None
+            assert example.steps[len(steps) - 1].startswith(
+                turn.text[: turn.flawed_from].split(STEP_SEPARATOR)[-1].removeprefix(next_question(CONTINUE))
+            )
         assert int(score.text) >= 8 or (int(score.text) <= 2 and score is last)
     assert not all(right) or len(steps) == len(example.plan)
 
@@ -94,15 +103,20 @@ def test_questions_that_follow_a_solution_are_answered_from_what_was_told(seed: 
 @given(seeds)
 def test_two_versions_of_a_step_are_aligned_where_they_say_the_same(seed: int) -> None:
     example = make_problem("train", seed, 3)
-    question, answer = judge_turn(example, Random(seed))
-    first, second = question.removesuffix(" Do they agree? Say aligned or unaligned.").split(" Second: ")
+    question, answer = judge_turns(example, Random(seed))
+    first, second = question.text.removesuffix(" Do they agree? Say aligned or unaligned.").split(" Second: ")
     agree = is_right_step(first.removeprefix("First: "), second)
-    assert answer == (ALIGNED if agree else UNALIGNED)
+    assert (question.learnt, answer.learnt) == (False, True)
+    assert answer.text == (ALIGNED if agree else UNALIGNED)
+    assert question.flawed_from is not None
+    # What is flawed is the last version alone, from where it can be seen to say something else.
+    assert agree == (question.flawed_from == len(question.text))
+    assert agree or question.text.index(" Second: ") < question.flawed_from
 
 
 def test_both_answers_and_all_mistakes_occur() -> None:
     examples = [make_problem("train", 5, i) for i in range(200)]
-    answers = [judge_turn(example, Random(i))[1] for i, example in enumerate(examples)]
+    answers = [judge_turns(example, Random(i))[1].text for i, example in enumerate(examples)]
     assert 70 < answers.count(ALIGNED) < 130
     made = [draw_mistake(example, 0, Random(i))[0] for i, example in enumerate(examples)]
     assert set(made) == set(get_args(Mistake))

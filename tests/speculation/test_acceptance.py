@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reason_spec.speculation.acceptance import (
-    accept_chain,
+    accept,
     choose_token,
     gumbel_noise,
     truncate,
     truncated_probabilities,
 )
+from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import NoiseKey, Sampling
 
 logit_lists = st.lists(
@@ -118,17 +119,27 @@ def test_top_p_agrees_with_transformers() -> None:
         np.testing.assert_allclose(truncated_probabilities(row, Sampling(0.6, 20, 0.9)), expected, atol=1e-9)
 
 
-@given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), min_size=9, max_size=9))
-def test_accepted_chain_is_what_plain_decoding_writes(drafts: list[int], right: list[int]) -> None:
-    asked: list[int] = []
+paths_of_drafts = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=4)
 
-    def choose(index: int) -> int:
-        asked.append(index)
-        return right[index]
 
-    certain = accept_chain(drafts, choose)
-    assert certain == right[: len(certain)]
-    assert asked == list(range(len(certain)))
-    num_accepted = len(certain) - 1
-    assert drafts[:num_accepted] == right[:num_accepted]
-    assert num_accepted == len(drafts) or drafts[num_accepted] != right[num_accepted]
+@given(paths_of_drafts, st.integers(0, 12), st.lists(st.integers(0, 3), min_size=9, max_size=9))
+def test_what_is_accepted_is_what_plain_decoding_writes(
+    paths: list[list[int]], budget: int, right: list[int]
+) -> None:
+    drafts = TokenTree.merge(paths, budget)
+    asked: list[tuple[int, int]] = []
+
+    def choose(node: int, depth: int) -> int:
+        asked.append((node, depth))
+        return right[depth]
+
+    accepted = accept(drafts, choose)
+    assert accepted.tokens == right[: len(accepted.tokens)]
+    assert [drafts.tokens[node] for node in accepted.nodes] == accepted.tokens[:-1]
+    assert asked == list(zip([ROOT, *accepted.nodes], range(len(accepted.tokens)), strict=True))
+    # It goes as far as any path of the tree is right.
+    agreed = [
+        next((i for i, n in enumerate(path) if drafts.tokens[n] != right[i]), len(path))
+        for path in drafts.paths()
+    ]
+    assert len(accepted.nodes) == max(agreed, default=0)

@@ -62,6 +62,37 @@ def test_a_new_hint_replaces_the_old_one() -> None:
     assert drafter.propose(10) == []
 
 
+def test_a_hint_may_begin_further_on() -> None:
+    drafter = HintDrafter()
+    drafter.extend([9, 9])
+    drafter.offer((1, 2, 3), start=3)
+    assert drafter.propose(10) == []
+    drafter.extend([9])
+    assert drafter.propose(10) == [1, 2, 3]
+    drafter.extend([1])
+    assert drafter.propose(10) == [2, 3]
+
+
+@given(texts, texts, texts, st.integers(0, 5))
+def test_a_hint_from_a_place_on_is_the_hint_from_the_start(
+    before: list[int], hint: list[int], more: list[int], num_late: int
+) -> None:
+    """What was written before the place agrees with both, so they propose the same behind it."""
+    whole, part = HintDrafter(), HintDrafter()
+    late = before[len(before) - num_late :] if num_late else []
+    for drafter in (whole, part):
+        drafter.extend(before[: len(before) - len(late)])
+    whole.offer((*before, *hint))
+    part.offer(tuple(hint), start=len(before))
+    for drafter in (whole, part):
+        drafter.extend(late)
+    assert part.propose(9) == whole.propose(9) == hint[:9]
+    agreed = hint[: len(more)]
+    for drafter in (whole, part):
+        drafter.extend(agreed)
+    assert part.propose(9) == whole.propose(9)
+
+
 @given(texts, texts)
 def test_a_right_hint_is_always_proposed_whole(written: list[int], rest: list[int]) -> None:
     drafter = HintDrafter()
@@ -93,6 +124,26 @@ def test_prompt_lookup_finds_the_latest_longest_match(
     else:
         assert proposed[: len(text) - start] == text[start : start + budget]
         assert 1 <= len(proposed) <= budget
+
+
+@given(texts, st.integers(1, 9), st.integers(1, 4))
+def test_prompt_lookup_proposes_different_continuations_of_the_longest_match(
+    tokens: list[int], budget: int, count: int
+) -> None:
+    drafter = PromptLookupDrafter(tokens)
+    paths = drafter.propose_several(budget, count)
+    assert paths[:1] == ([drafter.propose(budget)] if paths else [])
+    assert len({path[0] for path in paths}) == len(paths) <= count
+    start = naive_lookup(tokens, 3, 2)
+    if start is not None:
+        length = next(n for n in (3, 2) if naive_lookup(tokens, n, n) is not None)
+        after = {
+            tokens[i + length]
+            for i in range(len(tokens) - length)
+            if tokens[i : i + length] == tokens[-length:]
+        }
+        assert {path[0] for path in paths} <= after
+        assert len(paths) == min(count, len(after))
 
 
 def test_prompt_lookup_continues_a_period() -> None:

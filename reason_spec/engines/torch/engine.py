@@ -131,7 +131,7 @@ class TorchEngine(Engine):
         generation = Generation(
             request,
             on_cancel=lambda: self._send(Cancel(number)),
-            on_hint=lambda tokens: self._send(OfferHint(number, tokens)),
+            on_hint=lambda hint: self._send(OfferHint(number, hint)),
         )
         if self._failure is not None:
             generation.finish(_unfinished("failed", self._failure))

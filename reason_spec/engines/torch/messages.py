@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Request, Score
+from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score
 from reason_spec.settings import EngineSettings
 
 # --- to the worker -----------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class OfferHint:
     number: int
-    tokens: tuple[int, ...]
+    hint: Hint
 
 
 @dataclass(frozen=True, slots=True)

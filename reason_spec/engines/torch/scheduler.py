@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Request, Score, Tokenizer
+from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain, IntArray, PassBuilder, PassLayout
 from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
-from reason_spec.speculation.acceptance import accept_chain, choose_token
+from reason_spec.speculation.acceptance import accept, choose_token
+from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Usage
 
 Result: TypeAlias = GenerationResult | Score | str
@@ -51,18 +53,46 @@ class StepReport:
 class _Work:
     """What one request does in this pass: certain tokens, then drafts.
 
-    ``completes_text``: the last of the certain tokens is the last of the text so far.
+    ``completes_text``: the last of the certain tokens is the last of the text so far. ``chains`` are
+    the paths through the drafts; each begins with the certain tokens.
     """
 
     sequence: Sequence
     num_certain: int
-    drafts: list[int]
     completes_text: bool
-    chain: Chain
+    chains: list[Chain]
+    drafts: TokenTree = field(default_factory=TokenTree)
 
     @property
     def num_tokens(self) -> int:
         return self.num_certain + len(self.drafts)
+
+    def add_drafts(self, drafts: TokenTree) -> None:
+        (certain,) = self.chains
+        self.drafts = drafts
+        self.chains = [
+            replace(
+                certain,
+                tokens=[*certain.tokens, *(drafts.tokens[node] for node in path)],
+                num_logits=certain.num_logits + len(path),
+                entries=[],
+            )
+            for path in drafts.paths()
+        ]
+
+    @property
+    def wanted_entries(self) -> list[int]:
+        """The entries whose predictions this request needs."""
+        wanted = [chain.entries[len(chain.entries) - chain.num_logits :] for chain in self.chains]
+        return list(dict.fromkeys(entry for entries in wanted for entry in entries))
+
+    def entry_behind(self) -> dict[int, int]:
+        """Return the entry of each drafted node, and for `ROOT` that of the last certain token."""
+        entries = {ROOT: self.chains[0].entries[self.num_certain - 1]}
+        if self.drafts:
+            for path, chain in zip(self.drafts.paths(), self.chains, strict=True):
+                entries.update(zip(path, chain.entries[self.num_certain :], strict=True))
+        return entries
 
 
 class _Group:
@@ -134,7 +164,7 @@ class Scheduler:
 
     def submit(self, number: int, request: Request) -> None:
         sequence = WritingSequence(number, request, self._trie, self._tokenizer)
-        sequence.hint.offer(self._known_tokens(request.hint))
+        sequence.offer_hint(Hint(self._known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 
     def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
@@ -149,10 +179,10 @@ class Scheduler:
         for sequence in self._sequences.values():
             sequence.cancelled = True
 
-    def offer_hint(self, number: int, hint: tuple[int, ...]) -> None:
+    def offer_hint(self, number: int, hint: Hint) -> None:
         sequence = self._sequences.get(number)
         if isinstance(sequence, WritingSequence):
-            sequence.hint.offer(self._known_tokens(hint))
+            sequence.offer_hint(replace(hint, tokens=self._known_tokens(hint.tokens)))
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
@@ -300,8 +330,8 @@ class Scheduler:
     def _write_from_kept(self, sequence: WritingSequence, kept: Predictions, report: StepReport) -> None:
         """Append one token; what would have been drafted there counts as checked."""
         drafts = sequence.propose(1)
-        self._write(sequence, [], [KEPT_ENTRY], kept, report)
-        num_accepted = int(drafts == sequence.tokens[-1:])
+        self._write(sequence, TokenTree(), {ROOT: KEPT_ENTRY}, kept, report)
+        num_accepted = int(list(drafts.tokens) == sequence.tokens[-1:])
         sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
 
     # --- draft -------------------------------------------------------------------------------------
@@ -345,7 +375,7 @@ class Scheduler:
             group=sequence.group,
             shared_context=min(start, self._groups[sequence.group].num_shared),
         )
-        return _Work(sequence, num_certain, [], end == len(sequence.tokens), chain)
+        return _Work(sequence, num_certain, end == len(sequence.tokens), [chain])
 
     def _first_needed(self, sequence: Sequence) -> int:
         """Return the place of the first token whose prediction is needed, by this request or another.
@@ -387,11 +417,9 @@ class Scheduler:
         room = self._runner.max_context - len(sequence.tokens) - 1
         drafts = sequence.propose(room)
         while drafts and not self._can_take(num_slots + len(drafts)):
-            drafts.pop()
+            drafts = drafts.first(len(drafts) - 1)
         if drafts:
-            work.drafts = drafts
-            work.chain.tokens = [*work.chain.tokens, *drafts]
-            work.chain.num_logits += len(drafts)
+            work.add_drafts(drafts)
         return len(drafts)
 
     # --- lay out and run ---------------------------------------------------------------------------
@@ -399,7 +427,7 @@ class Scheduler:
     def _lay_out(self, works: list[_Work]) -> PassLayout:
         slots = self._trie.take(sum(work.num_tokens for work in works))
         assert slots is not None, "the plan took more slots than there are"
-        layout = self._builder.build([work.chain for work in works], slots)
+        layout = self._builder.build([chain for work in works for chain in work.chains], slots)
         self._trie.give_back(slots[len(layout.tokens) :])
         return layout
 
@@ -422,48 +450,49 @@ class Scheduler:
         for work in works:
             sequence = work.sequence
             sequence.count(num_passes=1)
-            wanted = work.chain.entries[len(work.chain.entries) - work.chain.num_logits :]
+            wanted = work.wanted_entries
             if not predictions.valid(wanted):
                 sequence.error = (
                     "the model's logits are not numbers (NaN or infinite); its weights are damaged or "
                     "overflow in this dtype: try dtype float32"
                 )
                 continue
-            num_right = work.num_certain
+            right = work.chains[0].entries[: work.num_certain]
             if isinstance(sequence, WritingSequence) and work.completes_text:
-                entries = work.chain.entries[work.num_certain - 1 :]
-                num_right += self._write(sequence, work.drafts, entries, predictions, report)
+                entries = work.entry_behind()
+                accepted = self._write(sequence, work.drafts, entries, predictions, report)
+                right = [*right, *(entries[node] for node in accepted)]
             elif isinstance(sequence, ScoringSequence) and wanted:
                 self._take_scores(sequence, wanted, predictions)
-            self._keep(work, num_right, layout, predictions, unclaimed)
+            self._keep(sequence, right, layout, predictions, unclaimed)
         self._trie.give_back(unclaimed)
 
     def _write(
         self,
         sequence: WritingSequence,
-        drafts: list[int],
-        entries: list[int],
+        drafts: TokenTree,
+        entries: dict[int, int],
         predictions: Predictions,
         report: StepReport,
-    ) -> int:
-        """Append what the predictions make certain; return how many drafts stay in the text."""
+    ) -> list[int]:
+        """Append what the predictions make certain; return the drafted nodes that stay in the text."""
         sampling = sequence.request.sampling
         position = len(sequence.tokens)
 
-        def choose(index: int) -> int:
+        def choose(node: int, depth: int) -> int:
             if sampling.greedy:
-                return predictions.best(entries[index])
-            return choose_token(predictions.row(entries[index]), sampling, position + index)
+                return predictions.best(entries[node])
+            return choose_token(predictions.row(entries[node]), sampling, position + depth)
 
-        certain = accept_chain(drafts, choose)
-        logprobs = predictions.logprobs(entries[: len(certain)], certain)
+        certain, nodes = accept(drafts, choose)
+        logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
         kept = sequence.write(certain, logprobs, self._runner.max_context)
-        num_accepted = min(kept, len(certain) - 1)
-        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
+        nodes = nodes[:kept]
+        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=len(nodes))
         if sequence.request.stream:
             delta = Delta(tuple(certain[:kept]), tuple(logprobs[:kept]))
             report.deltas.append((sequence.number, delta))
-        return num_accepted
+        return nodes
 
     @staticmethod
     def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:
@@ -472,13 +501,17 @@ class Scheduler:
         sequence.take_logprobs(predictions.logprobs(entries, scored))
 
     def _keep(
-        self, work: _Work, num_right: int, layout: PassLayout, predictions: Predictions, unclaimed: set[int]
+        self,
+        sequence: Sequence,
+        right: SequenceOf[int],
+        layout: PassLayout,
+        predictions: Predictions,
+        unclaimed: set[int],
     ) -> None:
-        """Make nodes of the first ``num_right`` tokens, and keep predictions others may begin from."""
-        sequence, chain = work.sequence, work.chain
-        for token, entry in zip(chain.tokens[:num_right], chain.entries[:num_right], strict=True):
+        """Make nodes of the entries that are in the text, and keep predictions others may begin from."""
+        for entry in right:
             slot = layout.slots[entry]
-            child = self._trie.extend(sequence.path.tip, token, slot)
+            child = self._trie.extend(sequence.path.tip, layout.tokens[entry], slot)
             if child.slot == slot:
                 unclaimed.discard(slot)
             sequence.path.step_to(child)

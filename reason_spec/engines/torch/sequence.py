@@ -7,11 +7,12 @@ from itertools import count
 
 import numpy as np
 
-from reason_spec.engines.base import GenerationResult, Request, Score, Tokenizer
+from reason_spec.engines.base import GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
 from reason_spec.engines.torch.writer import TextWriter
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
+from reason_spec.speculation.tree import TokenTree
 from reason_spec.types import FinishReason, Usage
 
 _arrivals = count()
@@ -157,7 +158,7 @@ class WritingSequence(Sequence):
         self.writer = TextWriter(request, tokenizer)
         self.logprobs: list[float] = []
         self.finish: FinishReason | None = None
-        self.hint = HintDrafter()
+        self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
         self.count(num_prompt_tokens=len(prompt))
 
@@ -169,18 +170,24 @@ class WritingSequence(Sequence):
     def num_generated(self) -> int:
         return len(self.tokens) - self.num_prefix
 
-    def propose(self, budget: int) -> list[int]:
-        """Draft the next tokens: the hint first, then what followed the same tokens before."""
+    def offer_hint(self, hint: Hint) -> None:
+        """Take a hint in the place of an earlier one with its index; those of all indices are followed."""
+        if hint.index not in self._hints:
+            self._hints[hint.index] = HintDrafter(generated=self.tokens[self.num_prefix :])
+        self._hints[hint.index].offer(hint.tokens, hint.start)
+
+    def propose(self, budget: int) -> TokenTree:
+        """Draft the next tokens: the hints first, then what followed the same tokens before."""
         budget = min(budget, self.request.num_draft_tokens)
-        budget = min(budget, self.request.max_tokens - self.num_generated - 1)
-        if budget < 1:
-            return []
-        drafts = self.hint.propose(budget)
-        if not drafts and self.request.token_drafter == "prompt_lookup":
+        longest = min(budget, self.request.max_tokens - self.num_generated - 1)
+        if longest < 1:
+            return TokenTree()
+        paths = [path for hint in self._hints.values() if (path := hint.propose(longest))]
+        if not paths and self.request.token_drafter == "prompt_lookup":
             if self._lookup is None:
                 self._lookup = PromptLookupDrafter(self.tokens)
-            drafts = self._lookup.propose(budget)
-        return drafts
+            paths = self._lookup.propose_several(longest, self.request.num_lookup_paths)
+        return TokenTree.merge(paths, budget)
 
     def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float], max_context: int) -> int:
         """Append certain tokens up to the end of the generation; return how many were kept."""
@@ -194,7 +201,8 @@ class WritingSequence(Sequence):
                 self.finish = "length"
             if self.finish is not None:
                 break
-        self.hint.extend(tokens[:kept])
+        for hint in self._hints.values():
+            hint.extend(tokens[:kept])
         if self._lookup is not None:
             self._lookup.extend(tokens[:kept])
         self.count(num_generated_tokens=kept, num_discarded_tokens=len(tokens) - kept)

@@ -141,8 +141,8 @@ class _Worker:
                 self._scheduler.score(number, prefix, continuation)
             case Cancel(number):
                 self._scheduler.cancel(number)
-            case OfferHint(number, tokens):
-                self._scheduler.offer_hint(number, tokens)
+            case OfferHint(number, hint):
+                self._scheduler.offer_hint(number, hint)
             case AskStats(number):
                 self._send(Reply(number, self._scheduler.stats()))
             case ResetPrefixCache(number):

@@ -1,0 +1,76 @@
+"""Drafted tokens as a tree: several continuations that are checked in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ROOT = -1
+"""The parent of the first drafted tokens: the last certain token of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """Drafted tokens; node i holds ``tokens[i]`` behind node ``parents[i]``, which is smaller or `ROOT`.
+
+    Children of one node differ in their tokens. Any first part of the nodes is a tree too.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> TokenTree:
+        return cls(tuple(tokens), tuple(range(ROOT, len(tokens) - 1)))
+
+    @classmethod
+    def merge(cls, paths: Sequence[Sequence[int]], budget: int) -> TokenTree:
+        """Join continuations into one tree of at most ``budget`` nodes.
+
+        What paths have in common is drafted once. Nodes are taken level by level, and within a level
+        path by path, so that each path keeps its beginning where the budget is short.
+        """
+        tokens: list[int] = []
+        parents: list[int] = []
+        nodes: dict[tuple[int, int], int] = {}
+        ends = [ROOT] * len(paths)
+        for depth in range(max(map(len, paths), default=0)):
+            for index, path in enumerate(paths):
+                if depth >= len(path):
+                    continue
+                place = ends[index], path[depth]
+                if place not in nodes:
+                    if len(tokens) == budget:
+                        return cls(tuple(tokens), tuple(parents))
+                    nodes[place] = len(tokens)
+                    tokens.append(path[depth])
+                    parents.append(ends[index])
+                ends[index] = nodes[place]
+        return cls(tuple(tokens), tuple(parents))
+
+    def first(self, count: int) -> TokenTree:
+        """Return the tree of the first ``count`` nodes."""
+        return TokenTree(self.tokens[:count], self.parents[:count])
+
+    def child(self, node: int, token: int) -> int | None:
+        """Return the child of a node, or of `ROOT`, that holds ``token``."""
+        for child in range(node + 1, len(self.tokens)):
+            if self.parents[child] == node and self.tokens[child] == token:
+                return child
+        return None
+
+    def paths(self) -> list[list[int]]:
+        """Return the nodes from the root to each leaf; a chain has one path, an empty tree none."""
+        found: list[list[int]] = []
+        inner = set(self.parents)
+        for leaf in range(len(self.tokens)):
+            if leaf in inner:
+                continue
+            path = [leaf]
+            while self.parents[path[-1]] != ROOT:
+                path.append(self.parents[path[-1]])
+            found.append(path[::-1])
+        return found

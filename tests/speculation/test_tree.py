@@ -1,0 +1,51 @@
+"""Trees of drafted tokens."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.speculation.tree import ROOT, TokenTree
+
+paths_of_drafts = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=4)
+
+
+def texts(tree: TokenTree) -> list[list[int]]:
+    return [[tree.tokens[node] for node in path] for path in tree.paths()]
+
+
+@given(st.lists(st.integers(0, 3), max_size=8))
+def test_a_chain_is_a_tree_with_one_path(tokens: list[int]) -> None:
+    tree = TokenTree.chain(tokens)
+    assert texts(tree) == ([tokens] if tokens else [])
+    assert tree == TokenTree.merge([tokens], 100)
+
+
+@given(paths_of_drafts)
+def test_a_tree_holds_every_path_and_nothing_else(paths: list[list[int]]) -> None:
+    tree = TokenTree.merge(paths, 100)
+    beginnings = {tuple(path[:length]) for path in paths for length in range(1, len(path) + 1)}
+    held = {tuple(text[:length]) for text in texts(tree) for length in range(1, len(text) + 1)}
+    assert held == beginnings
+    assert len(tree) == len(beginnings), "what paths have in common is held once"
+
+
+@given(paths_of_drafts, st.integers(0, 10))
+def test_a_budget_keeps_the_beginning_of_every_path(paths: list[list[int]], budget: int) -> None:
+    whole, tree = TokenTree.merge(paths, 100), TokenTree.merge(paths, budget)
+    assert tree == whole.first(budget)
+    assert len(tree) == min(budget, len(whole))
+    assert all(ROOT <= parent < node for node, parent in enumerate(tree.parents))
+    depths: dict[int, int] = {ROOT: 0}
+    for node, parent in enumerate(whole.parents):
+        depths[node] = depths[parent] + 1
+    levels = [depths[node] for node in range(len(whole))]
+    assert levels == sorted(levels), "no path goes deeper before all have come as far"
+
+
+@given(paths_of_drafts, st.integers(0, 3))
+def test_a_child_is_found_by_its_token(paths: list[list[int]], token: int) -> None:
+    tree = TokenTree.merge(paths, 100)
+    for node in range(ROOT, len(tree)):
+        children = [i for i, parent in enumerate(tree.parents) if parent == node and tree.tokens[i] == token]
+        assert [tree.child(node, token)] == (children or [None])
