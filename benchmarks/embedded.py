@@ -1,6 +1,6 @@
 """Time the torch engine on the embedded pair: each layer alone, both together, and transformers' generate.
 
-    python benchmarks/embedded.py [--problems 60] [--accuracy 500] [--json FILE]
+    python benchmarks/embedded.py [--problems 60] [--accuracy 500] [--temperatures 0 0.6] [--json [FILE]]
 
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled
 with the seed, prefix caches are emptied before each, and nothing else runs: stop other work first.
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.control.costs import Costs
+from reason_spec.control.planner import Planner
 from reason_spec.evaluation.statistics import compare_accuracy
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
@@ -32,8 +34,13 @@ from reason_spec.pair.grading import parse_answer
 from reason_spec.settings import Settings, load_settings
 from reason_spec.verifiers.base import Verifier, create_verifier
 
-TEMPERATURES = (0.0, 0.6)
-STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
+STEP_ALONE = {
+    "strategy.use_hint": False,
+    "strategy.use_redraft": False,
+    "strategy.token_drafter": "none",
+    "strategy.planner": False,
+}
+FIXED = {"strategy.planner": False}
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("autoregressive", "autoregressive", {}),
     ("token:prompt_lookup", "token", {}),
@@ -41,10 +48,12 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("step:exact", "lookahead", {"verifier.name": "exact", **STEP_ALONE}),
     ("step:semantic", "lookahead", {"verifier.name": "semantic", **STEP_ALONE}),
     ("both:exact", "lookahead", {"verifier.name": "exact"}),
+    ("both:exact, depth 4", "lookahead", {"verifier.name": "exact", **FIXED}),
     ("both:semantic", "lookahead", {"verifier.name": "semantic"}),
+    ("both:semantic, depth 4", "lookahead", {"verifier.name": "semantic", **FIXED}),
 )
-"""Name, strategy and settings of each row of our own."""
-LOSSY = ("step:semantic", "both:semantic")
+"""Name, strategy and settings of each row of our own; where no depth is named the planner chooses it."""
+LOSSY = ("step:semantic", "both:semantic", "both:semantic, depth 4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,9 @@ class Row:
     passes_per_token: float | None
     alpha_step: float | None
     alpha_token: float | None
+    depth: float | None
     c: float
+    pass_ms: dict[int, float]
 
 
 class Ours:
@@ -92,10 +103,20 @@ class Ours:
     def __init__(self, accelerator: Accelerator, verifiers: dict[str, Verifier]) -> None:
         self._accelerator = accelerator
         self._verifiers = verifiers
+        self._planners: dict[str, Planner] = {}
+        assert accelerator.planner is not None
+        self.costs = accelerator.planner.costs
 
     def take_settings(self, settings: Settings) -> None:
+        """Use settings, with a planner that has seen only what was written under them."""
         self._accelerator.settings = settings
         self._accelerator.verifier = self._verifiers[settings.verifier.name]
+        if settings.hash not in self._planners:
+            strategy = settings.strategy
+            self._planners[settings.hash] = Planner(
+                self.costs, max_depth=strategy.depth, max_draft_tokens=strategy.num_draft_tokens
+            )
+        self._accelerator.planner = self._planners[settings.hash]
 
     async def prepare(self, strategy: str) -> None:
         await self._accelerator.prepare(strategy)
@@ -197,7 +218,9 @@ async def measure_accuracy(
     return list(await asyncio.gather(*(solve(i, problem) for i, problem in enumerate(chosen))))
 
 
-def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], c: float) -> Row:
+def row_of(
+    arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs, c: float
+) -> Row:
     """Summarise an arm beside the baseline of its temperature."""
     seconds = [run.seconds for run in arm.runs]
     ratios = [base.seconds / run.seconds for base, run in zip(baseline.runs, arm.runs, strict=True)]
@@ -208,6 +231,7 @@ def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[boo
     verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
     drafted = sum(recorder.target_usage.num_drafted_tokens for recorder in recorders)
     accepted = sum(recorder.target_usage.num_accepted_draft_tokens for recorder in recorders)
+    depths = [recorder.plan.depth for recorder in recorders if recorder.plan is not None]
     num_tokens = sum(run.num_tokens for run in arm.runs)
     passes = sum(recorder.target_usage.num_passes for recorder in recorders)
     loss = compare_accuracy([*map(float, known)], [*map(float, own)]) if known and own else None
@@ -223,7 +247,9 @@ def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[boo
         passes_per_token=passes / num_tokens if recorders else None,
         alpha_step=sum(verdicts) / len(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
+        depth=statistics.mean(depths) if depths else None,
         c=c,
+        pass_ms={size: 1000 * seconds for size, seconds in costs.target.points},
     )
 
 
@@ -232,12 +258,13 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table()
-    headings = "row|T|tokens/s|s/problem|speed-up|same|right|loss ≤|passes|α step|α token"
+    headings = "row|T|tokens/s|s/problem|speed-up|same|right|loss ≤|passes|α step|α token|depth"
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right")
     for row in rows:
         numbers = (row.accuracy, row.loss_upper95, row.passes_per_token, row.alpha_step, row.alpha_token)
         shown = ["-" if number is None else f"{number:.3f}" for number in numbers]
+        shown.append("-" if row.depth is None else f"{row.depth:.1f}")
         table.add_row(
             row.name,
             f"{row.temperature:g}",
@@ -266,7 +293,7 @@ async def measure(arguments: argparse.Namespace) -> list[Row]:
         threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
         sys.stderr.write(f"transformers runs on {threads} threads\n")
         ours = Ours(accelerator, verifiers)
-        arms, settings = _arms(ours, plain, arguments.max_tokens)
+        arms, settings = _arms(ours, plain, arguments)
         await time_rows(arms, chosen[: arguments.problems], arguments.seed)
         accuracies: dict[tuple[str, float], list[bool]] = {}
         for name, temperature in settings:
@@ -281,22 +308,22 @@ async def measure(arguments: argparse.Namespace) -> list[Row]:
 
     c = (await measure_cost(embedded_path("target"), embedded_path("draft"))).c
     baselines = {arm.temperature: arm for arm in arms if arm.name == "autoregressive"}
-    return [row_of(arm, baselines[arm.temperature], accuracies, c) for arm in arms]
+    return [row_of(arm, baselines[arm.temperature], accuracies, ours.costs, c) for arm in arms]
 
 
 def _arms(
-    ours: Ours, plain: Transformers, max_tokens: int
+    ours: Ours, plain: Transformers, arguments: argparse.Namespace
 ) -> tuple[list[Arm], dict[tuple[str, float], Settings]]:
     arms: list[Arm] = []
     settings: dict[tuple[str, float], Settings] = {}
-    for temperature in TEMPERATURES:
+    for temperature in arguments.temperatures:
 
         async def generate(problem: Example, index: int, temperature: float = temperature) -> Run:
             return plain.solve(problem, temperature, index)
 
         arms.append(Arm("transformers", temperature, generate))
         for name, strategy, flags in ROWS:
-            row_settings = settings_of(flags, strategy, temperature, max_tokens)
+            row_settings = settings_of(flags, strategy, temperature, arguments.max_tokens)
             settings[name, temperature] = row_settings
 
             async def solve(problem: Example, index: int, row_settings: Settings = row_settings) -> Run:
@@ -314,16 +341,23 @@ def main() -> None:
         "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
     )
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
-    parser.add_argument("--max-tokens", type=int, default=640)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
+    parser.add_argument("--max-tokens", type=int, default=448)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
+    )
     arguments = parser.parse_args()
     if arguments.problems < 1 or arguments.accuracy < 0:
         parser.error("--problems must be at least 1 and --accuracy at least 0")
     rows = asyncio.run(measure(arguments))
+    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    if arguments.json == Path("-"):
+        sys.stdout.write(text)
+        return
     print_rows(rows)
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        arguments.json.write_text(text)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from reason_spec.control.costs import measure_costs
+from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, Message, Request
 from reason_spec.events import Listener, Recorder
 from reason_spec.settings import Settings, load_settings
@@ -65,6 +67,8 @@ class Accelerator:
         self._lone_target_cores = settings.target.cores or self._shared_target_cores
         self._cores_now = self._shared_target_cores
         self._started = False
+        self.planner: Planner | None = None
+        """Made at the start where the settings ask for one; its ``costs`` are what was measured."""
 
     @classmethod
     def from_settings(
@@ -126,12 +130,23 @@ class Accelerator:
             await self.close()
             raise failures[0]
         self._started = True
+        if self.draft is not None and self.settings.strategy.planner:
+            try:
+                self.planner = await self._make_planner(self.draft)
+            except BaseException:
+                await self.close()
+                raise
 
     async def close(self) -> None:
         """Stop everything; may be called twice."""
         self._started = False
         parts = [part for part in (self.target, self.draft, self.verifier) if part is not None]
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+
+    async def _make_planner(self, draft: Engine) -> Planner:
+        strategy = self.settings.strategy
+        costs = await measure_costs(self.target, draft)
+        return Planner(costs, max_depth=strategy.depth, max_draft_tokens=strategy.num_draft_tokens)
 
     async def calibrate(self) -> None:
         """Measure on how many cores the target is fastest alone, and use them when it is alone.
@@ -180,7 +195,8 @@ class Accelerator:
         settings = self.settings.strategy
         if name is not None:
             settings = settings.model_copy(update={"name": name})
-        return create_strategy(settings, self.target, self.draft, self.verifier)
+        planner = self.planner if settings.planner else None
+        return create_strategy(settings, self.target, self.draft, self.verifier, planner)
 
     async def solve(
         self,

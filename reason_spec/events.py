@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from reason_spec.types import Step, Usage, Verdict
+from reason_spec.types import Plan, Step, Usage, Verdict
 
 EventKind: TypeAlias = Literal["started", "hinted", "written", "cancelled", "verified", "final"]
 Lane: TypeAlias = Literal["draft", "target", "verifier"]
@@ -39,7 +39,8 @@ class Recorder:
     """Collects the events, work and final steps of one solution.
 
     ``target_usage`` and ``draft_usage`` hold all work of the solution, that of losing branches
-    included, and are complete once the strategy's generator has ended.
+    included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
+    chose, None without one.
     """
 
     listener: Listener | None = None
@@ -48,6 +49,7 @@ class Recorder:
     verdicts: list[Verdict] = field(default_factory=list)
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
+    plan: Plan | None = None
     started: float = field(default_factory=time.perf_counter)
 
     def emit(

@@ -59,17 +59,25 @@ class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
     name: str = Field(default="lookahead", description="autoregressive, token, speculative, lookahead")
-    depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead")
+    planner: bool = Field(
+        default=True, description="choose depth and token drafts for each answer, by what passes cost here"
+    )
+    depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead, at the most")
     width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
     step_max_tokens: int = Field(
         default=512, ge=1, description="a longer step is cut and goes on as the next"
     )
     token_drafter: Literal["none", "prompt_lookup"] = Field(
-        default="prompt_lookup", description="where no hint applies"
+        default="prompt_lookup", description="where neither a hint nor the draft model applies"
     )
-    num_draft_tokens: int = Field(default=16, ge=1, le=128, description="token drafts checked in one pass")
+    num_draft_tokens: int = Field(
+        default=16, ge=1, le=128, description="token drafts of a branch checked in one pass, at the most"
+    )
+    lookup_paths: int = Field(
+        default=1, ge=1, le=8, description="continuations that prompt lookup proposes side by side"
+    )
     draft_run_tokens: int = Field(
-        default=8, ge=1, le=128, description="tokens the draft model writes between two hints"
+        default=6, ge=1, le=128, description="tokens the draft model writes between two hints"
     )
     min_draft_chance: float = Field(
         default=0.1, ge=0, le=1, description="the draft stops where its tokens are less likely to be right"

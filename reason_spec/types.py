@@ -87,7 +87,8 @@ class Usage:
     """Work done by one engine; cancelled work is counted where it was done.
 
     ``num_passes`` counts forward passes in which a request took part: a pass shared by several
-    requests counts once for each of them.
+    requests counts once for each of them. ``num_partings`` counts those in which the model went on
+    with another token than was drafted.
     """
 
     num_prompt_tokens: int = 0
@@ -95,6 +96,7 @@ class Usage:
     num_generated_tokens: int = 0
     num_discarded_tokens: int = 0
     num_passes: int = 0
+    num_partings: int = 0
     num_drafted_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     num_scored_tokens: int = 0
@@ -108,6 +110,18 @@ class Usage:
         if self.num_drafted_tokens == 0:
             return None
         return self.num_accepted_draft_tokens / self.num_drafted_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to write one answer: steps ahead, and token drafts in each branch of a pass.
+
+    ``tokens_per_second`` is what was expected of it, None where nothing was.
+    """
+
+    depth: int
+    num_draft_tokens: int
+    tokens_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class Request:
     ``num_draft_tokens`` bounds the drafts of one pass, ``num_lookup_paths`` the continuations that
     prompt lookup proposes side by side.
     ``priority``: smaller numbers go first when a pass cannot hold every live request.
-    ``stream`` False delivers nothing before the result, which saves a message for each pass.
+    ``stream`` False delivers nothing before the result, which saves a message for each pass; with
+    ``delta_tokens`` a delta waits until it holds that many, or the generation ends.
     """
 
     prefix: Prefix
@@ -72,6 +73,7 @@ class Request:
     num_lookup_paths: int = 1
     priority: int = 0
     stream: bool = True
+    delta_tokens: int = 1
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -350,7 +350,15 @@ def _model_name(engine: EngineSettings) -> str:
 
 
 def _session_details(accelerator: Accelerator, options: RunOptions) -> dict[str, Any]:
-    return {
+    details: dict[str, Any] = {
         "order_seed": accelerator.settings.sampling.seed,
         "target_cores": {name: list(accelerator.target_cores(name)) for name in options.strategies},
     }
+    if accelerator.planner is not None:
+        costs = accelerator.planner.costs
+        details["costs"] = {
+            "target_pass_ms": {size: round(1000 * seconds, 3) for size, seconds in costs.target.points},
+            "draft_token_ms": round(1000 * costs.draft_token, 3),
+            "c": round(costs.c, 4),
+        }
+    return details

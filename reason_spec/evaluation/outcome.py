@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from reason_spec.accelerator import Solution
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
-from reason_spec.types import Decision, FinishReason, LossClass, Origin, Problem, Step, Usage, Verdict
+from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
 
 DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
 
@@ -81,6 +81,7 @@ class Outcome:
     tokens: int
     steps: tuple[StepRecord, ...]
     usage: Work
+    plan: Plan | None
     finish: FinishReason
     loss_class: LossClass
     concurrency: int
@@ -141,6 +142,7 @@ class Outcome:
         try:
             values["steps"] = tuple(_read_step(step) for step in record["steps"])
             values["usage"] = _read_work(record["usage"])
+            values["plan"] = None if record["plan"] is None else Plan(**record["plan"])
         except (TypeError, KeyError) as error:
             raise ValueError(f"is damaged ({error})") from None
         return cls(**values)
@@ -189,6 +191,7 @@ def outcome_from(
             verdicts={decision: counts[decision] for decision in DECISIONS},
             verifier_seconds=recorder.verifier_seconds,
         ),
+        plan=recorder.plan,
         finish=steps[-1].finish if steps else "eos",
         loss_class=solution.loss_class,
         concurrency=concurrency,

@@ -32,9 +32,11 @@ _LENGTH_MULTIPLE = 32
 _MAX_ROW_TOKENS = 896
 _TURN_WEIGHT = 12.0
 """Weight of a token of a score or a judgement: one such token stands against a whole solution."""
+_EXPECTED_WEIGHT = 0.5
+"""Weight of a token of the version of a step that is to be judged."""
 _JUDGEMENTS = 6
 """Judgements in one conversation."""
-_NOT_JUDGED, _SOUND, _FLAWED = -1.0, 0.0, 1.0
+NOT_JUDGED, SOUND, FLAWED, FLAW = -1.0, 0.0, 1.0, 2.0
 _TURNS_FROM = 0.3
 """Share of the training after which scores, judgements, checks and corrections begin."""
 
@@ -87,6 +89,7 @@ MIXES: Mapping[Wording, Mix] = {
 practises it."""
 JUDGING = Mix(scores=0.35, judged=0.3, corrected=0.1, checked=0.02, followed=0.3, two_sources=4.0)
 """What the target reads while its last layers learn to judge."""
+_JUDGING_BATCH_TOKENS = 2048
 _MOST_FOLLOW_UPS = 4
 
 
@@ -96,7 +99,7 @@ class Batch:
 
     Labels are shifted: they name the next token. Weight 0 marks what is not learnt: questions, wrong
     steps and padding. ``flaws`` are not shifted: 1 where a token belongs to a judged text in which a
-    mistake has shown by then, 0 where none has, and -1 where nothing is judged.
+    mistake has shown by then, 2 where it shows, 0 where none has, and -1 where nothing is judged.
     """
 
     inputs: Tensor
@@ -166,20 +169,22 @@ def _with_follow_ups(example: Example, rng: Random, wording: Wording, share: flo
 
 def _judgements(asked: Sequence[Sequence[Turn]]) -> list[_Part]:
     parts: list[_Part] = []
-    for number, (question, answer) in enumerate(asked):
-        text = chat_prompt(question.text) if number == 0 else next_question(question.text)
-        assert question.flawed_from is not None
-        sound = question.flawed_from == len(question.text)
-        flawed_from = len(text) if sound else text.index(question.text) + question.flawed_from
-        parts.append(_Part(text, 0.0, flawed_from))
+    for number, (first, version, rest, answer) in enumerate(asked):
+        opening, closing = (chat_prompt if number == 0 else next_question)("\0").split("\0")
+        flawed_from = 0 if rest.flawed_from == 0 else len(rest.text + closing)
+        parts.append(_Part(opening + first.text, 0.0))
+        parts.append(_Part(version.text, _EXPECTED_WEIGHT, version.flawed_from))
+        parts.append(_Part(rest.text + closing, 0.0, flawed_from))
         parts.append(_Part(answer.text, _TURN_WEIGHT))
     return [*parts, _Part(END_TOKEN, 1.0)]
 
 
 def _flaws(offsets: Sequence[tuple[int, int]], flawed_from: int | None) -> list[float]:
     if flawed_from is None:
-        return [_NOT_JUDGED] * len(offsets)
-    return [_FLAWED if end > flawed_from else _SOUND for _, end in offsets]
+        return [NOT_JUDGED] * len(offsets)
+    num_sound = sum(end <= flawed_from for _, end in offsets)
+    num_flawed = len(offsets) - num_sound
+    return [SOUND] * num_sound + ([FLAW] + [FLAWED] * (num_flawed - 1) if num_flawed else [])
 
 
 def _encode(rows: Sequence[Sequence[_Part]], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
@@ -208,7 +213,7 @@ def _pack(rows: Sequence[_Row], pad: int) -> Batch:
     inputs = torch.full((len(rows), length), pad)
     labels = torch.full((len(rows), length), pad)
     weights = torch.zeros((len(rows), length))
-    flaws = torch.full((len(rows), length), _NOT_JUDGED)
+    flaws = torch.full((len(rows), length), NOT_JUDGED)
     for i, row in enumerate(rows):
         tokens = torch.tensor(row.tokens)
         inputs[i, : len(tokens)] = tokens
@@ -224,23 +229,21 @@ def make_pool(
     pool: int,
     progress: float,
     wording: Wording,
-    mix: Mix | None = None,
+    judging: bool = False,
 ) -> list[Batch]:
     """Make pool number ``pool``: about ``POOL_BATCHES`` batches in random order.
 
-    ``mix`` is in place of the usual one for this wording.
+    ``judging`` makes most of the rows scores and judgements, in smaller batches.
     The result depends on the arguments alone, so a resumed run sees the rows it would have seen.
     Rows are padded on the right: with causal attention a token never sees the padding behind it.
     """
     rng = Random(f"pool/{seed}/{pool}")
-    batch_tokens = stage_at(progress).batch_tokens
+    mix = JUDGING if judging else MIXES[wording]
+    batch_tokens = _JUDGING_BATCH_TOKENS if judging else stage_at(progress).batch_tokens
     wanted, rows = POOL_BATCHES * batch_tokens, list[_Row]()
     index = pool * 1_000_000
     while sum(len(row.tokens) for row in rows) < wanted:
-        drawn = [
-            _draw_row(rng, progress, seed, index + i, wording, mix or MIXES[wording])
-            for i in range(_EXAMPLES_AT_ONCE)
-        ]
+        drawn = [_draw_row(rng, progress, seed, index + i, wording, mix) for i in range(_EXAMPLES_AT_ONCE)]
         index += len(drawn)
         rows += _encode(drawn, tokenizer)
     rows.sort(key=lambda row: len(row.tokens))

@@ -23,7 +23,11 @@ Role: TypeAlias = Literal["target", "draft"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model; ``start_layers`` is its depth when training begins."""
+    """Sizes of a model.
+
+    ``start_layers`` is its depth when training begins; ``judge_layers`` are added behind those, to
+    learn to judge, before the model gets its full depth.
+    """
 
     layers: int
     width: int
@@ -32,10 +36,13 @@ class Shape:
     kv_heads: int
     start_layers: int
     head_dim: int = 32
+    judge_layers: int = 0
 
 
 SHAPES: Mapping[Role, Shape] = {
-    "target": Shape(layers=24, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4),
+    "target": Shape(
+        layers=24, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4, judge_layers=4
+    ),
     "draft": Shape(layers=2, width=96, intermediate=384, heads=6, kv_heads=3, start_layers=2),
 }
 
@@ -85,6 +92,16 @@ def deepen(model: Qwen3ForCausalLM, layers: int) -> Mapping[str, str]:
     return names
 
 
+def append_new_layers(model: Qwen3ForCausalLM, layers: int) -> None:
+    """Make ``model`` ``layers`` deep, in place, by layers at its end that are new but add nothing yet."""
+    old = list(model.model.layers)
+    new = [copy.deepcopy(old[-1]) for _ in range(layers - len(old))]
+    for layer in new:
+        layer.apply(model._init_weights)
+        _silence(layer)
+    _set_layers(model, [*old, *new])
+
+
 def append_idle_layers(model: Qwen3ForCausalLM, layers: int) -> None:
     """Make ``model`` ``layers`` deep, in place, by layers at its end that change nothing."""
     old = list(model.model.layers)
@@ -96,9 +113,13 @@ def _idle_copies(layer: Qwen3DecoderLayer, count: int) -> list[Qwen3DecoderLayer
     """Copy a layer; the output projections of the copies are zero, so they add nothing to the stream."""
     copies = [copy.deepcopy(layer) for _ in range(count)]
     for new in copies:
-        torch.nn.init.zeros_(new.self_attn.o_proj.weight)
-        torch.nn.init.zeros_(new.mlp.down_proj.weight)
+        _silence(new)
     return copies
+
+
+def _silence(layer: Qwen3DecoderLayer) -> None:
+    torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+    torch.nn.init.zeros_(layer.mlp.down_proj.weight)
 
 
 def _set_layers(model: Qwen3ForCausalLM, layers: Sequence[Qwen3DecoderLayer]) -> None:

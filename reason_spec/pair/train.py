@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reason_spec.errors import ReasonSpecError, ResumeError, SettingsError
-from reason_spec.pair.data import JUDGING, Batch, make_pool
+from reason_spec.pair.data import FLAW, FLAWED, SOUND, Batch, make_pool
 from reason_spec.pair.decoding import LoadedModel, solve_greedily
 from reason_spec.pair.generator import problems
 from reason_spec.pair.grading import parse_answer
-from reason_spec.pair.model import SHAPES, Role, Shape, deepen, new_model, save_model
+from reason_spec.pair.model import SHAPES, Role, Shape, append_new_layers, deepen, new_model, save_model
 from reason_spec.pair.optimizer import Muon, trapezoid
 from reason_spec.pair.tokenizer import build_tokenizer
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS: Mapping[Role, int] = {"target": 40_000_000, "draft": 12_000_000}
 """About what the embedded models were trained on; the draft's is as little as its errors are to be many."""
+_FLAW_WEIGHT = 8.0
+"""Weight of a token that shows a mistake against one that does not: there are few of them."""
 _LONGEST_STEP_SECONDS = 60.0
 """A step that took longer was suspended; the rest of its time does not count as training."""
 
@@ -48,10 +50,10 @@ class Recipe:
     """What a run is made of; a checkpoint goes on only under the recipe it was begun with.
 
     Exactly one of ``minutes`` (active training time) and ``tokens`` is set; this budget may be
-    changed when a run goes on, which stretches what is left. ``grow_at`` is the
-    share of the training after which the model gets its full depth, and ``judge_at`` the share after
-    which only the layers behind its first ones are trained, mostly on scores and judgements: to see
-    that a number is wrong takes layers behind those that say which one is right.
+    changed when a run goes on, which stretches what is left. ``judge_at`` is the share of the training
+    after which new layers behind the first ones learn to judge, the first ones going on at
+    ``trunk_rate`` of the rate: to see that a number is wrong takes layers behind those that say which
+    one is right. ``grow_at`` is the share after which the model gets its full depth.
     """
 
     role: Role
@@ -59,40 +61,41 @@ class Recipe:
     seed: int = 0
     minutes: float | None = None
     tokens: int | None = None
-    grow_at: float = 0.83
-    judge_at: float = 0.845
+    judge_at: float = 0.87
+    grow_at: float = 0.985
+    trunk_rate: float = 0.1
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
     warm_up: float = 0.01
     decay: float = 0.4
     grown_rate: float = 0.1
-    judge_rate: float = 0.5
 
     @property
-    def grows(self) -> bool:
-        return self.shape.start_layers < self.shape.layers
+    def judges(self) -> bool:
+        return self.shape.judge_layers > 0
 
-    @property
-    def trunk(self) -> int:
-        """Number of layers that rest while the model learns to judge: all up to the last it began with."""
-        return self.shape.layers - self.shape.layers // self.shape.start_layers + 1
+    def layers_at(self, progress: float) -> int:
+        """Return the depth of the model at ``progress`` in 0..1."""
+        if progress >= self.grow_at:
+            return self.shape.layers
+        return self.shape.start_layers + self.shape.judge_layers * (progress >= self.judge_at)
 
     def rate_at(self, progress: float) -> float:
         """Return the share of the full learning rate at ``progress`` in 0..1.
 
         It falls to ``grown_rate`` before the model grows, and from there to zero: what the shallow
-        model has learnt is settled before the many layers, which train slowly, are adjusted. The last
-        layers learn to judge under a schedule of their own.
+        model has learnt is settled before the many layers, which train slowly, are adjusted. The
+        layers that learn to judge are new, and begin at the full rate again.
         """
-        if not self.grows:
+        if self.shape.start_layers == self.shape.layers:
             return trapezoid(progress, self.warm_up, self.decay)
-        if progress >= self.judge_at:
-            done = (progress - self.judge_at) / (1 - self.judge_at)
-            return self.judge_rate * trapezoid(done, self.warm_up, self.decay)
         if progress >= self.grow_at:
-            return self.grown_rate * (self.judge_at - progress) / (self.judge_at - self.grow_at)
-        falling = (self.grow_at - progress) / (self.grow_at * self.decay)
-        return min(1.0, progress / self.warm_up, max(falling, self.grown_rate))
+            return self.grown_rate * (1 - progress) / (1 - self.grow_at)
+        begin, end = 0.0, self.judge_at if self.judges else self.grow_at
+        if progress >= end:
+            begin, end = self.judge_at, self.grow_at
+        done = (progress - begin) / (end - begin)
+        return min(1.0, done / self.warm_up, max((1 - done) / self.decay, self.grown_rate))
 
 
 @dataclass(slots=True)
@@ -165,7 +168,7 @@ class Trainer:
         saved = self._load_checkpoint()
         layers = saved["layers"] if saved else recipe.shape.start_layers
         self.model = new_model(recipe.shape, self.tokenizer, recipe.seed, layers).to(self.device)
-        self.flaw_head = nn.Linear(recipe.shape.width, 1, device=self.device)
+        self.flaw_head = nn.Linear(recipe.shape.width, 2, device=self.device)
         nn.init.zeros_(self.flaw_head.weight)
         self._build_optimizers()
         if saved:
@@ -189,10 +192,8 @@ class Trainer:
         last_saved = last_exported = self.progress.seconds
         stop_at = None if max_pools is None else self.progress.pools + max_pools
         while self.share_done < 1.0 and self.progress.pools != stop_at:
-            if self.share_done >= self.recipe.grow_at and self._layers < self.recipe.shape.layers:
+            if self._layers < self.recipe.layers_at(self.share_done):
                 self._grow()
-            if self._judging:
-                self._rest_trunk()
             loss = self._train_pool()
             self._report(loss)
             if self.progress.seconds - last_saved >= self.pace.checkpoint_seconds:
@@ -210,23 +211,31 @@ class Trainer:
 
     @property
     def _judging(self) -> bool:
-        return self.recipe.grows and self.share_done >= self.recipe.judge_at
-
-    def _rest_trunk(self) -> None:
-        for part in (self.model.model.embed_tokens, *self.model.model.layers[: self.recipe.trunk]):
-            part.requires_grad_(False)
+        return self.recipe.judges and self.share_done >= self.recipe.judge_at
 
     def _build_optimizers(self) -> None:
         parameters = dict(self.model.named_parameters())
         self._matrix_names = [n for n, p in parameters.items() if p.ndim == 2 and "embed" not in n]
         self._vector_names = [n for n in parameters if n not in set(self._matrix_names)]
-        self.muon = Muon([parameters[n] for n in self._matrix_names], lr=self.recipe.matrix_rate)
+        vectors = self._groups(self._vector_names)
+        vectors[-1]["params"].extend(self.flaw_head.parameters())
+        self.muon = Muon(self._groups(self._matrix_names), lr=self.recipe.matrix_rate)
         self.adam = torch.optim.AdamW(
-            [*(parameters[n] for n in self._vector_names), *self.flaw_head.parameters()],
-            lr=self.recipe.vector_rate,
-            betas=(0.9, 0.95),
-            weight_decay=0.0,
+            vectors, lr=self.recipe.vector_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
+
+    def _groups(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Put parameters into groups with their shares of the learning rate; new ones come last."""
+        shape, parameters = self.recipe.shape, dict(self.model.named_parameters())
+        learning_to_judge = self._layers == shape.start_layers + shape.judge_layers < shape.layers
+        layers = range(shape.start_layers, self._layers)
+        new = ("model.norm.", *(f"model.layers.{index}." for index in layers))
+        trained = [n for n in names if not learning_to_judge or n.startswith(new)]
+        resting = [n for n in names if n not in set(trained)]
+        return [
+            {"params": [parameters[n] for n in resting], "share": self.recipe.trunk_rate},
+            {"params": [parameters[n] for n in trained], "share": 1.0},
+        ]
 
     def _compile_layers(self) -> None:
         if self.compiled:
@@ -235,10 +244,16 @@ class Trainer:
             self.model.model.norm.compile(dynamic=True)
 
     def _grow(self) -> None:
-        """Give the model its full depth; old parameters keep the state of their optimizer."""
+        """Give the model its next depth; old parameters keep the state of their optimizer."""
         old_parameters = dict(self.model.named_parameters())
         old_states = {**self.muon.state, **self.adam.state}
-        renamed = deepen(self.model, self.recipe.shape.layers)
+        layers = self.recipe.layers_at(self.share_done)
+        if layers < self.recipe.shape.layers:
+            torch.manual_seed(self.recipe.seed)
+            append_new_layers(self.model, layers)
+            renamed: Mapping[str, str] = {name: name for name in old_parameters}
+        else:
+            renamed = deepen(self.model, layers)
         self._build_optimizers()
         new_parameters = dict(self.model.named_parameters())
         for before, after in renamed.items():
@@ -251,8 +266,9 @@ class Trainer:
     def _train_pool(self) -> float:
         """Train on one pool of batches; returns the mean loss in nats a token."""
         wording = self.recipe.role
-        mix = JUDGING if self._judging else None
-        pool = make_pool(self.tokenizer, self.recipe.seed, self.progress.pools, self.share_done, wording, mix)
+        pool = make_pool(
+            self.tokenizer, self.recipe.seed, self.progress.pools, self.share_done, wording, self._judging
+        )
         self.model.train()
         losses = []
         for batch in pool:
@@ -268,7 +284,7 @@ class Trainer:
         rate = max(self.recipe.rate_at(self.share_done), 1e-3)
         for optimizer, full in ((self.muon, self.recipe.matrix_rate), (self.adam, self.recipe.vector_rate)):
             for group in optimizer.param_groups:
-                group["lr"] = full * rate
+                group["lr"] = full * rate * group["share"]
         inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
         weights = batch.weights.to(self.device)
         hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
@@ -288,16 +304,23 @@ class Trainer:
         return float(loss.detach())
 
     def _flaw_loss(self, hidden: Tensor, flaws: Tensor) -> Tensor:
-        """Ask at every token of a judged text whether a mistake has shown by then.
+        """Ask at every token of a judged text whether a mistake shows there, and whether one has by then.
 
         One score for a whole step is too little to learn from. Where the mistake shows is known, and
         a head that is thrown away afterwards asks for it.
         """
-        judged = flaws >= 0
+        judged = flaws >= SOUND
         if not judged.any():
             return hidden.new_zeros(())
-        logits = self.flaw_head(hidden[judged])[:, 0]
-        return functional.binary_cross_entropy_with_logits(logits, flaws[judged])
+        logits, flaws = self.flaw_head(hidden[judged]), flaws[judged]
+        told = functional.binary_cross_entropy_with_logits(logits[:, 0], (flaws >= FLAWED).float())
+        # Behind a mistake nothing is expected any more, so nothing there can be another one.
+        first = flaws != FLAWED
+        weights = torch.where(flaws[first] == FLAW, _FLAW_WEIGHT, 1.0)
+        shown = functional.binary_cross_entropy_with_logits(
+            logits[first, 1], (flaws[first] == FLAW).float(), weights
+        )
+        return told + shown
 
     def _report(self, loss: float) -> None:
         p = self.progress

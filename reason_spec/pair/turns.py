@@ -211,23 +211,24 @@ def _answer(about: Sequence[Quantity], rng: Random, wording: Wording) -> tuple[s
 
 
 def judge_turns(example: Example, rng: Random) -> list[Turn]:
-    """Return the question whether two versions of a step agree, and its answer."""
+    """Return the question whether a version of a step agrees with the right one, and its answer.
+
+    The version is learnt up to where it goes wrong: whoever is to compare must expect something.
+    """
     index = rng.randrange(len(example.plan))
-    step = example.plan[index]
-    told = example.steps[index]
-    reworded = replace(step, phrasing=rng.choice(words.STEPS[step.kind]))
-    second, answer = reworded.text(), words.ALIGNED
-    differs_at = len(second)
-    if rng.random() < 0.5:
-        plan = (*example.plan[:index], reworded, *example.plan[index + 1 :])
-        _, second = draw_mistake(replace(example, plan=plan), index, rng)
-        answer = words.UNALIGNED
-        differs_at = _first_difference(second, reworded.text())
-    first, last = told, second
-    if rng.random() < 0.5:
-        # Where the right one stands last, no place in it is wrong by itself: it is as it ends.
-        first, last, differs_at = second, told, len(told)
-    question = words.JUDGE_QUESTION.format(first=first, second=last)
-    aligned = answer == words.ALIGNED
-    flawed_from = len(question) if aligned else question.rindex(last) + differs_at
-    return [Turn(question, learnt=False, flawed_from=flawed_from), Turn(answer, learnt=True)]
+    step = replace(example.plan[index], phrasing=rng.choice(words.STEPS[example.plan[index].kind]))
+    right = step.text()
+    version = right
+    if wrong := rng.random() < 0.5:
+        plan = (*example.plan[:index], step, *example.plan[index + 1 :])
+        _, version = draw_mistake(replace(example, plan=plan), index, rng)
+    # A word's token begins with the space before it.
+    before, after = words.JUDGE_QUESTION.format(first=example.steps[index], second="{}").split(" {}")
+    flawed_from = _first_difference(version, right) if wrong else len(version)
+    rest = version[flawed_from:] + after
+    return [
+        Turn(before, learnt=False),
+        Turn(" " + version[:flawed_from], learnt=True, flawed_from=flawed_from + 1),
+        Turn(rest, learnt=False, flawed_from=0 if wrong else len(rest)),
+        Turn(words.UNALIGNED if wrong else words.ALIGNED, learnt=True),
+    ]

@@ -62,6 +62,9 @@ class TokenTree:
                 return child
         return None
 
+    def has_children(self, node: int) -> bool:
+        return node in self.parents
+
     def paths(self) -> list[list[int]]:
         """Return the nodes from the root to each leaf; a chain has one path, an empty tree none."""
         found: list[list[int]] = []

@@ -37,6 +37,7 @@ class Autoregressive(Strategy):
                 stops=request.stops,
                 token_drafter=self.token_drafter,
                 num_draft_tokens=self.settings.num_draft_tokens,
+                num_lookup_paths=self.settings.lookup_paths,
             )
         )
         recorder.emit("started", "target", 0, 0)
@@ -82,6 +83,10 @@ class DraftModelSpeculation(TokenSpeculation):
     name: ClassVar[str] = "speculative"
     needs_draft: ClassVar[bool] = True
 
+    @property
+    def token_drafter(self) -> TokenDrafterName:
+        return "none"
+
     def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
         if not can_share_tokens(self.draft, self.target):
             raise SettingsError(
@@ -94,11 +99,11 @@ class DraftModelSpeculation(TokenSpeculation):
             generation,
             Request(
                 prefix=request.draft_prompt,
-                max_tokens=self.settings.draft_run_tokens,
+                max_tokens=1,
                 sampling=request.sampling,
-                stream=False,
+                delta_tokens=self.settings.draft_run_tokens,
             ),
-            max_ahead=self.settings.num_draft_tokens,
+            max_ahead=2 * self.settings.num_draft_tokens,
             min_chance=self.settings.min_draft_chance,
         )
 

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, GenerationResult
 from reason_spec.events import Recorder
 from reason_spec.segment import Boundary, StopScanner
@@ -44,9 +45,15 @@ class Strategy(ABC):
     needs_draft: ClassVar[bool] = True
 
     def __init__(
-        self, settings: StrategySettings, target: Engine, draft: Engine | None, verifier: Verifier | None
+        self,
+        settings: StrategySettings,
+        target: Engine,
+        draft: Engine | None,
+        verifier: Verifier | None,
+        planner: Planner | None = None,
     ) -> None:
         self.settings = settings
+        self.planner = planner
         self.target = target
         self._draft = draft
         self._verifier = verifier

@@ -13,10 +13,9 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import log
 
-from reason_spec.engines.base import Engine, Generation, GenerationResult, Request
+from reason_spec.engines.base import Delta, Engine, Generation, Request
 from reason_spec.events import Recorder
 
 
@@ -31,16 +30,16 @@ class DraftRun:
 
     start: int
     generation: Generation
-    tokens: tuple[int, ...] = ()
+    first_token: int | None = None
 
 
 class DraftAhead:
     """Hands one generation of the target what the draft expects next, until it is over.
 
     Both models must have one tokenizer. ``request`` says how the draft writes; its prefix is what
-    stands before the target's generation, and its length is that of one run. With ``waits`` the draft
-    writes nothing until the target parts from what ``expect`` was told. The owner tells of certain
-    tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
+    stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by.
+    With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told. The
+    owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     """
 
     def __init__(
@@ -55,12 +54,15 @@ class DraftAhead:
     ) -> None:
         self._draft = draft
         self._generation = generation
-        self._request = request
+        self._request = replace(request, max_tokens=max_ahead)
         self._max_ahead = max_ahead
         self._min_logprob = log(min_chance) if min_chance > 0 else float("-inf")
         self._certain: list[int] = []
+        # Agrees with what is certain as far as both go; its end may be behind or ahead of it.
         self._expected: list[int] = []
+        self._logprobs: list[float] = []
         self._go_on_at = sys.maxsize if waits else 0
+        self._parted = False
         self._changed = asyncio.Event()
         self._running: DraftRun | None = None
         self._runs: list[DraftRun] = []
@@ -74,21 +76,26 @@ class DraftAhead:
         """
         if self._task.done() and not self._task.cancelled():
             self._task.result()
+        expected = self._expected[len(self._certain) : len(self._certain) + len(tokens)]
         self._certain += tokens
-        if not _agree(self._expected, self._certain):
-            self._begin_anew()
-            if self._running is not None:
-                self._running.generation.cancel()
+        if expected != list(tokens[: len(expected)]):
+            self._part()
         self._changed.set()
 
-    def expect(self, tokens: Sequence[int]) -> None:
-        """Take what the target was handed from the start of its generation on; nothing is to be added."""
-        if _agree(tokens, self._certain):
-            self._expected = list(tokens)
-            self._go_on_at = sys.maxsize
-        else:
-            self._begin_anew()
-            self._changed.set()
+    def expect(self, tokens: Sequence[int]) -> bool:
+        """Take what the target is to be handed from the start of its generation on, and add nothing to it.
+
+        Return False where the target has parted from it: then the draft writes on in its words.
+        """
+        if not self._parted:
+            length = min(len(tokens), len(self._certain))
+            if list(tokens[:length]) == self._certain[:length]:
+                self._expect(tokens)
+                self._go_on_at = sys.maxsize
+            else:
+                self._part()
+                self._changed.set()
+        return not self._parted
 
     async def follow(self) -> None:
         """Confirm what the target's generation writes, to its end; nobody else may iterate over it."""
@@ -114,9 +121,7 @@ class DraftAhead:
         results = await asyncio.gather(self._task, return_exceptions=True)
         for run in self._runs:
             confirmed = self._certain[run.start : run.start + 1]
-            recorder.add_work(
-                "draft", await run.generation.closed(), kept=[*run.tokens[:1]] == confirmed != []
-            )
+            recorder.add_work("draft", await run.generation.closed(), kept=[run.first_token] == confirmed)
         if isinstance(results[0], Exception):
             raise results[0]
 
@@ -124,52 +129,67 @@ class DraftAhead:
         while not self._generation.done:
             self._changed.clear()
             num_ahead = len(self._expected) - len(self._certain)
-            if len(self._certain) < self._go_on_at or num_ahead >= self._max_ahead:
+            if len(self._certain) < self._go_on_at or 2 * num_ahead > self._max_ahead:
                 await self._changed.wait()
             else:
                 await self._write_run()
 
-    def _begin_anew(self) -> None:
-        self._expected = list(self._certain)
+    def _expect(self, tokens: Sequence[int]) -> None:
+        self._expected = list(tokens)
+        self._logprobs = [0.0] * len(tokens)
+
+    def _part(self) -> None:
+        """Begin anew behind what is certain."""
+        self._parted = True
+        self._expect(self._certain)
         self._go_on_at = 0
+        if self._running is not None:
+            self._running.generation.cancel()
+            self._running = None
 
     async def _write_run(self) -> None:
+        """Write on behind what is expected, and hand over each piece while the next is written."""
         if len(self._expected) < len(self._certain):
-            self._begin_anew()
-        before = list(self._expected)
-        prefix = self._request.prefix.extend(tuple(before))
+            self._expect(self._certain)
+        prefix = self._request.prefix.extend(tuple(self._expected))
         if len(prefix) >= self._draft.max_context:
             self._go_on_at = sys.maxsize
             return
-        run = DraftRun(len(before), self._draft.submit(replace(self._request, prefix=prefix)))
+        run = DraftRun(len(self._expected), self._draft.submit(replace(self._request, prefix=prefix)))
         self._runs.append(run)
         self._running = run
-        result = await run.generation.result()
+        async for delta in run.generation:
+            if run.first_token is None:
+                run.first_token = delta.tokens[0]
+            if self._running is not run or not self._take(run, delta):
+                break
+        ended = self._running is run
         self._running = None
-        if result.finish == "cancelled":
-            return
-        run.tokens = result.tokens
-        if not _agree([*before, *result.tokens], self._certain):
-            self._begin_anew()
-            return
-        likely = self._likely_part(result)
-        self._expected = [*before, *likely]
-        if len(likely) < len(result.tokens):
-            self._go_on_at = len(self._expected)
-        elif result.finish != "length":
+        result = await run.generation.result()
+        if ended and result.finish not in ("length", "cancelled"):
             # The text or the step is over for the draft; only a parting makes it write again.
             self._go_on_at = sys.maxsize
+
+    def _take(self, run: DraftRun, delta: Delta) -> bool:
+        """Hand over what the draft has written; False where it is to stop.
+
+        It ends where the chance that all of it is right falls below the threshold: what is certain
+        counts no more.
+        """
         start = len(self._certain)
+        # The target may have gone on past the end of what the draft had written so far.
+        overtaken = self._certain[len(self._expected) : len(self._expected) + len(delta.tokens)]
+        if overtaken != list(delta.tokens[: len(overtaken)]):
+            self._part()
+            return False
+        for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
+            # One token costs the target next to nothing to check.
+            likely = sum(self._logprobs[start:]) + logprob >= self._min_logprob
+            if not likely and len(self._expected) > start:
+                self._go_on_at = len(self._expected)
+                run.generation.cancel()
+                break
+            self._expected.append(token)
+            self._logprobs.append(logprob)
         self._generation.offer_hint(tuple(self._expected[start:]), start=start)
-
-    def _likely_part(self, result: GenerationResult) -> tuple[int, ...]:
-        """Return the tokens up to where the chance of all of them falls below the threshold."""
-        chances = accumulate(result.logprobs)
-        num_likely = next((i for i, chance in enumerate(chances) if chance < self._min_logprob), None)
-        # One token costs the target next to nothing to check.
-        return result.tokens if num_likely is None else result.tokens[: max(1, num_likely)]
-
-
-def _agree(expected: Sequence[int], certain: Sequence[int]) -> bool:
-    length = min(len(expected), len(certain))
-    return list(expected[:length]) == list(certain[:length])
+        return len(self._certain) >= self._go_on_at

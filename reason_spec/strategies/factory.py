@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.settings import StrategySettings
@@ -36,6 +37,11 @@ def strategy_class(name: str) -> type[Strategy]:
 
 
 def create_strategy(
-    settings: StrategySettings, target: Engine, draft: Engine | None, verifier: Verifier | None
+    settings: StrategySettings,
+    target: Engine,
+    draft: Engine | None,
+    verifier: Verifier | None,
+    planner: Planner | None = None,
 ) -> Strategy:
-    return strategy_class(settings.name)(settings, target, draft, verifier)
+    """Return the strategy that the settings name; a ``planner`` chooses how far ahead it goes."""
+    return strategy_class(settings.name)(settings, target, draft, verifier, planner)

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.events import Recorder
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation, TokenSpeculation
 from reason_spec.strategies.base import SolveRequest, Strategy, step_from_result, tokens_for
 from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
-from reason_spec.types import LossClass, Prefix, Sampling, Step, Verdict
+from reason_spec.types import LossClass, Plan, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext
 
 _SIBLING_TEMPERATURE = 0.8
@@ -39,7 +42,33 @@ class Lookahead(Strategy):
         return "exact" if self.settings.depth == 0 else self.verifier.loss_class
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        search = _Search(self, request, recorder)
+        if self.planner is None:
+            writing = self._search(self.settings, request, recorder)
+        else:
+            recorder.plan = self.planner.plan()
+            writing = self._write_planned(recorder.plan, request, recorder)
+        async with aclosing(writing) as steps:
+            async for step in steps:
+                yield step
+        if self.planner is not None:
+            self.planner.learn(recorder)
+
+    def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        """Write under a plan; without steps ahead the answer is one request, with all there is for tokens."""
+        tokens = {"num_draft_tokens": max(1, plan.num_draft_tokens)}
+        settings = self.settings.model_copy(update={"depth": plan.depth, **tokens})
+        if plan.depth > 0:
+            return self._search(settings, request, recorder)
+        kind: type[Autoregressive] = Autoregressive
+        if plan.num_draft_tokens > 0:
+            shared = can_share_tokens(self.draft, self.target)
+            kind = DraftModelSpeculation if shared else TokenSpeculation
+        return kind(settings, self.target, self.draft, self.verifier)._write_steps(request, recorder)
+
+    async def _search(
+        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> AsyncGenerator[Step]:
+        search = _Search(self, settings, request, recorder)
         try:
             root = search.open_root()
             while True:
@@ -99,9 +128,10 @@ class _Branch:
 class _Search:
     """The live branches of one solution."""
 
-    def __init__(self, strategy: Lookahead, request: SolveRequest, recorder: Recorder) -> None:
-        self._strategy = strategy
-        self._settings = strategy.settings
+    def __init__(
+        self, strategy: Lookahead, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> None:
+        self._settings = settings
         self._target = strategy.target
         self._draft = strategy.draft
         self._verifier = strategy.verifier
@@ -236,10 +266,13 @@ class _Search:
             boundary=self._request.boundary,
             stops=self._request.stops,
             stop_context=branch.text_before[-context_length:] if context_length else "",
-            token_drafter=self._settings.token_drafter,
+            # Where the draft model hands over what it expects, guesses from the text only cost room.
+            token_drafter="none" if lane == "target" and self._redrafts else self._settings.token_drafter,
             num_draft_tokens=self._settings.num_draft_tokens,
+            num_lookup_paths=self._settings.lookup_paths,
             priority=branch.step_index,
-            stream=lane == "target" and self._redrafts,
+            stream=self._redrafts,
+            delta_tokens=1 if lane == "target" else self._settings.draft_run_tokens,
         )
 
     def _submit(self, lane: Literal["draft", "target"], branch: _Branch, sampling: Sampling) -> Generation:
@@ -277,8 +310,8 @@ class _Search:
         ahead = DraftAhead(
             self._draft,
             generation,
-            replace(request, max_tokens=self._settings.draft_run_tokens),
-            max_ahead=self._settings.num_draft_tokens,
+            request,
+            max_ahead=2 * self._settings.num_draft_tokens,
             min_chance=self._settings.min_draft_chance,
             waits=True,
         )
@@ -286,6 +319,11 @@ class _Search:
         return ahead
 
     async def _write_draft(self, branch: _Branch, draft: _Draft) -> None:
+        if draft is branch.drafts[0] and self._redrafts:
+            written: list[int] = []
+            async for delta in draft.generation:
+                written += delta.tokens
+                self._hint(branch, tuple(written))
         step = await self._finished("draft", branch, draft.generation)
         if step is None or branch.dropped or branch.target_step is not None:
             return
@@ -295,7 +333,8 @@ class _Search:
             step, tokens=tokens_for(step, self._target), tokenizer_id=self._target.tokenizer.tokenizer_id
         )
         if draft is branch.drafts[0]:
-            self._hint(branch, draft.step)
+            self._hint(branch, draft.step.tokens)
+            self._recorder.emit("hinted", "target", branch.step_index, branch.number)
         repeats = branch.previous is not None and branch.previous.text == step.text
         tokens_left = branch.num_tokens_left - len(draft.step.tokens)
         if not (step.ends_text or repeats) and tokens_left > 0:
@@ -355,12 +394,12 @@ class _Search:
         )
         return step_from_result(result, lane, engine)
 
-    def _hint(self, branch: _Branch, drafted: Step) -> None:
-        if self._settings.use_hint and branch.target_generation is not None:
-            branch.target_generation.offer_hint(drafted.tokens)
-            if branch.ahead is not None:
-                branch.ahead.expect(drafted.tokens)
-            self._recorder.emit("hinted", "target", branch.step_index, branch.number)
+    def _hint(self, branch: _Branch, drafted: tuple[int, ...]) -> None:
+        """Hand the target what the draft has written of the step, unless the two have parted."""
+        if not self._settings.use_hint or branch.target_generation is None:
+            return
+        if branch.ahead is None or branch.ahead.expect(drafted):
+            branch.target_generation.offer_hint(drafted)
 
     @staticmethod
     def _has_twin(branch: _Branch, step: Step) -> bool:

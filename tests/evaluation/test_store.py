@@ -17,7 +17,7 @@ from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, Work
 from reason_spec.evaluation.store import Identity, RunFolder, drop_torn_line, read_outcomes
 from reason_spec.settings import Settings, load_settings
-from reason_spec.types import Problem, Usage
+from reason_spec.types import Plan, Problem, Usage
 
 PROBLEMS = tuple(Problem(f"p{number}", f"Question {number}?", str(number)) for number in range(8))
 
@@ -31,6 +31,7 @@ def make_outcome(
         response="So.\u2028Then", prediction=None, correct=True, strategy=strategy, sample=sample, seed=0,
         seconds=1.0, first_step_seconds=0.5, tokens=0,
         steps=(), usage=Work(Usage(), Usage(), {"accept": 0, "reject": 0, "unknown": 0}, 0.0), finish="eos",
+        plan=Plan(number % 2, 8, 100.0) if number else None,
         loss_class="exact", concurrency=1, order=0, session="s", settings_hash="h",
     )  # fmt: skip
     return replace(outcome, **changes)  # type: ignore[arg-type]

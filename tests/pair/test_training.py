@@ -12,13 +12,14 @@ from torch import Tensor
 
 from reason_spec.errors import ResumeError
 from reason_spec.pair import data
-from reason_spec.pair.data import CURRICULUM, JUDGING, Stage, make_pool, stage_at
-from reason_spec.pair.model import SHAPES, deepen, load_model, new_model
+from reason_spec.pair.data import CURRICULUM, Stage, make_pool, stage_at
+from reason_spec.pair.model import SHAPES, append_new_layers, deepen, load_model, new_model
 from reason_spec.pair.optimizer import orthogonalize, trapezoid
 from reason_spec.pair.tokenizer import END_TOKEN, build_tokenizer
 from reason_spec.pair.train import Pace, Recipe, Trainer, main, sole_training
 from tests.pair.tiny import TINY
 
+GROWING = replace(TINY, layers=4, judge_layers=1)
 QUIET = Pace(checkpoint_seconds=0.0, export_seconds=1e9, evaluation_problems=0)
 
 
@@ -27,12 +28,13 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     stages = tuple(replace(stage, batch_tokens=512) for stage in CURRICULUM)
     monkeypatch.setattr(data, "CURRICULUM", stages)
+    monkeypatch.setattr(data, "_JUDGING_BATCH_TOKENS", 512)
     monkeypatch.setattr(data, "POOL_BATCHES", 2)
     monkeypatch.setattr(data, "_EXAMPLES_AT_ONCE", 8)
 
 
 def recipe(tokens: int = 16_000) -> Recipe:
-    return Recipe("target", TINY, seed=3, tokens=tokens, grow_at=0.4, judge_at=0.6)
+    return Recipe("target", GROWING, seed=3, tokens=tokens, judge_at=0.4, grow_at=0.7)
 
 
 def trainer(out: Path, tokens: int = 16_000) -> Trainer:
@@ -86,9 +88,9 @@ def test_another_recipe_is_refused_and_another_budget_is_not(tmp_path: Path) -> 
 def test_a_run_writes_a_model_that_loads_at_its_full_depth(tmp_path: Path) -> None:
     run = trainer(tmp_path)
     run.run(max_pools=1)
-    assert run._layers == TINY.start_layers
+    assert run._layers == GROWING.start_layers
     loaded = load_model(tmp_path / "target")
-    assert loaded.config.num_hidden_layers == TINY.layers
+    assert loaded.config.num_hidden_layers == GROWING.layers
     tokens = torch.arange(5, 25)[None]
     rounded = copy.deepcopy(run.model).eval()
     for parameter in rounded.parameters():
@@ -164,7 +166,9 @@ def test_rows_beside_solutions_come_late_and_are_a_small_share() -> None:
 def test_what_is_judged_is_flawed_from_the_first_wrong_token_on() -> None:
     tokenizer = build_tokenizer()
     found: list[str] = []
-    batches = [batch for pool in range(8) for batch in make_pool(tokenizer, 0, pool, 0.9, "target", JUDGING)]
+    batches = [
+        batch for pool in range(8) for batch in make_pool(tokenizer, 0, pool, 0.9, "target", judging=True)
+    ]
     for batch in batches:
         for inputs, flaws in zip(batch.inputs.tolist(), batch.flaws.tolist(), strict=True):
             if 1.0 in flaws:
@@ -178,21 +182,34 @@ def test_what_is_judged_is_flawed_from_the_first_wrong_token_on() -> None:
     assert len(shown) > 0.6 * len(found) > 10
 
 
-def test_while_the_model_learns_to_judge_only_its_last_layers_move(tmp_path: Path) -> None:
-    run = trainer(tmp_path)
-    while not run._judging:
+def test_while_new_layers_learn_to_judge_the_others_rest(tmp_path: Path) -> None:
+    run = trainer(tmp_path, tokens=32_000)
+    depths: list[int] = []
+    before, moved = weights(run), set[str]()
+    while run.share_done < 1:
         run.run(max_pools=1)
-    before = weights(run)
-    run.run(max_pools=1)
-    after = weights(run)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    trunk = {f"model.layers.{layer}." for layer in range(run.recipe.trunk)}
-    resting = {
-        name for name in before if name.startswith(tuple(trunk)) or "embed" in name or "lm_head" in name
-    }
-    assert moved == set(before) - resting
-    assert 0 < run.recipe.trunk < TINY.layers
+        after = weights(run)
+        if depths and depths[-1] == run._layers == 2:
+            moved |= {name for name in before if not torch.equal(before[name], after[name])}
+        depths.append(run._layers)
+        before = after
+    assert list(dict.fromkeys(depths)) == [1, 2, 4]
+    assert depths.count(2) > 2
+    assert moved == {name for name in before if name.startswith(("model.layers.1.", "model.norm."))}
     assert run.flaw_head.weight.abs().sum() > 0
+
+
+def test_layers_added_to_judge_change_nothing_until_they_are_trained() -> None:
+    model = new_model(TINY, build_tokenizer(), seed=1, layers=2).eval()
+    tokens = torch.arange(5, 25)[None]
+    before = model(tokens).logits
+    append_new_layers(model, 3)
+    torch.testing.assert_close(model(tokens).logits, before)
+    assert model.config.num_hidden_layers == 3
+    model(tokens).logits.square().sum().backward()
+    gradient = model.model.layers[2].mlp.down_proj.weight.grad
+    assert gradient is not None
+    assert gradient.abs().sum() > 0
 
 
 def test_a_pool_depends_on_its_arguments_alone() -> None:
@@ -229,13 +246,15 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, in
     assert values.max() < 1.4
 
 
-def test_the_learning_rate_falls_to_a_tenth_before_the_model_grows_and_to_nothing_after() -> None:
+def test_the_learning_rate_falls_to_a_tenth_before_each_growth_and_to_nothing_after_the_last() -> None:
     grown = Recipe("target", SHAPES["target"], tokens=1)
-    rates = [grown.rate_at(progress) for progress in (0.0, 0.005, 0.01, 0.4, 0.664, 0.83, 0.8375, 0.845)]
-    assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.1, 0.05, 0.0], abs=1e-3)
-    judging = [grown.rate_at(progress) for progress in (0.845, 0.86, 0.938, 0.969, 1.0)]
-    assert judging == pytest.approx([0.0, 0.5, 0.5, 0.25, 0.0], abs=1e-3)
-    assert all(abs(grown.rate_at(i / 1000) - grown.rate_at((i + 1) / 1000)) < 0.4 for i in range(1000))
+    rates = [grown.rate_at(p * grown.judge_at) for p in (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)]
+    assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.1], abs=1e-3)
+    length = grown.grow_at - grown.judge_at
+    judging = [grown.rate_at(grown.judge_at + p * length) for p in (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)]
+    assert judging == pytest.approx(rates, abs=1e-3)
+    assert [grown.rate_at(grown.grow_at), grown.rate_at(1.0)] == pytest.approx([0.1, 0.0])
+    assert [grown.layers_at(p) for p in (0.0, grown.judge_at, grown.grow_at, 1.0)] == [4, 8, 24, 24]
     straight = Recipe("draft", SHAPES["draft"], tokens=1)
     assert [straight.rate_at(progress) for progress in (0.0, 0.5, 0.8, 1.0)] == pytest.approx(
         [0.0, 1.0, 0.5, 0.0]

@@ -488,9 +488,11 @@ class Scheduler:
         logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
         kept = sequence.write(certain, logprobs, self._runner.max_context)
         nodes = nodes[:kept]
-        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=len(nodes))
-        if sequence.request.stream:
-            delta = Delta(tuple(certain[:kept]), tuple(logprobs[:kept]))
+        parted = sequence.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)
+        sequence.count(
+            num_drafted_tokens=len(drafts), num_accepted_draft_tokens=len(nodes), num_partings=int(parted)
+        )
+        if (delta := sequence.take_delta()) is not None:
             report.deltas.append((sequence.number, delta))
         return nodes
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from reason_spec.engines.base import GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import Delta, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
 from reason_spec.engines.torch.writer import TextWriter
@@ -160,6 +160,7 @@ class WritingSequence(Sequence):
         self.finish: FinishReason | None = None
         self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
+        self._num_delivered = 0
         self.count(num_prompt_tokens=len(prompt))
 
     @property
@@ -207,6 +208,14 @@ class WritingSequence(Sequence):
             self._lookup.extend(tokens[:kept])
         self.count(num_generated_tokens=kept, num_discarded_tokens=len(tokens) - kept)
         return kept
+
+    def take_delta(self) -> Delta | None:
+        """Return what was not delivered yet; None while it is too little, or nothing is to be streamed."""
+        new = len(self.logprobs) - self._num_delivered
+        if not self.request.stream or (new < self.request.delta_tokens and self.finish is None):
+            return None
+        start, self._num_delivered = self._num_delivered, len(self.logprobs)
+        return Delta(tuple(self.tokens[self.num_prefix + start :]), tuple(self.logprobs[start:]))
 
     def result(self) -> GenerationResult:
         """Return the result; the path must be released by now."""

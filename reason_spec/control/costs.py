@@ -1,0 +1,109 @@
+"""What passes of the engines at hand cost, measured at the start: nothing else decides what pays."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+from reason_spec.engines.base import Engine, Request
+from reason_spec.types import Prefix
+
+PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of tokens in a pass that are timed."""
+_CONTEXT = 256
+_REPEATS = 3
+_DRAFT_TOKENS = 24
+_TEXT = (
+    "How many apples are there in all, if we add three to the seven that Ana has, take two of them away "
+    "again, give half to Ben and then share the rest equally among four friends? "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """T(n): the seconds of a pass with n new tokens. ``points`` are (n, seconds), n ascending."""
+
+    points: tuple[tuple[int, float], ...]
+
+    def seconds(self, num_tokens: float) -> float:
+        """Return T(n), on straight lines between what was measured and beyond the last of it."""
+        sizes = [size for size, _ in self.points]
+        if len(sizes) == 1 or num_tokens <= sizes[0]:
+            return self.points[0][1]
+        right = min(max(bisect_left(sizes, num_tokens), 1), len(sizes) - 1)
+        (x0, y0), (x1, y1) = self.points[right - 1], self.points[right]
+        return y0 + (y1 - y0) * (num_tokens - x0) / (x1 - x0)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What both models cost here; ``draft_token`` is the seconds of one token in a run of the draft."""
+
+    target: PassCost
+    draft_token: float
+
+    @property
+    def c(self) -> float:
+        """The time of a draft token over that of a target token."""
+        return self.draft_token / self.target.seconds(1)
+
+
+async def measure_costs(target: Engine, draft: Engine) -> Costs:
+    """Time passes of the target of several sizes, and a run of the draft.
+
+    Takes a second or so with small models, and forgets all cached prefixes before and after. Each time
+    is the least of a few, since whatever disturbs a measurement makes it longer.
+
+    Raises:
+        EngineError: an engine failed.
+    """
+    await _reset(target, draft)
+    costs = Costs(await _measure_passes(target, PASS_SIZES), await _measure_tokens(draft))
+    await _reset(target, draft)
+    return costs
+
+
+async def _reset(*engines: Engine) -> None:
+    for engine in engines:
+        await engine.reset_prefix_cache()
+
+
+async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
+    context = _context(engine, max(sizes) + 1)
+    continuation = _filler(engine, max(sizes))
+    await engine.score(context, continuation[:1])
+    # A pass must not find its tokens computed: each begins with another token behind the cached context.
+    openings = cycle(dict.fromkeys(engine.tokenizer.encode(_TEXT)))
+    points: list[tuple[int, float]] = []
+    for size in sizes:
+        seconds: list[float] = []
+        for _ in range(_REPEATS):
+            prefix = context.extend((next(openings),))
+            started = time.perf_counter()
+            await engine.score(prefix, continuation[:size])
+            seconds.append(time.perf_counter() - started)
+        # A larger pass that was faster by chance must not look like a bargain.
+        points.append((size, max(min(seconds), points[-1][1] if points else 0.0)))
+    return PassCost(tuple(points))
+
+
+async def _measure_tokens(engine: Engine) -> float:
+    context = _context(engine, _DRAFT_TOKENS)
+    best = float("inf")
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        result = await engine.submit(Request(context, _DRAFT_TOKENS, stream=False)).result()
+        best = min(best, (time.perf_counter() - started) / max(1, len(result.tokens)))
+    return best
+
+
+def _context(engine: Engine, room: int) -> Prefix:
+    return Prefix(_filler(engine, max(1, min(_CONTEXT, engine.max_context - room - 1))))
+
+
+def _filler(engine: Engine, count: int) -> tuple[int, ...]:
+    tokens = engine.tokenizer.encode(_TEXT)
+    return (tokens * (count // len(tokens) + 1))[:count]

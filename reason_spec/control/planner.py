@@ -1,0 +1,159 @@
+"""One budget for both layers: how many steps ahead, and how many token drafts in each branch.
+
+What the target can check in a pass is shared by the branches of the step level and the drafts of the
+token level. The planner predicts the speed of every split from what passes cost here (``costs``) and
+from how often drafts have been right, and takes the best; depth 0 leaves the token level alone, and no
+drafts at all is plain decoding. Predictions are corrected by the speeds that answers really had, with
+and without the step level: what else both compete for is in no formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from reason_spec.control.costs import Costs
+from reason_spec.control.formulas import asynchronous_speedup, busy_branches, tokens_per_pass
+from reason_spec.events import Recorder
+from reason_spec.types import Plan
+
+_PRIOR_WEIGHT = 8.0
+"""Observations that the assumed rates below count for, until there are others."""
+_MEMORY = 0.98
+"""What an observation still counts after each later answer."""
+_CORRECTION_WEIGHT = 0.5
+"""Answers that a prediction counts for against what answers really took."""
+_ROUNDS = 4
+"""Rounds in which the size of a pass and what is drafted during it settle."""
+_TRY_EVERY = 16
+"""Answers after which the step level is tried again where it was left out: its rate may have changed."""
+
+
+@dataclass(slots=True)
+class _Rate:
+    """A share, beginning from an assumed one."""
+
+    hits: float
+    total: float
+
+    @classmethod
+    def assumed(cls, share: float) -> _Rate:
+        return cls(_PRIOR_WEIGHT * share, _PRIOR_WEIGHT)
+
+    def add(self, hits: float, total: float) -> None:
+        self.hits = self.hits * _MEMORY + hits
+        self.total = self.total * _MEMORY + total
+
+    @property
+    def share(self) -> float:
+        return self.hits / self.total
+
+
+_Layers: TypeAlias = Literal["none", "tokens", "steps"]
+
+
+def _layers(depth: int, num_draft_tokens: int) -> _Layers:
+    if depth > 0:
+        return "steps"
+    return "tokens" if num_draft_tokens > 0 else "none"
+
+
+def _speed(plan: Plan) -> float:
+    return plan.tokens_per_second or 0.0
+
+
+class Planner:
+    """Chooses a `Plan` for each answer and learns from those that were written.
+
+    ``max_depth`` and ``max_draft_tokens`` bound the plans; ``step_rate`` and ``token_rate`` are
+    assumed until answers show others.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        max_depth: int,
+        max_draft_tokens: int,
+        step_rate: float = 0.6,
+        token_rate: float = 0.8,
+        step_tokens: float = 40.0,
+    ) -> None:
+        self.costs = costs
+        self._max_depth = max_depth
+        self._max_draft_tokens = max_draft_tokens
+        self._step_rate = _Rate.assumed(step_rate)
+        self._token_rate = _Rate.assumed(token_rate)
+        self._step_tokens = _Rate(_PRIOR_WEIGHT * step_tokens, _PRIOR_WEIGHT)
+        self._verifier_seconds = _Rate(0.0, _PRIOR_WEIGHT)
+        self._corrections: dict[_Layers, _Rate] = {
+            layers: _Rate(_CORRECTION_WEIGHT, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
+        }
+        self._num_without_steps = 0
+
+    def plan(self) -> Plan:
+        """Return the plan that is expected to be fastest."""
+        best = max(self._plans(), key=_speed)
+        if best.depth > 0 or self._max_depth == 0:
+            return best
+        if self._num_without_steps >= _TRY_EVERY:
+            return max((plan for plan in self._plans() if plan.depth > 0), key=_speed)
+        return best
+
+    def expect(self, depth: int, num_draft_tokens: int) -> float:
+        """Return the tokens a second that are expected of a split."""
+        correction = self._corrections[_layers(depth, num_draft_tokens)].share
+        return correction * self._predict(depth, num_draft_tokens)
+
+    def _predict(self, depth: int, num_draft_tokens: int) -> float:
+        """Return the tokens a second of a split by costs and rates alone."""
+        parallel = depth + 1
+        alone = self._step_seconds(1, num_draft_tokens)
+        if depth == 0:
+            return self._step_tokens.share / alone
+        drafting = self._step_tokens.share * self.costs.draft_token
+        branches = busy_branches(parallel, min(1.0, drafting / alone))
+        seconds = self._step_seconds(branches, num_draft_tokens)
+        speedup = asynchronous_speedup(self._step_rate.share, parallel, min(1.0, drafting / seconds))
+        return self._step_tokens.share * speedup / (seconds + self._verifier_seconds.share)
+
+    def learn(self, answer: Recorder) -> None:
+        """Take what a finished answer showed."""
+        plan, compared, usage = answer.plan, answer.verdicts, answer.target_usage
+        if plan is None or not answer.steps:
+            return
+        num_tokens = sum(len(step.tokens) for step in answer.steps)
+        confirmed = usage.num_accepted_draft_tokens
+        predicted = self._predict(plan.depth, plan.num_draft_tokens)
+        speed = num_tokens / max(answer.events[-1].at, 1e-9)
+        self._corrections[_layers(plan.depth, plan.num_draft_tokens)].add(speed / predicted, 1.0)
+        self._step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
+        self._token_rate.add(confirmed, confirmed + usage.num_partings)
+        self._step_tokens.add(num_tokens, len(answer.steps))
+        self._verifier_seconds.add(answer.verifier_seconds, len(compared))
+        self._num_without_steps = 0 if plan.depth > 0 else self._num_without_steps + 1
+
+    def _plans(self) -> list[Plan]:
+        sizes = [0, *(size for size in (1, 2, 4, 8, 16, 32, 64) if size < self._max_draft_tokens)]
+        sizes.append(self._max_draft_tokens)
+        return [
+            Plan(depth, size, self.expect(depth, size))
+            for depth in range(self._max_depth + 1)
+            for size in sizes
+        ]
+
+    def _step_seconds(self, branches: int, num_draft_tokens: int) -> float:
+        """Return the seconds the target takes for one step, with ``branches`` of them in every pass.
+
+        Where the target parts from the drafts, the pass after it has none: the draft is writing them.
+        """
+        rate = self._token_rate.share
+        # What the draft writes during one pass, for all branches, is what there is to check in the next.
+        supplied = float(num_draft_tokens)
+        seconds = self.costs.target.seconds(branches * (1 + supplied))
+        for _ in range(_ROUNDS):
+            supplied = min(supplied, seconds / (branches * self.costs.draft_token))
+            seconds = self.costs.target.seconds(branches * (1 + supplied))
+        tokens = tokens_per_pass(rate, supplied)
+        parted = 1.0 - float(rate**supplied)
+        return self._step_tokens.share * seconds * (1.0 + parted) / (tokens + parted)

@@ -1,0 +1,116 @@
+"""What the planner chooses, and what it learns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.planner import Planner
+from reason_spec.events import Event, Recorder
+from reason_spec.types import Plan, Step, Usage, Verdict
+
+FLAT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.001)
+STEEP = Costs(PassCost(((1, 0.020), (2, 0.040), (64, 1.280))), draft_token=0.002)
+SLOW_DRAFT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.060)
+
+
+def planner(costs: Costs, step_rate: float = 0.8, token_rate: float = 0.9, max_depth: int = 4) -> Planner:
+    return Planner(
+        costs, max_depth=max_depth, max_draft_tokens=16, step_rate=step_rate, token_rate=token_rate
+    )
+
+
+def answer(
+    plan: Plan, *, stood: int, compared: int, confirmed: int, partings: int, speed: float | None = None
+) -> Recorder:
+    """An answer of 100 tokens, written at ``speed`` or at what was expected."""
+    recorder = Recorder(plan=plan)
+    seconds = 100 / (speed or plan.tokens_per_second or 1.0)
+    recorder.events = [Event("final", "target", seconds, 4, 0)]
+    recorder.steps = [Step("x", tuple(range(20)), "target", "boundary", "t") for _ in range(5)]
+    recorder.verdicts = [
+        Verdict("accept" if i < stood else "reject", cost_seconds=0.001) for i in range(compared)
+    ]
+    recorder.target_usage = Usage(num_accepted_draft_tokens=confirmed, num_partings=partings)
+    return recorder
+
+
+def test_passes_that_cost_the_same_whatever_they_hold_are_filled_from_both_layers() -> None:
+    plan = planner(FLAT).plan()
+    assert plan.depth >= 1
+    assert plan.num_draft_tokens >= 4
+
+
+def test_where_every_token_costs_a_pass_nothing_is_drafted_that_is_seldom_right() -> None:
+    plan = planner(STEEP, step_rate=0.2, token_rate=0.3).plan()
+    assert (plan.depth, plan.num_draft_tokens) == (0, 0)
+
+
+def test_a_draft_as_slow_as_the_target_is_left_alone() -> None:
+    plan = planner(SLOW_DRAFT, step_rate=0.5, token_rate=0.5).plan()
+    assert plan.depth == 0
+
+
+def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> None:
+    chosen = planner(FLAT)
+    depths = []
+    for _ in range(60):
+        plan = chosen.plan()
+        depths.append(plan.depth)
+        compared = 5 if plan.depth else 0
+        chosen.learn(answer(plan, stood=0, compared=compared, confirmed=50, partings=5))
+    assert depths[0] > 0
+    assert 0 in depths
+    assert depths[30:].count(0) > 25
+    assert max(depths[30:]) > 0
+
+
+def test_a_rate_that_rises_again_brings_the_steps_back() -> None:
+    chosen = planner(FLAT, step_rate=0.0)
+    assert chosen.plan().depth == 0
+    for _ in range(40):
+        plan = chosen.plan()
+        compared = 5 if plan.depth else 0
+        chosen.learn(answer(plan, stood=compared, compared=compared, confirmed=50, partings=5))
+    assert chosen.plan().depth > 0
+
+
+def test_a_layer_that_is_slower_than_predicted_is_left_out() -> None:
+    """Whatever the formulas leave out shows in the speeds, and the planner goes by those."""
+    chosen = planner(FLAT)
+    depths = []
+    for _ in range(30):
+        plan = chosen.plan()
+        depths.append(plan.depth)
+        speed = 60.0 if plan.depth else 150.0
+        chosen.learn(answer(plan, stood=5, compared=5, confirmed=50, partings=5, speed=speed))
+    assert depths[0] > 0
+    assert depths[15:].count(0) >= 12
+
+
+def test_an_answer_without_a_step_teaches_nothing() -> None:
+    chosen = planner(FLAT)
+    before = chosen.plan()
+    chosen.learn(Recorder(plan=before))
+    assert chosen.plan() == before
+
+
+def test_depth_is_bounded_by_what_was_asked_for() -> None:
+    assert planner(FLAT, max_depth=0).plan().depth == 0
+    assert planner(FLAT, step_rate=0.99, max_depth=2).plan().depth <= 2
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.0005, 0.05), st.floats(0.0, 0.01))
+def test_the_plan_is_the_split_that_is_expected_to_be_fastest(
+    step_rate: float, token_rate: float, draft_token: float, slope: float
+) -> None:
+    costs = Costs(PassCost(((1, 0.020), (64, 0.020 + 63 * slope))), draft_token)
+    chosen = planner(costs, step_rate, token_rate)
+    plan = chosen.plan()
+    assert plan.tokens_per_second == chosen.expect(plan.depth, plan.num_draft_tokens)
+    plain = chosen.expect(0, 0)
+    assert plan.tokens_per_second is not None
+    assert plan.tokens_per_second >= plain
+    assert plain == pytest.approx(1 / 0.020)
