@@ -31,9 +31,11 @@ from reason_spec.evaluation.statistics import compare_accuracy
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.grading import parse_answer
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import EngineSettings, Settings, load_settings
 from reason_spec.verifiers.base import Verifier, create_verifier
 
+TEMPERATURES = (0.0, 0.6)
+MAX_TOKENS = 448
 STEP_ALONE = {
     "strategy.use_hint": False,
     "strategy.use_redraft": False,
@@ -134,13 +136,15 @@ class Ours:
 class Transformers:
     """``generate`` of transformers on the target, with the number of threads that suits it best."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, target: EngineSettings, max_tokens: int) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        folder = embedded_path("target")
+        folder = embedded_path("target") if target.model == "embedded" else target.model
+        dtype = torch.float32 if target.dtype == "auto" else getattr(torch, target.dtype)
+        device = "cpu" if target.device == "auto" else target.device
         self._torch = torch
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._max_tokens = max_tokens
 
@@ -168,7 +172,9 @@ class Transformers:
         self._torch.manual_seed(seed)
         with self._torch.inference_mode():
             output = self._model.generate(
-                **encoded, max_new_tokens=max_tokens, **(sampling or {"do_sample": False})
+                **encoded.to(self._model.device),
+                max_new_tokens=max_tokens,
+                **(sampling or {"do_sample": False}),
             )
         return tuple(output[0, encoded["input_ids"].shape[1] :].tolist())
 
@@ -218,9 +224,7 @@ async def measure_accuracy(
     return list(await asyncio.gather(*(solve(i, problem) for i, problem in enumerate(chosen))))
 
 
-def row_of(
-    arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs, c: float
-) -> Row:
+def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs) -> Row:
     """Summarise an arm beside the baseline of its temperature."""
     seconds = [run.seconds for run in arm.runs]
     ratios = [base.seconds / run.seconds for base, run in zip(baseline.runs, arm.runs, strict=True)]
@@ -248,7 +252,7 @@ def row_of(
         alpha_step=sum(verdicts) / len(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
         depth=statistics.mean(depths) if depths else None,
-        c=c,
+        c=costs.c,
         pass_ms={size: 1000 * seconds for size, seconds in costs.target.points},
     )
 
@@ -277,15 +281,27 @@ def print_rows(rows: Sequence[Row]) -> None:
     Console(width=120).print(table)
 
 
-async def measure(arguments: argparse.Namespace) -> list[Row]:
-    chosen = list(islice(problems("test", arguments.seed), max(arguments.problems, arguments.accuracy)))
+async def measure(
+    *,
+    problems_timed: int = 60,
+    problems_graded: int = 500,
+    temperatures: Sequence[float] = TEMPERATURES,
+    at_once: int = 16,
+    max_tokens: int = MAX_TOKENS,
+    seed: int = 0,
+    flags: dict[str, Any] | None = None,
+) -> list[Row]:
+    """Measure every row; ``flags`` are settings for all of them, such as another target."""
+    flags = flags or {}
+    chosen = list(islice(problems("test", seed), max(problems_timed, problems_graded)))
     verifiers = {
         name: create_verifier(settings=load_settings(flags={"verifier.name": name}).verifier)
         for name in ("exact", "semantic")
     }
-    plain = Transformers(arguments.max_tokens)
+    base = load_settings(flags=flags)
+    plain = Transformers(base.target, max_tokens)
     strategies = tuple(strategy for _, strategy, _ in ROWS)
-    async with Accelerator.from_settings(load_settings(), strategies=strategies) as accelerator:
+    async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         own = accelerator.verifier
         for verifier in verifiers.values():
             await verifier.start()
@@ -293,37 +309,34 @@ async def measure(arguments: argparse.Namespace) -> list[Row]:
         threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
         sys.stderr.write(f"transformers runs on {threads} threads\n")
         ours = Ours(accelerator, verifiers)
-        arms, settings = _arms(ours, plain, arguments)
-        await time_rows(arms, chosen[: arguments.problems], arguments.seed)
+        arms, settings = _arms(ours, plain, temperatures, max_tokens, flags)
+        await time_rows(arms, chosen[:problems_timed], seed)
         accuracies: dict[tuple[str, float], list[bool]] = {}
         for name, temperature in settings:
-            if arguments.accuracy and name in ("autoregressive", *LOSSY):
+            if problems_graded and name in ("autoregressive", *LOSSY):
                 accuracies[name, temperature] = await measure_accuracy(
-                    ours, settings[name, temperature], chosen[: arguments.accuracy], arguments.at_once
+                    ours, settings[name, temperature], chosen[:problems_graded], at_once
                 )
         accelerator.verifier = own
         for verifier in verifiers.values():
             await verifier.close()
-    from reason_spec.pair.cost import measure_cost
-
-    c = (await measure_cost(embedded_path("target"), embedded_path("draft"))).c
     baselines = {arm.temperature: arm for arm in arms if arm.name == "autoregressive"}
-    return [row_of(arm, baselines[arm.temperature], accuracies, ours.costs, c) for arm in arms]
+    return [row_of(arm, baselines[arm.temperature], accuracies, ours.costs) for arm in arms]
 
 
 def _arms(
-    ours: Ours, plain: Transformers, arguments: argparse.Namespace
+    ours: Ours, plain: Transformers, temperatures: Sequence[float], max_tokens: int, flags: dict[str, Any]
 ) -> tuple[list[Arm], dict[tuple[str, float], Settings]]:
     arms: list[Arm] = []
     settings: dict[tuple[str, float], Settings] = {}
-    for temperature in arguments.temperatures:
+    for temperature in temperatures:
 
         async def generate(problem: Example, index: int, temperature: float = temperature) -> Run:
             return plain.solve(problem, temperature, index)
 
         arms.append(Arm("transformers", temperature, generate))
-        for name, strategy, flags in ROWS:
-            row_settings = settings_of(flags, strategy, temperature, arguments.max_tokens)
+        for name, strategy, own in ROWS:
+            row_settings = settings_of({**flags, **own}, strategy, temperature, max_tokens)
             settings[name, temperature] = row_settings
 
             async def solve(problem: Example, index: int, row_settings: Settings = row_settings) -> Run:
@@ -341,8 +354,9 @@ def main() -> None:
         "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
     )
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
-    parser.add_argument("--max-tokens", type=int, default=448)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
+    parser.add_argument("--target", type=Path, help="another target, such as one made deeper by pair.pad")
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
@@ -350,7 +364,18 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.problems < 1 or arguments.accuracy < 0:
         parser.error("--problems must be at least 1 and --accuracy at least 0")
-    rows = asyncio.run(measure(arguments))
+    target = {"target.model": str(arguments.target)} if arguments.target else {}
+    rows = asyncio.run(
+        measure(
+            problems_timed=arguments.problems,
+            problems_graded=arguments.accuracy,
+            temperatures=arguments.temperatures,
+            at_once=arguments.at_once,
+            max_tokens=arguments.max_tokens,
+            seed=arguments.seed,
+            flags=target,
+        )
+    )
     text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
     if arguments.json == Path("-"):
         sys.stdout.write(text)

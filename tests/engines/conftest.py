@@ -40,7 +40,7 @@ def serve(model_folder: Callable[[str], Path]) -> Callable[[str], Served]:
                 folder, dtype=torch.float32, attn_implementation="eager"
             )
             served[kind] = Served(
-                load_model(EngineSettings(model=str(folder), cache_tokens=2048)),
+                load_model(EngineSettings(model=str(folder), cache_tokens=2048, dtype="float32")),
                 load_tokenizer(str(folder)),
                 reference.eval(),
             )

@@ -1,0 +1,171 @@
+"""Check the torch engine on an accelerator: its tests, bfloat16 against itself, speed, and memory.
+
+    python benchmarks/gpu_check.py [--problems 60] [--accuracy 500] [--out docs/measurements]
+
+Runs the engine tests in float32 on the device, the rows of ``embedded.py`` in bfloat16, and a
+comparison of ``lookahead`` under the exact verifier with plain decoding in bfloat16. Rounding differs
+with the number of tokens in a pass, so there the two may part where two tokens are all but equally
+likely: every parting is shown with the difference of their log-probabilities. What was found is
+written to one JSON file. ``--device cpu`` tries the check itself out where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from embedded import measure, print_rows
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.pair.generator import problems
+from reason_spec.types import Prefix
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SAMPLE_SECONDS = 0.05
+NEAR_TIE = 0.25
+"""Difference of log-probabilities up to which rounding to bfloat16 can decide between two tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where two runs of one problem wrote different tokens, and how near the two were to a tie."""
+
+    problem: int
+    position: int
+    difference: float
+
+    @property
+    def is_near_tie(self) -> bool:
+        return self.difference <= NEAR_TIE
+
+
+class PeakMemory:
+    """The most memory in use on a CUDA device while this is entered, in bytes; 0 elsewhere."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak = 0
+
+    def __enter__(self) -> PeakMemory:
+        if self._device.startswith("cuda"):
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_SAMPLE_SECONDS):
+            free, total = torch.cuda.mem_get_info(self._device)
+            self.peak = max(self.peak, total - free)
+
+
+async def find_partings(flags: dict[str, Any], count: int) -> list[Parting]:
+    """Solve problems with plain decoding and with both layers, and look at where they part."""
+    found: list[Parting] = []
+    both = {**flags, "verifier.name": "exact", "strategy.planner": False}
+    settings = {name.replace(".", "__"): value for name, value in both.items()}
+    async with Accelerator.from_settings(
+        strategies=("autoregressive", "lookahead"), **settings
+    ) as accelerator:
+        for index, problem in enumerate(islice(problems("test", 5), count)):
+            plain = await accelerator.answer(problem.question, strategy="autoregressive")
+            fast = await accelerator.answer(problem.question, strategy="lookahead")
+            first, second = (
+                [token for step in solution.steps for token in step.tokens] for solution in (plain, fast)
+            )
+            place = next(
+                (i for i, pair in enumerate(zip(first, second, strict=False)) if len(set(pair)) > 1), None
+            )
+            if place is None:
+                continue
+            prompt = accelerator.target.tokenizer.encode_chat([{"role": "user", "content": problem.question}])
+            prefix = Prefix((*prompt, *first[:place]))
+            scores = [await accelerator.target.score(prefix, (tokens[place],)) for tokens in (first, second)]
+            difference = abs(scores[0].logprobs[0] - scores[1].logprobs[0])
+            found.append(Parting(index, place, difference))
+    return found
+
+
+def run_engine_tests() -> int:
+    """Run the engine tests where ``device: auto`` puts them; return pytest's exit code."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/engines", "-p", "no:cacheprovider"]
+    return subprocess.run(command, cwd=_ROOT, check=False).returncode
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Say on what this was measured."""
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor()
+    return {"device": device, "name": name, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--device", default="cuda", help="default: %(default)s")
+    parser.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
+    parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
+    parser.add_argument("--accuracy", type=int, default=500, help="problems for accuracy (default: 500)")
+    parser.add_argument("--partings", type=int, default=60, help="problems compared token by token")
+    parser.add_argument("--no-tests", action="store_true", help="leave the engine tests out")
+    parser.add_argument("--out", type=Path, default=_ROOT / "docs" / "measurements")
+    arguments = parser.parse_args()
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(
+            "torch sees no CUDA device; install a CUDA build (make install TORCH=gpu), or --device cpu"
+        )
+    started = time.time()
+    code = None if arguments.no_tests else run_engine_tests()
+    flags = {
+        f"{engine}.{name}": value
+        for engine in ("target", "draft")
+        for name, value in (("device", arguments.device), ("dtype", arguments.dtype))
+    }
+    with PeakMemory(arguments.device) as memory:
+        rows = asyncio.run(
+            measure(
+                problems_timed=arguments.problems,
+                problems_graded=arguments.accuracy,
+                flags=flags,
+            )
+        )
+        partings = asyncio.run(find_partings(flags, arguments.partings))
+    print_rows(rows)
+    ties = sum(parting.is_near_tie for parting in partings)
+    sys.stdout.write(
+        f"{len(partings)} of {arguments.partings} answers part from plain decoding, "
+        f"{ties} of them at a near-tie\n"
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"gpu_check_{arguments.device.replace(':', '')}_{arguments.dtype}.json"
+    report = {
+        **describe(arguments.device),
+        "dtype": arguments.dtype,
+        "engine_tests_exit_code": code,
+        "rows": [asdict(row) for row in rows],
+        "compared": arguments.partings,
+        "partings": [asdict(parting) for parting in partings],
+        "peak_memory_bytes": memory.peak,
+        "seconds": time.time() - started,
+    }
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    sys.stdout.write(f"written to {path}\n")
+    sys.exit(int(bool(code) or ties < len(partings)))
+
+
+if __name__ == "__main__":
+    main()
