@@ -130,7 +130,8 @@ class Accelerator:
             await self.close()
             raise failures[0]
         self._started = True
-        if self.draft is not None and self.settings.strategy.planner:
+        wants_planner = self.settings.strategy.planner and self.target.has_costs
+        if self.draft is not None and wants_planner and self.draft.has_costs:
             try:
                 self.planner = await self._make_planner(self.draft)
             except BaseException:

@@ -76,10 +76,11 @@ async def test_the_target_leaves_the_drafts_core_alone_only_while_there_is_a_dra
         accelerator._cores = (0, 1)
         accelerator._shared_target_cores = accelerator._cores_now = (0,)
         accelerator._lone_target_cores = (0, 1)
+        before = engine.num_resets
         await accelerator.prepare("autoregressive")
         await accelerator.prepare("lookahead")
         assert engine.cores == [(0, 1), (0,)]
-        assert engine.num_resets == 2
+        assert engine.num_resets == before + 2
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ async def _reset(*engines: Engine) -> None:
 
 
 async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
+    # A text is one token of context, one to begin with, and the pass.
+    sizes = [size for size in sizes if size + 2 <= engine.max_context]
     context = _context(engine, max(sizes) + 1)
     continuation = _filler(engine, max(sizes))
     await engine.score(context, continuation[:1])
@@ -91,11 +93,12 @@ async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
 
 
 async def _measure_tokens(engine: Engine) -> float:
-    context = _context(engine, _DRAFT_TOKENS)
+    count = min(_DRAFT_TOKENS, engine.max_context - 2)
+    context = _context(engine, count)
     best = float("inf")
     for _ in range(_REPEATS):
         started = time.perf_counter()
-        result = await engine.submit(Request(context, _DRAFT_TOKENS, stream=False)).result()
+        result = await engine.submit(Request(context, count, stream=False)).result()
         best = min(best, (time.perf_counter() - started) / max(1, len(result.tokens)))
     return best
 

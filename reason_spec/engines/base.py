@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, TypedDict
+from typing import ClassVar, Literal, Protocol, TypeAlias, TypedDict
 
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
@@ -223,6 +223,8 @@ class Engine(ABC):
     """
 
     name: str
+    has_costs: ClassVar[bool] = True
+    """Whether timing this engine tells what is fast; a planner is of use only then."""
 
     @property
     @abstractmethod

@@ -178,6 +178,8 @@ class ScriptedEngine(Engine):
         fail_after: number of passes after which every request fails, to try out failures.
     """
 
+    has_costs: ClassVar[bool] = False
+
     def __init__(
         self,
         name: str,

@@ -178,6 +178,7 @@ _WORK_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
     ("alpha_step", lambda item: ratio_text(item.alpha_step)),
     ("alpha_token", lambda item: ratio_text(item.alpha_token)),
     ("steps by the draft", lambda item: percent(item.drafted_steps)),
+    ("planned depth", lambda item: ratio_text(item.planned_depth)),
     ("target passes per token", lambda item: ratio_text(item.target_passes_per_token)),
     ("discarded tokens", _discarded),
 )

@@ -21,7 +21,8 @@ class StrategySummary:
 
     ``accuracy`` counts answers that could not be graded as not correct; it is None where no
     problem has a reference answer, and its interval counts problems, not samples. Rates and token
-    counts are totals over all answers, so that long answers weigh more.
+    counts are totals over all answers, so that long answers weigh more. ``planned_depth`` is the mean
+    depth that the planner chose, None without one.
     """
 
     strategy: str
@@ -41,6 +42,7 @@ class StrategySummary:
     alpha_step: float | None
     alpha_token: float | None
     drafted_steps: float | None
+    planned_depth: float | None
     target_passes_per_token: float | None
     target: Usage
     draft: Usage
@@ -127,6 +129,7 @@ def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
     accuracies = _accuracy_by_problem(graded)
     tokens = sum(outcome.tokens for outcome in outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes)
+    depths = [outcome.plan.depth for outcome in outcomes if outcome.plan is not None]
     origins = Counter(step.origin for outcome in outcomes for step in outcome.steps)
     verdicts = sum((Counter(outcome.usage.verdicts) for outcome in outcomes), Counter[str]())
     return StrategySummary(
@@ -147,6 +150,7 @@ def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
         alpha_step=share(verdicts["accept"], verdicts.total()),
         alpha_token=target.alpha_token,
         drafted_steps=share(origins["draft"], origins.total()),
+        planned_depth=fmean(depths) if depths else None,
         target_passes_per_token=target.num_passes / tokens if tokens else None,
         target=target,
         draft=draft,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from reason_spec.pair.wording import Wording
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+Part: TypeAlias = Literal["solving", "judging", "settling"]
+"""What a model is taught: to solve, then, where it is to judge, to do so, then both together."""
 POOL_BATCHES = 16
 """Batches in a pool: rows are sorted by length within one pool."""
 _EXAMPLES_AT_ONCE = 64
@@ -89,6 +91,8 @@ MIXES: Mapping[Wording, Mix] = {
 practises it."""
 JUDGING = Mix(scores=0.35, judged=0.3, corrected=0.1, checked=0.02, followed=0.3, two_sources=4.0)
 """What the target reads while its last layers learn to judge."""
+SETTLING = Mix(scores=0.1, judged=0.08, followed=0.4, two_sources=4.0)
+"""What it reads after that, so that it solves as well as before."""
 _JUDGING_BATCH_TOKENS = 2048
 _MOST_FOLLOW_UPS = 4
 
@@ -229,17 +233,18 @@ def make_pool(
     pool: int,
     progress: float,
     wording: Wording,
-    judging: bool = False,
+    part: Part = "solving",
 ) -> list[Batch]:
     """Make pool number ``pool``: about ``POOL_BATCHES`` batches in random order.
 
-    ``judging`` makes most of the rows scores and judgements, in smaller batches.
+    In the ``part`` in which the target learns to judge, most of the rows are scores and judgements, in
+    smaller batches.
     The result depends on the arguments alone, so a resumed run sees the rows it would have seen.
     Rows are padded on the right: with causal attention a token never sees the padding behind it.
     """
     rng = Random(f"pool/{seed}/{pool}")
-    mix = JUDGING if judging else MIXES[wording]
-    batch_tokens = _JUDGING_BATCH_TOKENS if judging else stage_at(progress).batch_tokens
+    mix = {"solving": MIXES[wording], "judging": JUDGING, "settling": SETTLING}[part]
+    batch_tokens = _JUDGING_BATCH_TOKENS if part == "judging" else stage_at(progress).batch_tokens
     wanted, rows = POOL_BATCHES * batch_tokens, list[_Row]()
     index = pool * 1_000_000
     while sum(len(row.tokens) for row in rows) < wanted:

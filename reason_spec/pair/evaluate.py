@@ -220,18 +220,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--reward", type=Path, help="folder of a reward head (default: that of the embedded target)"
     )
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--update-card", action="store_true", help="write the figures into MODEL_CARD.md")
     arguments = parser.parse_args(argv)
-    if arguments.n < 1:
-        parser.error("--n must be at least 1")
+    if arguments.n < 1 or arguments.threads < 1:
+        parser.error("--n and --threads must be at least 1")
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the embedded pair, or another one, on fresh problems."""
     arguments = _parse(argv)
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     try:
         target_folder = _model_folder(arguments.target or embedded_path("target"))
         draft_folder = _model_folder(arguments.draft or embedded_path("draft"))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reason_spec.errors import ReasonSpecError, ResumeError, SettingsError
-from reason_spec.pair.data import FLAW, FLAWED, SOUND, Batch, make_pool
+from reason_spec.pair.data import FLAW, FLAWED, SOUND, Batch, Part, make_pool
 from reason_spec.pair.decoding import LoadedModel, solve_greedily
 from reason_spec.pair.generator import problems
 from reason_spec.pair.grading import parse_answer
@@ -37,7 +37,7 @@ from reason_spec.pair.tokenizer import build_tokenizer
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
-DEFAULT_TOKENS: Mapping[Role, int] = {"target": 40_000_000, "draft": 12_000_000}
+DEFAULT_TOKENS: Mapping[Role, int] = {"target": 39_000_000, "draft": 12_000_000}
 """About what the embedded models were trained on; the draft's is as little as its errors are to be many."""
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake against one that does not: there are few of them."""
@@ -53,7 +53,8 @@ class Recipe:
     changed when a run goes on, which stretches what is left. ``judge_at`` is the share of the training
     after which new layers behind the first ones learn to judge, the first ones going on at
     ``trunk_rate`` of the rate: to see that a number is wrong takes layers behind those that say which
-    one is right. ``grow_at`` is the share after which the model gets its full depth.
+    one is right. From ``settle_at`` on all layers are trained on solutions again, most of all, and
+    ``grow_at`` is the share after which the model gets its full depth.
     """
 
     role: Role
@@ -61,8 +62,9 @@ class Recipe:
     seed: int = 0
     minutes: float | None = None
     tokens: int | None = None
-    judge_at: float = 0.87
-    grow_at: float = 0.985
+    judge_at: float = 0.86
+    settle_at: float = 0.96
+    grow_at: float = 0.99
     trunk_rate: float = 0.1
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
@@ -73,6 +75,12 @@ class Recipe:
     @property
     def judges(self) -> bool:
         return self.shape.judge_layers > 0
+
+    def part_at(self, progress: float) -> Part:
+        """Return what the model is taught at ``progress`` in 0..1."""
+        if not self.judges or progress < self.judge_at:
+            return "solving"
+        return "judging" if progress < self.settle_at else "settling"
 
     def layers_at(self, progress: float) -> int:
         """Return the depth of the model at ``progress`` in 0..1."""
@@ -91,9 +99,11 @@ class Recipe:
             return trapezoid(progress, self.warm_up, self.decay)
         if progress >= self.grow_at:
             return self.grown_rate * (1 - progress) / (1 - self.grow_at)
+        if self.part_at(progress) == "settling":
+            return self.grown_rate
         begin, end = 0.0, self.judge_at if self.judges else self.grow_at
         if progress >= end:
-            begin, end = self.judge_at, self.grow_at
+            begin, end = self.judge_at, self.settle_at
         done = (progress - begin) / (end - begin)
         return min(1.0, done / self.warm_up, max((1 - done) / self.decay, self.grown_rate))
 
@@ -210,8 +220,8 @@ class Trainer:
         return len(self.model.model.layers)
 
     @property
-    def _judging(self) -> bool:
-        return self.recipe.judges and self.share_done >= self.recipe.judge_at
+    def _part(self) -> Part:
+        return self.recipe.part_at(self.share_done)
 
     def _build_optimizers(self) -> None:
         parameters = dict(self.model.named_parameters())
@@ -223,6 +233,11 @@ class Trainer:
         self.adam = torch.optim.AdamW(
             vectors, lr=self.recipe.vector_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
+
+    def _train_all_alike(self) -> None:
+        for optimizer in (self.muon, self.adam):
+            for group in optimizer.param_groups:
+                group["share"] = 1.0
 
     def _groups(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Put parameters into groups with their shares of the learning rate; new ones come last."""
@@ -266,8 +281,11 @@ class Trainer:
     def _train_pool(self) -> float:
         """Train on one pool of batches; returns the mean loss in nats a token."""
         wording = self.recipe.role
+        part = self._part
+        if part == "settling":
+            self._train_all_alike()
         pool = make_pool(
-            self.tokenizer, self.recipe.seed, self.progress.pools, self.share_done, wording, self._judging
+            self.tokenizer, self.recipe.seed, self.progress.pools, self.share_done, wording, part
         )
         self.model.train()
         losses = []
@@ -294,7 +312,7 @@ class Trainer:
         )
         loss = losses @ weights[learnt] / weights.sum()
         total = loss
-        if self._judging:
+        if self._part != "solving":
             total = loss + self._flaw_loss(hidden, batch.flaws.to(self.device))
         total.backward()
         self.muon.step()

@@ -103,7 +103,7 @@ class DraftModelSpeculation(TokenSpeculation):
                 sampling=request.sampling,
                 delta_tokens=self.settings.draft_run_tokens,
             ),
-            max_ahead=2 * self.settings.num_draft_tokens,
+            max_ahead=self.settings.num_draft_tokens,
             min_chance=self.settings.min_draft_chance,
         )
 

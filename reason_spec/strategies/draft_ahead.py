@@ -18,6 +18,9 @@ from math import log
 from reason_spec.engines.base import Delta, Engine, Generation, Request
 from reason_spec.events import Recorder
 
+_RUN_LENGTH = 2
+"""Length of a run in multiples of ``max_ahead``."""
+
 
 def can_share_tokens(draft: Engine, target: Engine) -> bool:
     """Tell whether the draft's tokens can be handed to the target as they are."""
@@ -38,6 +41,8 @@ class DraftAhead:
 
     Both models must have one tokenizer. ``request`` says how the draft writes; its prefix is what
     stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by.
+    No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
+    one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told. The
     owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     """
@@ -54,7 +59,7 @@ class DraftAhead:
     ) -> None:
         self._draft = draft
         self._generation = generation
-        self._request = replace(request, max_tokens=max_ahead)
+        self._request = replace(request, max_tokens=_RUN_LENGTH * max_ahead)
         self._max_ahead = max_ahead
         self._min_logprob = log(min_chance) if min_chance > 0 else float("-inf")
         self._certain: list[int] = []
@@ -129,7 +134,7 @@ class DraftAhead:
         while not self._generation.done:
             self._changed.clear()
             num_ahead = len(self._expected) - len(self._certain)
-            if len(self._certain) < self._go_on_at or 2 * num_ahead > self._max_ahead:
+            if len(self._certain) < self._go_on_at or num_ahead > self._max_ahead:
                 await self._changed.wait()
             else:
                 await self._write_run()

@@ -55,8 +55,8 @@ class Lookahead(Strategy):
 
     def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         """Write under a plan; without steps ahead the answer is one request, with all there is for tokens."""
-        tokens = {"num_draft_tokens": max(1, plan.num_draft_tokens)}
-        settings = self.settings.model_copy(update={"depth": plan.depth, **tokens})
+        split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
+        settings = self.settings.model_copy(update=split)
         if plan.depth > 0:
             return self._search(settings, request, recorder)
         kind: type[Autoregressive] = Autoregressive
@@ -137,7 +137,7 @@ class _Search:
         self._verifier = strategy.verifier
         self._request = request
         self._recorder = recorder
-        wanted = self._settings.use_redraft and self._settings.depth > 0
+        wanted = settings.use_redraft and settings.depth > 0 and settings.num_draft_tokens > 0
         self._redrafts = wanted and can_share_tokens(self._draft, self._target)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -311,7 +311,7 @@ class _Search:
             self._draft,
             generation,
             request,
-            max_ahead=2 * self._settings.num_draft_tokens,
+            max_ahead=self._settings.num_draft_tokens,
             min_chance=self._settings.min_draft_chance,
             waits=True,
         )
@@ -332,7 +332,9 @@ class _Search:
         draft.step = replace(
             step, tokens=tokens_for(step, self._target), tokenizer_id=self._target.tokenizer.tokenizer_id
         )
-        if draft is branch.drafts[0]:
+        if draft is not branch.drafts[0]:
+            self._hint_sibling(branch, draft)
+        else:
             self._hint(branch, draft.step.tokens)
             self._recorder.emit("hinted", "target", branch.step_index, branch.number)
         repeats = branch.previous is not None and branch.previous.text == step.text
@@ -393,6 +395,13 @@ class _Search:
             "written", lane, branch.step_index, branch.number, text=result.text, num_tokens=len(result.tokens)
         )
         return step_from_result(result, lane, engine)
+
+    def _hint_sibling(self, branch: _Branch, sibling: _Draft) -> None:
+        """Hand the target a sibling of the first draft as well: it may be right where the first is not."""
+        assert sibling.step is not None
+        if self._settings.use_hint and branch.target_generation is not None:
+            index = branch.drafts.index(sibling)
+            branch.target_generation.offer_hint(sibling.step.tokens, index=index)
 
     def _hint(self, branch: _Branch, drafted: tuple[int, ...]) -> None:
         """Hand the target what the draft has written of the step, unless the two have parted."""

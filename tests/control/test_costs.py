@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.control.costs import PASS_SIZES, Costs, PassCost, measure_costs
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings
@@ -44,3 +45,13 @@ async def test_the_costs_of_the_embedded_pair_are_measured_in_place() -> None:
     assert [size for size, _ in costs.target.points] == list(PASS_SIZES)
     assert all(0 < a[1] <= b[1] for a, b in pairwise(costs.target.points))
     assert 0 < costs.c < 1
+
+
+async def test_a_small_context_is_measured_with_what_fits() -> None:
+    engine = ScriptedEngine("target", lambda _text, _sampling: "word " * 50, max_context=20)
+    await engine.start()
+    costs = await measure_costs(engine, engine)
+    await engine.close()
+    sizes = [size for size, _ in costs.target.points]
+    assert sizes == [size for size in PASS_SIZES if size <= 18]
+    assert costs.draft_token > 0

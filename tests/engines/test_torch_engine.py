@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from random import Random
 
 import psutil
 import pytest
@@ -36,7 +37,7 @@ async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[TorchEngi
 
 
 def make_engine(folder: Path) -> TorchEngine:
-    engine = create_engine("target", EngineSettings(model=str(folder), cache_tokens=512))
+    engine = create_engine("target", EngineSettings(model=str(folder), cache_tokens=512, dtype="float32"))
     assert isinstance(engine, TorchEngine)
     return engine
 
@@ -90,6 +91,29 @@ async def test_scores_and_counts(engine: TorchEngine) -> None:
     assert (await engine.stats()).usage == before + score.usage
     with pytest.raises(EngineError, match="no room"):
         await engine.score(PROMPT, (1,) * 300)
+
+
+async def test_cancelling_in_the_middle_of_a_pass_leaves_the_others_as_they_are(
+    engine: TorchEngine, qwen: Served
+) -> None:
+    """Passes run in another process, so these cancellations come at any place of one."""
+    expected = qwen.generate(PROMPT.to_tuple(), 40)
+    rng = Random(0)
+    num_cut = 0
+    for _ in range(30):
+        kept = engine.submit(Request(PROMPT, 40))
+        doomed = [engine.submit(Request(PROMPT.extend((20 + i,)), 200)) for i in range(3)]
+        for generation in doomed:
+            await asyncio.sleep(rng.uniform(0.0, 0.01))
+            generation.offer_hint(expected)
+            generation.cancel()
+        usages = [await generation.closed() for generation in doomed]
+        num_cut += sum(0 < usage.num_generated_tokens < 200 for usage in usages)
+        assert (await kept.result()).tokens == expected
+        assert (await engine.stats()).num_running == 0
+    assert num_cut > 10, "most were to be cancelled while they wrote"
+    await engine.reset_prefix_cache()
+    assert (await engine.stats()).num_cached_tokens == 0
 
 
 async def test_a_score_that_nobody_waits_for_is_cancelled(engine: TorchEngine) -> None:

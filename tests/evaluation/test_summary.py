@@ -81,6 +81,7 @@ def test_a_strategy_is_summed_up() -> None:
     assert second.alpha_step == pytest.approx(2 / 5)
     assert second.alpha_token == pytest.approx(0.6)
     assert second.drafted_steps == pytest.approx(1 / 3)
+    assert second.planned_depth == pytest.approx(0.5), "one answer had no plan"
     assert second.target_passes_per_token == pytest.approx(0.5)
     assert (second.target.num_discarded_tokens, second.draft.num_discarded_tokens) == (4, 6)
     assert second.num_discarded_tokens == 10

@@ -34,7 +34,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(tokens: int = 16_000) -> Recipe:
-    return Recipe("target", GROWING, seed=3, tokens=tokens, judge_at=0.4, grow_at=0.7)
+    return Recipe("target", GROWING, seed=3, tokens=tokens, judge_at=0.4, settle_at=0.6, grow_at=0.8)
 
 
 def trainer(out: Path, tokens: int = 16_000) -> Trainer:
@@ -167,7 +167,7 @@ def test_what_is_judged_is_flawed_from_the_first_wrong_token_on() -> None:
     tokenizer = build_tokenizer()
     found: list[str] = []
     batches = [
-        batch for pool in range(8) for batch in make_pool(tokenizer, 0, pool, 0.9, "target", judging=True)
+        batch for pool in range(8) for batch in make_pool(tokenizer, 0, pool, 0.9, "target", "judging")
     ]
     for batch in batches:
         for inputs, flaws in zip(batch.inputs.tolist(), batch.flaws.tolist(), strict=True):
@@ -182,20 +182,25 @@ def test_what_is_judged_is_flawed_from_the_first_wrong_token_on() -> None:
     assert len(shown) > 0.6 * len(found) > 10
 
 
-def test_while_new_layers_learn_to_judge_the_others_rest(tmp_path: Path) -> None:
-    run = trainer(tmp_path, tokens=32_000)
+def test_new_layers_learn_to_judge_before_all_go_on_together(tmp_path: Path) -> None:
+    """At a trunk rate of zero only the new ones move while they learn to judge, and all do after it."""
+    slow = replace(recipe(48_000), trunk_rate=0.0)
+    run = Trainer(slow, tmp_path, "cpu", QUIET, compiled=False)
     depths: list[int] = []
-    before, moved = weights(run), set[str]()
+    moved: dict[str, set[str]] = {"solving": set(), "judging": set(), "settling": set()}
+    before = weights(run)
     while run.share_done < 1:
+        part = run._part
         run.run(max_pools=1)
         after = weights(run)
-        if depths and depths[-1] == run._layers == 2:
-            moved |= {name for name in before if not torch.equal(before[name], after[name])}
+        if depths and depths[-1] == run._layers:
+            moved[part] |= {name for name in before if not torch.equal(before[name], after[name])}
         depths.append(run._layers)
         before = after
     assert list(dict.fromkeys(depths)) == [1, 2, 4]
-    assert depths.count(2) > 2
-    assert moved == {name for name in before if name.startswith(("model.layers.1.", "model.norm."))}
+    assert moved["judging"]
+    assert all(name.startswith(("model.layers.1.", "model.norm.")) for name in moved["judging"])
+    assert {name for name in moved["settling"] if name.startswith("model.layers.0.")}
     assert run.flaw_head.weight.abs().sum() > 0
 
 
@@ -250,10 +255,11 @@ def test_the_learning_rate_falls_to_a_tenth_before_each_growth_and_to_nothing_af
     grown = Recipe("target", SHAPES["target"], tokens=1)
     rates = [grown.rate_at(p * grown.judge_at) for p in (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)]
     assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.1], abs=1e-3)
-    length = grown.grow_at - grown.judge_at
+    length = grown.settle_at - grown.judge_at
     judging = [grown.rate_at(grown.judge_at + p * length) for p in (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)]
     assert judging == pytest.approx(rates, abs=1e-3)
-    assert [grown.rate_at(grown.grow_at), grown.rate_at(1.0)] == pytest.approx([0.1, 0.0])
+    last = [grown.rate_at(p) for p in (grown.settle_at, 0.98, grown.grow_at, 1.0)]
+    assert last == pytest.approx([0.1, 0.1, 0.1, 0.0])
     assert [grown.layers_at(p) for p in (0.0, grown.judge_at, grown.grow_at, 1.0)] == [4, 8, 24, 24]
     straight = Recipe("draft", SHAPES["draft"], tokens=1)
     assert [straight.rate_at(progress) for progress in (0.0, 0.5, 0.8, 1.0)] == pytest.approx(

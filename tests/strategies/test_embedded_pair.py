@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import reason_spec.pair
 from reason_spec.accelerator import Solution, SyncAccelerator
 from reason_spec.settings import Settings, load_settings
+from reason_spec.types import Plan
 
 SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
 QUESTIONS = [json.loads(line)["question"] for line in SAMPLE.read_text().splitlines()]
@@ -34,7 +35,9 @@ def answer(
     """Answer under other settings than the engines were started with; engines do not mind."""
     before = running.accelerator.settings
     names = {name.replace("__", "."): value for name, value in flags.items()}
-    running.accelerator.settings = load_settings(flags={"verifier.name": "exact", **names})
+    running.accelerator.settings = load_settings(
+        flags={"verifier.name": "exact", "strategy.planner": False, **names}
+    )
     try:
         return running.answer(question, strategy=strategy, sample=sample)
     finally:
@@ -61,6 +64,8 @@ def running_requests(running: SyncAccelerator) -> int:
     top_p=st.sampled_from([1.0, 0.9]),
     sample=st.integers(0, 3),
     drafter=st.sampled_from(["none", "prompt_lookup"]),
+    lookup_paths=st.integers(1, 3),
+    planner=st.booleans(),
 )
 def test_exact_lookahead_equals_the_target_alone_token_for_token(
     accelerator: SyncAccelerator,
@@ -73,6 +78,8 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
     top_p: float,
     sample: int,
     drafter: str,
+    lookup_paths: int,
+    planner: bool,
 ) -> None:
     shared: dict[str, object] = {
         "sampling__max_tokens": budget,
@@ -89,11 +96,32 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
         strategy__width=width,
         strategy__step_max_tokens=step_max_tokens,
         strategy__token_drafter=drafter,
+        strategy__lookup_paths=lookup_paths,
+        strategy__planner=planner,
         **shared,
     )
     assert tokens_of(ahead) == tokens_of(alone)
     assert ahead.text == alone.text
+    assert (ahead.recorder.plan is not None) == planner
     assert running_requests(accelerator) == 0
+
+
+def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> None:
+    """Plain decoding, drafts of tokens alone, and steps ahead, whichever the planner chooses."""
+    planner = accelerator.accelerator.planner
+    assert planner is not None
+    alone = answer(accelerator, QUESTIONS[0], "autoregressive", sampling__max_tokens=120)
+    for plan in (Plan(0, 0), Plan(0, 8), Plan(2, 4), Plan(3, 0)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(planner, "plan", lambda plan=plan: plan)
+            planned = answer(
+                accelerator, QUESTIONS[0], "lookahead", sampling__max_tokens=120, strategy__planner=True
+            )
+        assert tokens_of(planned) == tokens_of(alone)
+        usage = planned.recorder.target_usage
+        assert (usage.num_drafted_tokens > 0) == (plan.num_draft_tokens > 0)
+        assert bool(planned.recorder.verdicts) == (plan.depth > 0)
+        assert planned.recorder.plan == plan
 
 
 def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> None:
@@ -128,7 +156,8 @@ def last_number(text: str) -> str:
 
 
 def test_the_semantic_verifier_never_accepts_another_result_than_the_targets() -> None:
-    semantic = load_settings(flags={"verifier.name": "semantic", "sampling.max_tokens": 700})
+    flags = {"verifier.name": "semantic", "sampling.max_tokens": 700, "strategy.planner": False}
+    semantic = load_settings(flags=flags)
     num_accepted = 0
     with SyncAccelerator.from_settings(semantic) as running:
         for question in QUESTIONS[:6]:
