@@ -139,7 +139,8 @@ VerifierOption = Annotated[
     ),
 ]
 DepthOption = Annotated[
-    int | None, _setting("strategy.depth", "--depth", text="Steps the draft runs ahead.", panel=_STRATEGY)
+    int | None,
+    _setting("strategy.depth", "--depth", text="Steps the draft runs ahead, at the most.", panel=_STRATEGY),
 ]
 WidthOption = Annotated[
     int | None, _setting("strategy.width", "--width", text="Drafts tried for each step.", panel=_STRATEGY)

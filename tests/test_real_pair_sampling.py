@@ -211,6 +211,8 @@ class InProcessEngine(Engine):
     target in every run alike.
     """
 
+    has_costs: ClassVar[bool] = False
+
     def __init__(self, name: str, served: Served, turns: int) -> None:
         self.name = name
         self._served = served
