@@ -30,23 +30,23 @@ _TRY_EVERY = 16
 
 
 @dataclass(slots=True)
-class _Rate:
-    """A share, beginning from an assumed one."""
+class _Mean:
+    """A mean that begins at an assumed value and forgets slowly."""
 
-    hits: float
     total: float
+    count: float
 
     @classmethod
-    def assumed(cls, share: float) -> _Rate:
-        return cls(_PRIOR_WEIGHT * share, _PRIOR_WEIGHT)
+    def assumed(cls, value: float, weight: float = _PRIOR_WEIGHT) -> _Mean:
+        return cls(weight * value, weight)
 
-    def add(self, hits: float, total: float) -> None:
-        self.hits = self.hits * _MEMORY + hits
+    def add(self, total: float, count: float) -> None:
         self.total = self.total * _MEMORY + total
+        self.count = self.count * _MEMORY + count
 
     @property
-    def share(self) -> float:
-        return self.hits / self.total
+    def value(self) -> float:
+        return self.total / self.count
 
 
 _Layers: TypeAlias = Literal["none", "tokens", "steps"]
@@ -82,12 +82,12 @@ class Planner:
         self.costs = costs
         self._max_depth = max_depth
         self._max_draft_tokens = max_draft_tokens
-        self._step_rate = _Rate.assumed(step_rate)
-        self._token_rate = _Rate.assumed(token_rate)
-        self._step_tokens = _Rate(_PRIOR_WEIGHT * step_tokens, _PRIOR_WEIGHT)
-        self._verifier_seconds = _Rate(0.0, _PRIOR_WEIGHT)
-        self._corrections: dict[_Layers, _Rate] = {
-            layers: _Rate(_CORRECTION_WEIGHT, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
+        self._step_rate = _Mean.assumed(step_rate)
+        self._token_rate = _Mean.assumed(token_rate)
+        self._step_tokens = _Mean.assumed(step_tokens)
+        self._verifier_seconds = _Mean.assumed(0.0)
+        self._corrections: dict[_Layers, _Mean] = {
+            layers: _Mean.assumed(1.0, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
         }
         self._num_without_steps = 0
 
@@ -102,7 +102,7 @@ class Planner:
 
     def expect(self, depth: int, num_draft_tokens: int) -> float:
         """Return the tokens a second that are expected of a split."""
-        correction = self._corrections[_layers(depth, num_draft_tokens)].share
+        correction = self._corrections[_layers(depth, num_draft_tokens)].value
         return correction * self._predict(depth, num_draft_tokens)
 
     def _predict(self, depth: int, num_draft_tokens: int) -> float:
@@ -110,12 +110,12 @@ class Planner:
         parallel = depth + 1
         alone = self._step_seconds(1, num_draft_tokens)
         if depth == 0:
-            return self._step_tokens.share / alone
-        drafting = self._step_tokens.share * self.costs.draft_token
+            return self._step_tokens.value / alone
+        drafting = self._step_tokens.value * self.costs.draft_token
         branches = busy_branches(parallel, min(1.0, drafting / alone))
         seconds = self._step_seconds(branches, num_draft_tokens)
-        speedup = asynchronous_speedup(self._step_rate.share, parallel, min(1.0, drafting / seconds))
-        return self._step_tokens.share * speedup / (seconds + self._verifier_seconds.share)
+        speedup = asynchronous_speedup(self._step_rate.value, parallel, min(1.0, drafting / seconds))
+        return self._step_tokens.value * speedup / (seconds + self._verifier_seconds.value)
 
     def learn(self, answer: Recorder) -> None:
         """Take what a finished answer showed."""
@@ -147,7 +147,7 @@ class Planner:
 
         Where the target parts from the drafts, the pass after it has none: the draft is writing them.
         """
-        rate = self._token_rate.share
+        rate = self._token_rate.value
         # What the draft writes during one pass, for all branches, is what there is to check in the next.
         supplied = float(num_draft_tokens)
         seconds = self.costs.target.seconds(branches * (1 + supplied))
@@ -156,4 +156,4 @@ class Planner:
             seconds = self.costs.target.seconds(branches * (1 + supplied))
         tokens = tokens_per_pass(rate, supplied)
         parted = 1.0 - float(rate**supplied)
-        return self._step_tokens.share * seconds * (1.0 + parted) / (tokens + parted)
+        return self._step_tokens.value * seconds * (1.0 + parted) / (tokens + parted)

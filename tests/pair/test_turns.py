@@ -103,20 +103,21 @@ def test_questions_that_follow_a_solution_are_answered_from_what_was_told(seed: 
 @given(seeds)
 def test_two_versions_of_a_step_are_aligned_where_they_say_the_same(seed: int) -> None:
     example = make_problem("train", seed, 3)
-    question, answer = judge_turns(example, Random(seed))
-    first, second = question.text.removesuffix(" Do they agree? Say aligned or unaligned.").split(" Second: ")
+    before, version, rest, answer = judge_turns(example, Random(seed))
+    asked = before.text + version.text + rest.text
+    first, second = asked.removesuffix(" Do they agree? Say aligned or unaligned.").split(" Second: ")
     agree = is_right_step(first.removeprefix("First: "), second)
-    assert (question.learnt, answer.learnt) == (False, True)
     assert answer.text == (ALIGNED if agree else UNALIGNED)
-    assert question.flawed_from is not None
-    # What is flawed is the last version alone, from where it can be seen to say something else.
-    assert agree == (question.flawed_from == len(question.text))
-    assert agree or question.text.index(" Second: ") < question.flawed_from
+    # What is right of the version is learnt, and flawed is what follows where it goes wrong.
+    assert [turn.learnt for turn in (before, version, rest, answer)] == [False, True, False, True]
+    assert version.flawed_from == len(version.text)
+    assert rest.flawed_from == (len(rest.text) if agree else 0)
+    assert agree == (" " + second == version.text)
 
 
 def test_both_answers_and_all_mistakes_occur() -> None:
     examples = [make_problem("train", 5, i) for i in range(200)]
-    answers = [judge_turns(example, Random(i))[1].text for i, example in enumerate(examples)]
+    answers = [judge_turns(example, Random(i))[-1].text for i, example in enumerate(examples)]
     assert 70 < answers.count(ALIGNED) < 130
     made = [draw_mistake(example, 0, Random(i))[0] for i, example in enumerate(examples)]
     assert set(made) == set(get_args(Mistake))
