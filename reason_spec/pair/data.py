@@ -117,7 +117,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Piece:
     text: str
     weight: float
     flawed_from: int | None = None
@@ -134,12 +134,14 @@ def stage_at(progress: float) -> Stage:
     return next((stage for stage in CURRICULUM if progress < stage.until), CURRICULUM[-1])
 
 
-def _conversation(question: str, turns: Sequence[Turn], weight: float = 1.0) -> list[_Part]:
-    parts = [_Part(turn.text, weight * turn.learnt, turn.flawed_from) for turn in turns]
-    return [_Part(chat_prompt(question), 0.0), *parts, _Part(END_TOKEN, 1.0)]
+def _conversation(question: str, turns: Sequence[Turn], weight: float = 1.0) -> list[_Piece]:
+    pieces = [_Piece(turn.text, weight * turn.learnt, turn.flawed_from) for turn in turns]
+    return [_Piece(chat_prompt(question), 0.0), *pieces, _Piece(END_TOKEN, 1.0)]
 
 
-def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Wording, mix: Mix) -> list[_Part]:
+def _draw_row(
+    rng: Random, progress: float, seed: int, index: int, wording: Wording, mix: Mix
+) -> list[_Piece]:
     stage = stage_at(progress)
     choice = rng.random()
     if choice < stage.arithmetic:
@@ -164,23 +166,23 @@ def _draw_row(rng: Random, progress: float, seed: int, index: int, wording: Word
     return _with_follow_ups(example, rng, wording, mix.followed)
 
 
-def _with_follow_ups(example: Example, rng: Random, wording: Wording, share: float) -> list[_Part]:
+def _with_follow_ups(example: Example, rng: Random, wording: Wording, share: float) -> list[_Piece]:
     turns = [Turn(example.solution, learnt=True)]
     if share and rng.random() < share:
         turns += follow_up_turns(example, rng.randint(1, _MOST_FOLLOW_UPS), rng, wording)
     return _conversation(example.question, turns)
 
 
-def _judgements(asked: Sequence[Sequence[Turn]]) -> list[_Part]:
-    parts: list[_Part] = []
+def _judgements(asked: Sequence[Sequence[Turn]]) -> list[_Piece]:
+    pieces: list[_Piece] = []
     for number, (first, version, rest, answer) in enumerate(asked):
         opening, closing = (chat_prompt if number == 0 else next_question)("\0").split("\0")
         flawed_from = 0 if rest.flawed_from == 0 else len(rest.text + closing)
-        parts.append(_Part(opening + first.text, 0.0))
-        parts.append(_Part(version.text, _EXPECTED_WEIGHT, version.flawed_from))
-        parts.append(_Part(rest.text + closing, 0.0, flawed_from))
-        parts.append(_Part(answer.text, _TURN_WEIGHT))
-    return [*parts, _Part(END_TOKEN, 1.0)]
+        pieces.append(_Piece(opening + first.text, 0.0))
+        pieces.append(_Piece(version.text, _EXPECTED_WEIGHT, version.flawed_from))
+        pieces.append(_Piece(rest.text + closing, 0.0, flawed_from))
+        pieces.append(_Piece(answer.text, _TURN_WEIGHT))
+    return [*pieces, _Piece(END_TOKEN, 1.0)]
 
 
 def _flaws(offsets: Sequence[tuple[int, int]], flawed_from: int | None) -> list[float]:
@@ -191,7 +193,7 @@ def _flaws(offsets: Sequence[tuple[int, int]], flawed_from: int | None) -> list[
     return [SOUND] * num_sound + ([FLAW] + [FLAWED] * (num_flawed - 1) if num_flawed else [])
 
 
-def _encode(rows: Sequence[Sequence[_Part]], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
+def _encode(rows: Sequence[Sequence[_Piece]], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
     backend = tokenizer.backend_tokenizer
     # A padded call of the tokenizer, as in decoding, leaves its padding switched on in the backend.
     backend.no_padding()

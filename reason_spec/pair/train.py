@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
 DEFAULT_TOKENS: Mapping[Role, int] = {"target": 39_000_000, "draft": 12_000_000}
-"""About what the embedded models were trained on; the draft's is as little as its errors are to be many."""
+"""All parts of the target's recipe, and as little for the draft as its errors are to be many."""
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake against one that does not: there are few of them."""
 _LONGEST_STEP_SECONDS = 60.0
@@ -245,11 +245,11 @@ class Trainer:
         learning_to_judge = self._layers == shape.start_layers + shape.judge_layers < shape.layers
         layers = range(shape.start_layers, self._layers)
         new = ("model.norm.", *(f"model.layers.{index}." for index in layers))
-        trained = [n for n in names if not learning_to_judge or n.startswith(new)]
-        resting = [n for n in names if n not in set(trained)]
+        fast = [n for n in names if not learning_to_judge or n.startswith(new)]
+        slow = [n for n in names if n not in set(fast)]
         return [
-            {"params": [parameters[n] for n in resting], "share": self.recipe.trunk_rate},
-            {"params": [parameters[n] for n in trained], "share": 1.0},
+            {"params": [parameters[n] for n in slow], "share": self.recipe.trunk_rate},
+            {"params": [parameters[n] for n in fast], "share": 1.0},
         ]
 
     def _compile_layers(self) -> None:

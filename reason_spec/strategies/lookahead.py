@@ -137,8 +137,9 @@ class _Search:
         self._verifier = strategy.verifier
         self._request = request
         self._recorder = recorder
-        wanted = settings.use_redraft and settings.depth > 0 and settings.num_draft_tokens > 0
-        self._redrafts = wanted and can_share_tokens(self._draft, self._target)
+        hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
+        # Without the hint there is nothing that the target could part from.
+        self._redrafts = hinted and settings.use_redraft and can_share_tokens(self._draft, self._target)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._work: list[tuple[Literal["draft", "target"], Generation]] = []

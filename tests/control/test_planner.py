@@ -22,19 +22,32 @@ def planner(costs: Costs, step_rate: float = 0.8, token_rate: float = 0.9, max_d
     )
 
 
-def answer(
-    plan: Plan, *, stood: int, compared: int, confirmed: int, partings: int, speed: float | None = None
-) -> Recorder:
-    """An answer of 100 tokens, written at ``speed`` or at what was expected."""
+def answer(plan: Plan, *, all_stand: bool, speed: float | None = None) -> Recorder:
+    """An answer of 100 tokens in five steps, written at ``speed`` or at what was expected."""
     recorder = Recorder(plan=plan)
     seconds = 100 / (speed or plan.tokens_per_second or 1.0)
     recorder.events = [Event("final", "target", seconds, 4, 0)]
     recorder.steps = [Step("x", tuple(range(20)), "target", "boundary", "t") for _ in range(5)]
-    recorder.verdicts = [
-        Verdict("accept" if i < stood else "reject", cost_seconds=0.001) for i in range(compared)
-    ]
-    recorder.target_usage = Usage(num_accepted_draft_tokens=confirmed, num_partings=partings)
+    verdict = Verdict("accept" if all_stand else "reject", cost_seconds=0.001)
+    recorder.verdicts = [verdict] * (5 if plan.depth else 0)
+    recorder.target_usage = Usage(num_accepted_draft_tokens=50, num_partings=5)
     return recorder
+
+
+def depths_over(
+    chosen: Planner, num_answers: int, *, all_stand: bool, speeds: tuple[float, float] | None = None
+) -> list[int]:
+    """Let answers be planned and written; return their depths.
+
+    ``speeds`` are those of answers without steps ahead and with them, None for what was expected.
+    """
+    depths: list[int] = []
+    for _ in range(num_answers):
+        plan = chosen.plan()
+        depths.append(plan.depth)
+        speed = speeds[plan.depth > 0] if speeds else None
+        chosen.learn(answer(plan, all_stand=all_stand, speed=speed))
+    return depths
 
 
 def test_passes_that_cost_the_same_whatever_they_hold_are_filled_from_both_layers() -> None:
@@ -54,15 +67,8 @@ def test_a_draft_as_slow_as_the_target_is_left_alone() -> None:
 
 
 def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> None:
-    chosen = planner(FLAT)
-    depths = []
-    for _ in range(60):
-        plan = chosen.plan()
-        depths.append(plan.depth)
-        compared = 5 if plan.depth else 0
-        chosen.learn(answer(plan, stood=0, compared=compared, confirmed=50, partings=5))
+    depths = depths_over(planner(FLAT), 60, all_stand=False)
     assert depths[0] > 0
-    assert 0 in depths
     assert depths[30:].count(0) > 25
     assert max(depths[30:]) > 0
 
@@ -70,22 +76,13 @@ def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> No
 def test_a_rate_that_rises_again_brings_the_steps_back() -> None:
     chosen = planner(FLAT, step_rate=0.0)
     assert chosen.plan().depth == 0
-    for _ in range(40):
-        plan = chosen.plan()
-        compared = 5 if plan.depth else 0
-        chosen.learn(answer(plan, stood=compared, compared=compared, confirmed=50, partings=5))
+    depths_over(chosen, 40, all_stand=True)
     assert chosen.plan().depth > 0
 
 
 def test_a_layer_that_is_slower_than_predicted_is_left_out() -> None:
     """Whatever the formulas leave out shows in the speeds, and the planner goes by those."""
-    chosen = planner(FLAT)
-    depths = []
-    for _ in range(30):
-        plan = chosen.plan()
-        depths.append(plan.depth)
-        speed = 60.0 if plan.depth else 150.0
-        chosen.learn(answer(plan, stood=5, compared=5, confirmed=50, partings=5, speed=speed))
+    depths = depths_over(planner(FLAT), 30, all_stand=True, speeds=(150.0, 60.0))
     assert depths[0] > 0
     assert depths[15:].count(0) >= 12
 

@@ -133,6 +133,15 @@ def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> 
             assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes
 
 
+def test_without_hints_the_target_guesses_from_the_text(accelerator: SyncAccelerator) -> None:
+    solution = answer(accelerator, QUESTIONS[0], "lookahead", strategy__use_hint=False)
+    assert solution.recorder.target_usage.num_drafted_tokens > 0
+    silent = answer(
+        accelerator, QUESTIONS[0], "lookahead", strategy__use_hint=False, strategy__token_drafter="none"
+    )
+    assert silent.recorder.target_usage.num_drafted_tokens == 0
+
+
 def test_both_layers_find_work_on_the_pair(accelerator: SyncAccelerator) -> None:
     solutions = [
         answer(accelerator, question, "lookahead", sampling__max_tokens=200) for question in QUESTIONS[:6]

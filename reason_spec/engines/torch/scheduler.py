@@ -7,15 +7,16 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.torch.groups import Groups
 from reason_spec.engines.torch.kv import PrefixTrie
-from reason_spec.engines.torch.layout import Chain, IntArray, PassBuilder, PassLayout
+from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
+from reason_spec.engines.torch.work import Work
 from reason_spec.speculation.acceptance import accept, choose_token
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Usage
@@ -23,7 +24,6 @@ from reason_spec.types import Usage
 Result: TypeAlias = GenerationResult | Score | str
 """What a request ends with; a string is the error of a score."""
 
-_MAX_GROUP = 8
 _MAX_SCORE_LOGITS = 1 << 24
 """Logits of one pass that a score may ask for: 64 MB in float32."""
 
@@ -47,68 +47,6 @@ class StepReport:
 
     deltas: list[tuple[int, Delta]] = field(default_factory=list)
     results: list[tuple[int, Result]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Work:
-    """What one request does in this pass: certain tokens, then drafts.
-
-    ``completes_text``: the last of the certain tokens is the last of the text so far. ``chains`` are
-    the paths through the drafts; each begins with the certain tokens.
-    """
-
-    sequence: Sequence
-    num_certain: int
-    completes_text: bool
-    chains: list[Chain]
-    drafts: TokenTree = field(default_factory=TokenTree)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_certain + len(self.drafts)
-
-    def add_drafts(self, drafts: TokenTree) -> None:
-        (certain,) = self.chains
-        self.drafts = drafts
-        self.chains = [
-            replace(
-                certain,
-                tokens=[*certain.tokens, *(drafts.tokens[node] for node in path)],
-                num_logits=certain.num_logits + len(path),
-                entries=[],
-            )
-            for path in drafts.paths()
-        ]
-
-    @property
-    def wanted_entries(self) -> list[int]:
-        """The entries whose predictions this request needs."""
-        wanted = [chain.entries[len(chain.entries) - chain.num_logits :] for chain in self.chains]
-        return list(dict.fromkeys(entry for entries in wanted for entry in entries))
-
-    def entry_behind(self) -> dict[int, int]:
-        """Return the entry of each drafted node, and for `ROOT` that of the last certain token."""
-        entries = {ROOT: self.chains[0].entries[self.num_certain - 1]}
-        if self.drafts:
-            for path, chain in zip(self.drafts.paths(), self.chains, strict=True):
-                entries.update(zip(path, chain.entries[self.num_certain :], strict=True))
-        return entries
-
-
-class _Group:
-    """Requests whose texts share a prefix: its first ``num_shared`` tokens are those of all."""
-
-    def __init__(self, number: int, tokens: IntArray) -> None:
-        self.number = number
-        self.tokens = tokens
-        self.num_shared = len(tokens)
-        self.num_members = 0
-
-    def num_shared_with(self, tokens: IntArray) -> int:
-        """Return how many tokens would be shared with one more text."""
-        length = min(len(tokens), self.num_shared)
-        same = tokens[:length] == self.tokens[:length]
-        return length if same.all() else int(np.argmin(same))
 
 
 class Scheduler:
@@ -149,8 +87,7 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._rejected: list[Sequence] = []
         self._sequences: dict[int, Sequence] = {}
-        self._groups: dict[int, _Group] = {}
-        self._next_group = 0
+        self._groups = Groups()
         self._retired_usage = Usage()
         self._busy_seconds = 0.0
         self.num_passes = 0
@@ -272,7 +209,7 @@ class Scheduler:
             if not self._has_room_for(candidate):
                 return
             self._waiting.remove(candidate)
-            self._join_group(candidate)
+            self._groups.join(candidate)
             self._running.append(candidate)
             self._running.sort(key=lambda sequence: sequence.order)
 
@@ -284,32 +221,10 @@ class Scheduler:
     def _suspend(self, sequence: Sequence) -> None:
         """Send a running request back to waiting; its keys and values stay as cache."""
         self._running.remove(sequence)
-        self._leave_group(sequence)
+        self._groups.leave(sequence)
         sequence.suspend()
         self._waiting.append(sequence)
         self._waiting.sort(key=lambda sequence: sequence.order)
-
-    def _join_group(self, sequence: Sequence) -> None:
-        """Put a request beside others that share at least half of its text with it."""
-        tokens = np.asarray(sequence.tokens)
-        for group in self._groups.values():
-            num_shared = group.num_shared_with(tokens)
-            if group.num_members < _MAX_GROUP and 2 * num_shared >= max(len(tokens), len(group.tokens)):
-                group.num_shared = num_shared
-                break
-        else:
-            group = _Group(self._next_group, tokens)
-            self._groups[group.number] = group
-            self._next_group += 1
-        group.num_members += 1
-        sequence.group = group.number
-
-    def _leave_group(self, sequence: Sequence) -> None:
-        group = self._groups[sequence.group]
-        group.num_members -= 1
-        if group.num_members == 0:
-            del self._groups[sequence.group]
-        sequence.group = -1
 
     # --- take over what is computed ----------------------------------------------------------------
 
@@ -336,14 +251,14 @@ class Scheduler:
 
     # --- draft -------------------------------------------------------------------------------------
 
-    def _plan(self) -> list[_Work]:
+    def _plan(self) -> list[Work]:
         """Decide what each running request does in this pass, the most urgent first.
 
         Certain tokens come first: each request gets slots for its own before any gets slots for
         drafts. Slots of a request that is suspended on the way serve those before it.
         """
         prefill_left = self._prefill_chunk
-        works: list[_Work] = []
+        works: list[Work] = []
         num_slots = 0
         for sequence in list(self._running):
             if sequence not in self._running:
@@ -364,7 +279,7 @@ class Scheduler:
             num_slots += self._add_drafts(work, num_slots)
         return works
 
-    def _certain_work(self, sequence: Sequence, num_certain: int) -> _Work:
+    def _certain_work(self, sequence: Sequence, num_certain: int) -> Work:
         start = len(sequence.path)
         end = start + num_certain
         chain = Chain(
@@ -373,9 +288,9 @@ class Scheduler:
             prefix_key=sequence.path.tip.key,
             num_logits=max(0, end - max(start, self._first_needed(sequence))),
             group=sequence.group,
-            shared_context=min(start, self._groups[sequence.group].num_shared),
+            shared_context=min(start, self._groups.num_shared_by(sequence)),
         )
-        return _Work(sequence, num_certain, end == len(sequence.tokens), [chain])
+        return Work(sequence, num_certain, end == len(sequence.tokens), [chain])
 
     def _first_needed(self, sequence: Sequence) -> int:
         """Return the place of the first token whose prediction is needed, by this request or another.
@@ -409,7 +324,7 @@ class Scheduler:
         self._trie.give_back(slots)
         return True
 
-    def _add_drafts(self, work: _Work, num_slots: int) -> int:
+    def _add_drafts(self, work: Work, num_slots: int) -> int:
         """Append drafts to a request that has only its last token to run; return how many."""
         sequence = work.sequence
         if not isinstance(sequence, WritingSequence) or not work.completes_text:
@@ -424,7 +339,7 @@ class Scheduler:
 
     # --- lay out and run ---------------------------------------------------------------------------
 
-    def _lay_out(self, works: list[_Work]) -> PassLayout:
+    def _lay_out(self, works: list[Work]) -> PassLayout:
         slots = self._trie.take(sum(work.num_tokens for work in works))
         assert slots is not None, "the plan took more slots than there are"
         layout = self._builder.build([chain for work in works for chain in work.chains], slots)
@@ -443,7 +358,7 @@ class Scheduler:
     # --- accept and deliver ------------------------------------------------------------------------
 
     def _accept(
-        self, works: list[_Work], layout: PassLayout, predictions: Predictions, report: StepReport
+        self, works: list[Work], layout: PassLayout, predictions: Predictions, report: StepReport
     ) -> None:
         """Turn predictions into certain tokens, and the slots of what is certain into nodes."""
         unclaimed = set(layout.slots)
@@ -527,7 +442,7 @@ class Scheduler:
         for sequence in [s for s in self._sequences.values() if s.finished]:
             if sequence in self._running:
                 self._running.remove(sequence)
-                self._leave_group(sequence)
+                self._groups.leave(sequence)
             elif sequence in self._waiting:
                 self._waiting.remove(sequence)
             else:

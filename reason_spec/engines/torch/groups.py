@@ -1,0 +1,63 @@
+"""Which running requests stand in one row of attention: those whose texts begin alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reason_spec.engines.torch.layout import IntArray
+from reason_spec.engines.torch.sequence import Sequence
+
+_MAX_GROUP = 8
+
+
+class _Group:
+    """Requests whose texts share a prefix: its first ``num_shared`` tokens are those of all."""
+
+    def __init__(self, number: int, tokens: IntArray) -> None:
+        self.number = number
+        self.tokens = tokens
+        self.num_shared = len(tokens)
+        self.num_members = 0
+
+    def num_shared_with(self, tokens: IntArray) -> int:
+        """Return how many tokens would be shared with one more text."""
+        length = min(len(tokens), self.num_shared)
+        same = tokens[:length] == self.tokens[:length]
+        return length if same.all() else int(np.argmin(same))
+
+
+class Groups:
+    """The groups of all running requests. A request's ``group`` is the number of its own."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, _Group] = {}
+        self._next_number = 0
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def join(self, sequence: Sequence) -> None:
+        """Put a request beside others that share at least half of its text with it."""
+        tokens = np.asarray(sequence.tokens)
+        for group in self._groups.values():
+            num_shared = group.num_shared_with(tokens)
+            if group.num_members < _MAX_GROUP and 2 * num_shared >= max(len(tokens), len(group.tokens)):
+                group.num_shared = num_shared
+                break
+        else:
+            group = _Group(self._next_number, tokens)
+            self._groups[group.number] = group
+            self._next_number += 1
+        group.num_members += 1
+        sequence.group = group.number
+
+    def leave(self, sequence: Sequence) -> None:
+        group = self._groups[sequence.group]
+        group.num_members -= 1
+        if group.num_members == 0:
+            del self._groups[sequence.group]
+        sequence.group = -1
+
+    def num_shared_by(self, sequence: Sequence) -> int:
+        """Return how many first tokens of a request are those of its whole group."""
+        return self._groups[sequence.group].num_shared
