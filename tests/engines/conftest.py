@@ -11,7 +11,7 @@ import torch
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.model import load_model
 from reason_spec.settings import EngineSettings
-from tests.engines.tiny_models import Served, save_model
+from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Served, prompt, save_model
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +52,8 @@ def serve(model_folder: Callable[[str], Path]) -> Callable[[str], Served]:
 @pytest.fixture(scope="session")
 def qwen(serve: Callable[[str], Served]) -> Served:
     return serve("qwen3")
+
+
+@pytest.fixture(scope="session")
+def expected(qwen: Served) -> list[tuple[int, ...]]:
+    return [qwen.generate(prompt(index), LENGTH) for index in range(NUM_PROMPTS)]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from reason_spec.engines.base import GenerationResult, Request, Score
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from reason_spec.engines.torch.layout import PassLayout, Row
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
 
@@ -186,3 +190,50 @@ def write(scheduler: Scheduler, request: Request, number: int = 0) -> Generation
     result = drain(scheduler)[number]
     assert isinstance(result, GenerationResult)
     return result
+
+
+NUM_PROMPTS = 6
+LENGTH = 24
+
+
+@cache
+def prompt(index: int) -> tuple[int, ...]:
+    """Prompts 0 to 2 begin alike, as branches of one problem do; the others are unrelated."""
+    rng = np.random.default_rng(100 + index)
+    shared = np.random.default_rng(5).integers(0, 260, 30)
+    own = rng.integers(0, 260, 4 + 3 * index)
+    return tuple(int(t) for t in (np.concatenate([shared, own]) if index < 3 else own))
+
+
+def spoiled(tokens: tuple[int, ...], place: int) -> tuple[int, ...]:
+    """The tokens with one of them replaced."""
+    place %= len(tokens)
+    return (*tokens[:place], (tokens[place] + 1) % 260, *tokens[place + 1 :])
+
+
+class Counting:
+    """Counts how often each token is run, by the text that ends with it as attention sees it."""
+
+    def __init__(self, served: Served) -> None:
+        self._model = served.model
+        self.vocab_size, self.max_context = served.model.vocab_size, served.model.max_context
+        self.num_run = 0
+        self.layouts: list[PassLayout] = []
+        self.times_run: Counter[tuple[int, ...]] = Counter()
+        self._token_in: dict[int, int] = {}
+
+    def run(self, layout: PassLayout) -> torch.Tensor:
+        self.num_run += len(layout.tokens)
+        self.layouts.append(layout)
+        self._token_in.update(zip(layout.slots, layout.tokens, strict=True))
+        for block in layout.blocks:
+            for row in block.rows:
+                self.times_run.update(self._texts(row))
+        return self._model.run(layout)
+
+    def _texts(self, row: Row) -> Iterator[tuple[int, ...]]:
+        num_entries, num_columns = row.num_entries, len(row.columns)
+        causal = np.tri(num_entries, num_columns, num_columns - num_entries, dtype=np.bool_)
+        for seen in causal if row.mask is None else row.mask:
+            ordered = row.columns[seen][np.argsort(row.column_positions[seen])]
+            yield tuple(self._token_in[slot] for slot in ordered.tolist())
