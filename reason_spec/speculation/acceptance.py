@@ -9,14 +9,19 @@ from a counter-based generator (the Gumbel-max trick: the argmax is distributed 
 Checking a drafted token is therefore a comparison: choose the token that belongs at its position and
 see whether it is the drafted one. By induction over positions the accepted tokens are those that
 plain decoding with the same key writes, at temperature 0 and above it: the output is not only equally
-distributed, as with rejection sampling (arXiv 2211.17192), it is the same. The price: at temperature
-above 0 a draft is accepted with the probability that the model samples exactly it, which is lower
-than the overlap of the two distributions unless the drafter shares the noise.
+distributed, as with rejection sampling (arXiv 2211.17192), it is the same. The price: a draft is
+accepted less often than the two distributions overlap. A drafter that shares the noise comes near to
+it: with total variation distance d it agrees with a chance of at least (1 - d) / (1 + d) (the Gumbel
+coupling, arXiv 2408.07978), against 1 - d.
+
+`sample_by_rejection` is the other way. The engine does not take it: its result is the model's
+distribution only if whether a draft is checked does not depend on which token it is. Here it does,
+because a draft ends where its own tokens become unlikely, and is checked if it came in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -112,6 +117,38 @@ def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position:
     candidates = truncate(logits, sampling)
     noise = gumbel_noise(sampling.noise, position, len(logits))
     return int(candidates.ids[np.argmax(candidates.logits + noise[candidates.ids])])
+
+
+class Proposal(NamedTuple):
+    """A drafted token and the distribution it was drawn from, [vocabulary]."""
+
+    token: int
+    probabilities: FloatArray
+
+
+def sample_by_rejection(
+    probabilities: FloatArray, proposals: Sequence[Proposal], rng: np.random.Generator
+) -> int:
+    """Return a token distributed as ``probabilities``, one of the proposed tokens where possible.
+
+    Speculative sampling (arXiv 2211.17192, algorithm 1; for several proposals arXiv 2305.09781,
+    algorithm 2): a proposal stands with probability p(x) / q(x), else p becomes the rest of p that q
+    does not cover and the next one is tried. As ``choose`` of `accept` it checks chains and trees.
+
+    Args:
+        probabilities: what the model predicts, [vocabulary], summing to 1.
+        proposals: drawn independently of each other; that they are proposed must not depend on which
+            tokens they are.
+        rng: must not be the source of the proposals.
+    """
+    wanted = probabilities
+    for token, proposed in proposals:
+        if rng.random() * proposed[token] < wanted[token]:
+            return token
+        wanted = np.maximum(wanted - proposed, 0.0)
+        # A rejection where p and q are equal up to rounding leaves nothing over.
+        wanted = wanted / wanted.sum() if wanted.any() else probabilities
+    return int(rng.choice(len(wanted), p=wanted))
 
 
 def accept(drafts: TokenTree, choose: Callable[[int, int], int]) -> Accepted:
