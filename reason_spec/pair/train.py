@@ -37,7 +37,7 @@ from reason_spec.pair.tokenizer import build_tokenizer
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
-DEFAULT_TOKENS: Mapping[Role, int] = {"target": 39_000_000, "draft": 12_000_000}
+DEFAULT_TOKENS: Mapping[Role, int] = {"target": 42_000_000, "draft": 12_000_000}
 """All parts of the target's recipe, and as little for the draft as its errors are to be many."""
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake against one that does not: there are few of them."""
@@ -53,8 +53,9 @@ class Recipe:
     changed when a run goes on, which stretches what is left. ``judge_at`` is the share of the training
     after which new layers behind the first ones learn to judge, the first ones going on at
     ``trunk_rate`` of the rate: to see that a number is wrong takes layers behind those that say which
-    one is right. From ``settle_at`` on all layers are trained on solutions again, most of all, and
-    ``grow_at`` is the share after which the model gets its full depth.
+    one is right. From ``settle_at`` on all layers are trained on solutions again, most of all, at a rate
+    that falls from ``settle_rate`` of the full one; ``grow_at`` is the share after which the model gets
+    its full depth.
     """
 
     role: Role
@@ -62,10 +63,11 @@ class Recipe:
     seed: int = 0
     minutes: float | None = None
     tokens: int | None = None
-    judge_at: float = 0.86
-    settle_at: float = 0.96
+    judge_at: float = 0.80
+    settle_at: float = 0.895
     grow_at: float = 0.99
     trunk_rate: float = 0.1
+    settle_rate: float = 0.3
     matrix_rate: float = 0.02
     vector_rate: float = 0.004
     warm_up: float = 0.01
@@ -100,7 +102,8 @@ class Recipe:
         if progress >= self.grow_at:
             return self.grown_rate * (1 - progress) / (1 - self.grow_at)
         if self.part_at(progress) == "settling":
-            return self.grown_rate
+            left = (self.grow_at - progress) / (self.grow_at - self.settle_at)
+            return self.grown_rate + left * (self.settle_rate - self.grown_rate)
         begin, end = 0.0, self.judge_at if self.judges else self.grow_at
         if progress >= end:
             begin, end = self.judge_at, self.settle_at

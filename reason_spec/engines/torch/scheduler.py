@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import EngineStats, Hint, Request, Tokenizer
 from reason_spec.engines.torch.groups import Groups
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
 from reason_spec.engines.torch.work import Work
+from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.speculation.acceptance import accept, choose_token
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Usage
-
-Result: TypeAlias = GenerationResult | Score | str
-"""What a request ends with; a string is the error of a score."""
 
 _MAX_SCORE_LOGITS = 1 << 24
 """Logits of one pass that a score may ask for: 64 MB in float32."""
@@ -39,14 +37,6 @@ class Runner(Protocol):
 
     def run(self, layout: PassLayout) -> Tensor:
         """Return logits [entries with logits, vocabulary]."""
-
-
-@dataclass(slots=True)
-class StepReport:
-    """What became certain in one step of the loop."""
-
-    deltas: list[tuple[int, Delta]] = field(default_factory=list)
-    results: list[tuple[int, Result]] = field(default_factory=list)
 
 
 class Scheduler:
@@ -124,6 +114,9 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
         self._kept.clear()
+
+    def set_num_threads(self, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)
 
     def stats(self) -> EngineStats:
         usage = self._retired_usage

@@ -10,7 +10,7 @@ import numpy as np
 from reason_spec.engines.base import Delta, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
-from reason_spec.engines.torch.writer import TextWriter
+from reason_spec.engines.worker.writer import TextWriter
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.types import FinishReason, Usage

@@ -7,6 +7,7 @@ was killed leaves nothing running.
 
 from __future__ import annotations
 
+import importlib
 import os
 import queue
 import signal
@@ -17,13 +18,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from reason_spec.engines.torch.messages import (
+from reason_spec.engines.worker.loop import Loader
+from reason_spec.engines.worker.messages import (
     AskStats,
     Cancel,
     Died,
     FromWorker,
     OfferHint,
-    Ready,
     Reply,
     Report,
     ResetPrefixCache,
@@ -40,8 +41,8 @@ from reason_spec.errors import ReasonSpecError, UnsupportedModelError
 _PARENT_CHECK_SECONDS = 2.0
 
 
-def main(connection: Connection) -> None:
-    """Serve the engine at the other end of ``connection``."""
+def main(connection: Connection, host: str) -> None:
+    """Serve the engine at the other end of ``connection`` with the loop that module ``host`` loads."""
     # Ctrl-C reaches every process of the terminal; the engine's side decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
@@ -49,7 +50,7 @@ def main(connection: Connection) -> None:
     start = inbox.get()
     assert isinstance(start, Start)
     try:
-        worker = _Worker(start, connection, inbox)
+        worker = _Worker(host, start, connection, inbox)
     except ReasonSpecError as error:
         connection.send(StartFailed(str(error), isinstance(error, UnsupportedModelError)))
         return
@@ -78,53 +79,30 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoRetur
 
 
 class _Worker:
-    def __init__(self, start: Start, connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> None:
-        # torch is imported here, after the cores are set: its threads inherit them.
+    def __init__(
+        self, host: str, start: Start, connection: Connection, inbox: queue.SimpleQueue[ToWorker]
+    ) -> None:
+        # The host imports torch in `load`, after the cores are set: its threads inherit them.
         cores = _pin(start.cores)
-        import torch
-
-        from reason_spec.engines.tokenizer import load_tokenizer
-        from reason_spec.engines.torch.model import load_model, measure_single_token_pass
-        from reason_spec.engines.torch.scheduler import Scheduler
-
-        settings = start.settings
-        torch.set_num_threads(len(cores))
-        torch.set_num_interop_threads(1)
-        tokenizer = load_tokenizer(settings.model, settings.revision)
-        model = load_model(settings)
+        load: Loader = importlib.import_module(host).load
+        loaded = load(start, len(cores))
         self._connection = connection
         self._inbox = inbox
         self._open = True
-        self._scheduler = Scheduler(
-            model,
-            tokenizer,
-            num_slots=settings.cache_tokens,
-            max_running=settings.max_running,
-            prefill_chunk=settings.prefill_chunk,
-        )
-        self._send(
-            Ready(
-                vocab_size=model.vocab_size,
-                max_context=model.max_context,
-                tokenizer_id=tokenizer.tokenizer_id,
-                device=str(model.device),
-                dtype=str(model.dtype).removeprefix("torch."),
-                num_threads=torch.get_num_threads(),
-                seconds_per_token_pass=measure_single_token_pass(model),
-            )
-        )
+        self._loop = loaded.loop
+        self._send(loaded.ready)
 
     def serve(self) -> None:
         """Run the step loop; sleep while there is nothing to do."""
         while self._open:
             self._take_messages()
-            if self._scheduler.has_work:
-                step = self._scheduler.step()
+            if self._loop.has_work:
+                step = self._loop.step()
                 if step.deltas or step.results:
                     self._send(Report(tuple(step.deltas), tuple(step.results)))
 
     def _take_messages(self) -> None:
-        if not self._scheduler.has_work:
+        if not self._loop.has_work:
             self._handle(self._inbox.get())
         while True:
             try:
@@ -136,17 +114,17 @@ class _Worker:
     def _handle(self, message: ToWorker) -> None:
         match message:
             case Submit(number, request):
-                self._scheduler.submit(number, request)
+                self._loop.submit(number, request)
             case SubmitScore(number, prefix, continuation):
-                self._scheduler.score(number, prefix, continuation)
+                self._loop.score(number, prefix, continuation)
             case Cancel(number):
-                self._scheduler.cancel(number)
+                self._loop.cancel(number)
             case OfferHint(number, hint):
-                self._scheduler.offer_hint(number, hint)
+                self._loop.offer_hint(number, hint)
             case AskStats(number):
-                self._send(Reply(number, self._scheduler.stats()))
+                self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):
-                self._scheduler.reset_prefix_cache()
+                self._loop.reset_prefix_cache()
                 self._send(Reply(number))
             case SetCores(number, cores):
                 self._set_cores(cores)
@@ -157,13 +135,11 @@ class _Worker:
                 raise AssertionError(f"unexpected message {message!r}")
 
     def _set_cores(self, cores: tuple[int, ...] | None) -> None:
-        import torch
-
-        torch.set_num_threads(len(_pin(cores)))
+        self._loop.set_num_threads(len(_pin(cores)))
 
     def _shut_down(self) -> None:
-        self._scheduler.cancel_all()
-        step = self._scheduler.step()
+        self._loop.cancel_all()
+        step = self._loop.step()
         if step.results:
             self._send(Report((), tuple(step.results)))
         self._open = False

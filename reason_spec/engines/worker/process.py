@@ -10,19 +10,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from reason_spec.engines.torch.messages import FromWorker, ToWorker
+from reason_spec.engines.worker.messages import FromWorker, ToWorker
 
 _LAST_WORDS_BYTES = 2000
 _EXIT_SECONDS = 2.0
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from multiprocessing.connection import Connection; "
-    "from reason_spec.engines.torch.worker import main; "
-    "main(Connection(int(sys.argv[2])))"
+    "from reason_spec.engines.worker.main import main; "
+    "main(Connection(int(sys.argv[2])), sys.argv[3])"
 )
 
 
@@ -48,20 +48,24 @@ class WorkerProcess:
     child, so that a script without the ``if __name__ == "__main__"`` guard starts itself for ever.
 
     Args:
+        host: the module whose ``load`` makes the step loop.
         cores: the cores it will bind itself to; its thread pools are sized for them.
+        environment: further variables for it.
     """
 
-    def __init__(self, cores: tuple[int, ...] | None) -> None:
+    def __init__(
+        self, host: str, cores: tuple[int, ...] | None, environment: Mapping[str, str] | None = None
+    ) -> None:
         ours, theirs = socket.socketpair()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(theirs.fileno())],
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(theirs.fileno()), host],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=[theirs.fileno()],
-                env=os.environ | _thread_environment(cores),
+                env=os.environ | _thread_environment(cores) | dict(environment or {}),
                 # Ctrl-C in the terminal is for this process alone, also while the worker starts.
                 start_new_session=True,
             )

@@ -1,0 +1,41 @@
+"""Loads the model and its scheduler in the worker process."""
+
+from __future__ import annotations
+
+import torch
+
+from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch.model import load_model, measure_single_token_pass
+from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.engines.worker.loop import Loaded
+from reason_spec.engines.worker.messages import Ready, Start
+
+
+def load(start: Start, num_threads: int) -> Loaded:
+    """Load the model.
+
+    Raises:
+        EngineError: it cannot be loaded or served.
+    """
+    settings = start.settings
+    torch.set_num_threads(num_threads)
+    torch.set_num_interop_threads(1)
+    tokenizer = load_tokenizer(settings.model, settings.revision)
+    model = load_model(settings)
+    scheduler = Scheduler(
+        model,
+        tokenizer,
+        num_slots=settings.cache_tokens,
+        max_running=settings.max_running,
+        prefill_chunk=settings.prefill_chunk,
+    )
+    ready = Ready(
+        vocab_size=model.vocab_size,
+        max_context=model.max_context,
+        tokenizer_id=tokenizer.tokenizer_id,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        num_threads=torch.get_num_threads(),
+        seconds_per_token_pass=measure_single_token_pass(model),
+    )
+    return Loaded(ready, scheduler)

@@ -1,0 +1,278 @@
+"""An engine as its callers see it: requests out, tokens in, one worker process behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import ClassVar, TypeVar
+
+from reason_spec.engines.base import (
+    Engine,
+    EngineStats,
+    Generation,
+    GenerationResult,
+    Request,
+    Score,
+    Tokenizer,
+)
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.engines.worker.messages import (
+    AskStats,
+    Cancel,
+    Died,
+    FromWorker,
+    OfferHint,
+    Ready,
+    Reply,
+    Report,
+    ResetPrefixCache,
+    SetCores,
+    Shutdown,
+    Start,
+    StartFailed,
+    Submit,
+    SubmitScore,
+    ToWorker,
+)
+from reason_spec.engines.worker.process import WorkerProcess
+from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.settings import EngineSettings
+from reason_spec.types import FinishReason, Prefix, Usage
+
+_T = TypeVar("_T")
+_CLOSE_SECONDS = 5.0
+
+
+class WorkerEngine(Engine):
+    """Serves a model from a worker process of its own."""
+
+    host: ClassVar[str]
+    """The module that loads the model in the worker; see `loop.Loader`."""
+
+    def __init__(self, name: str, settings: EngineSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self._tokenizer: HuggingFaceTokenizer | None = None
+        self._info: Ready | None = None
+        self._worker: WorkerProcess | None = None
+        self._ready: asyncio.Future[Ready] | None = None
+        self._hung_up = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        self._generations: dict[int, Generation] = {}
+        self._scores: dict[int, asyncio.Future[Score]] = {}
+        self._questions: dict[int, asyncio.Future[Reply]] = {}
+        self._next_number = 0
+        self._last_words = ""
+        self._failure: str | None = None
+        self._closing = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self._tokenizer is not None, f"engine {self.name!r} is not started"
+        return self._tokenizer
+
+    @property
+    def info(self) -> Ready:
+        """What the worker said of itself when it was ready: device, dtype, threads, time of a pass."""
+        assert self._info is not None, f"engine {self.name!r} is not started"
+        return self._info
+
+    @property
+    def max_context(self) -> int:
+        """The model's context, or ``cache_tokens`` where that is less."""
+        return self.info.max_context
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process id, None where there is no worker."""
+        return None if self._worker is None else self._worker.pid
+
+    # --- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        assert self._worker is None, f"engine {self.name!r} was started twice"
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        self._worker = WorkerProcess(self.host, self.settings.cores, self._environment())
+        loop.add_reader(self._worker.fileno(), self._receive)
+        self._send(Start(self.settings, self.settings.cores))
+        try:
+            async with asyncio.timeout(self.settings.start_timeout):
+                self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
+                self._info = await self._ready
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise EngineError(
+                    f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
+                    f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout"
+                ) from None
+            raise
+
+    def _environment(self) -> dict[str, str]:
+        """Return variables that the worker needs from its first moment on."""
+        return {}
+
+    def _load_tokenizer(self) -> HuggingFaceTokenizer:
+        try:
+            return load_tokenizer(self.settings.model, self.settings.revision)
+        except EngineError as error:
+            raise type(error)(f"engine {self.name!r}: {error}") from None
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._closing = True
+            self._failure = self._failure or f"engine {self.name!r} is closed"
+            self._send(Shutdown())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hung_up.wait(), _CLOSE_SECONDS)
+            self._ending = self._ending or asyncio.create_task(self._end())
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Generation:
+        number = self._take_number()
+        generation = Generation(
+            request,
+            on_cancel=lambda: self._send(Cancel(number)),
+            on_hint=lambda hint: self._send(OfferHint(number, hint)),
+        )
+        if self._failure is not None:
+            generation.finish(_unfinished("failed", self._failure))
+            return generation
+        assert self._info is not None, f"engine {self.name!r} is not started"
+        self._generations[number] = generation
+        self._send(Submit(number, replace(request, prefix=Prefix(request.prefix.to_tuple()))))
+        return generation
+
+    async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        self._raise_if_failed()
+        number = self._take_number()
+        future: asyncio.Future[Score] = asyncio.get_running_loop().create_future()
+        self._scores[number] = future
+        self._send(SubmitScore(number, prefix.to_tuple(), continuation))
+        try:
+            return await future
+        finally:
+            if self._scores.pop(number, None) is not None:
+                self._send(Cancel(number))
+
+    async def stats(self) -> EngineStats:
+        reply = await self._ask(AskStats(self._take_number()))
+        assert reply.stats is not None
+        return reply.stats
+
+    async def reset_prefix_cache(self) -> None:
+        await self._ask(ResetPrefixCache(self._take_number()))
+
+    async def set_cores(self, cores: tuple[int, ...] | None) -> None:
+        """Bind the worker, all its threads, to other cores; None: all that were allowed at its start.
+
+        It computes with one thread for each core from its next pass on.
+        """
+        await self._ask(SetCores(self._take_number(), cores))
+
+    # --- the pipe ----------------------------------------------------------------------------------
+
+    def _take_number(self) -> int:
+        self._next_number += 1
+        return self._next_number
+
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise EngineError(self._failure)
+
+    async def _ask(self, question: AskStats | ResetPrefixCache | SetCores) -> Reply:
+        self._raise_if_failed()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._questions[question.number] = future
+        self._send(question)
+        try:
+            return await future
+        finally:
+            self._questions.pop(question.number, None)
+
+    def _send(self, message: ToWorker) -> None:
+        if self._worker is not None and not self._hung_up.is_set():
+            # The worker reads in a thread of its own, so this does not wait for a pass. A worker that
+            # is gone shows as the end of its messages.
+            self._worker.send(message)
+
+    def _receive(self) -> None:
+        assert self._worker is not None
+        for message in self._worker.receive():
+            if message is None:
+                self._hung_up.set()
+                self._ending = self._ending or asyncio.create_task(self._end())
+                return
+            self._handle(message)
+
+    def _handle(self, message: FromWorker) -> None:
+        assert self._ready is not None
+        match message:
+            case Report(deltas, results):
+                for number, delta in deltas:
+                    if (generation := self._generations.get(number)) is not None:
+                        generation.push(delta)
+                for number, result in results:
+                    self._finish(number, result)
+            case Reply(number):
+                if (question := self._questions.get(number)) is not None and not question.done():
+                    question.set_result(message)
+            case Ready():
+                self._ready.set_result(message)
+            case StartFailed(text, unsupported):
+                kind = UnsupportedModelError if unsupported else EngineError
+                self._ready.set_exception(kind(f"engine {self.name!r}: {text}"))
+                # Nobody waits for it where the tokenizer could not be loaded either.
+                self._ready.exception()
+            case Died(text):
+                self._last_words = text
+
+    def _finish(self, number: int, result: GenerationResult | Score | str) -> None:
+        if isinstance(result, GenerationResult):
+            if (generation := self._generations.pop(number, None)) is not None:
+                if result.error is not None:
+                    result = replace(result, error=f"engine {self.name!r}: {result.error}")
+                generation.finish(result)
+        elif (future := self._scores.pop(number, None)) is not None and not future.done():
+            if isinstance(result, Score):
+                future.set_result(result)
+            else:
+                future.set_exception(EngineError(f"engine {self.name!r}: {result}"))
+
+    async def _end(self) -> None:
+        """Take leave of a worker that ended, or end it; let nobody wait for it any more."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        asyncio.get_running_loop().remove_reader(worker.fileno())
+        ending = await asyncio.to_thread(worker.end)
+        if self._failure is None:
+            self._failure = (
+                f"engine {self.name!r} (model {self.settings.model!r}) died: "
+                f"{self._last_words or ending.describe()}. Its work is lost; start the engine again"
+            )
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(EngineError(self._failure))
+            # Nobody may be waiting for it any more.
+            self._ready.exception()
+        _fail_all(self._scores, self._failure)
+        _fail_all(self._questions, self._failure)
+        finish: FinishReason = "cancelled" if self._closing else "failed"
+        for generation in list(self._generations.values()):
+            generation.finish(_unfinished(finish, None if self._closing else self._failure))
+        self._generations.clear()
+
+
+def _fail_all(futures: dict[int, asyncio.Future[_T]], failure: str) -> None:
+    for future in futures.values():
+        if not future.done():
+            future.set_exception(EngineError(failure))
+
+
+def _unfinished(finish: FinishReason, error: str | None) -> GenerationResult:
+    return GenerationResult(tokens=(), text="", logprobs=(), finish=finish, usage=Usage(), error=error)

@@ -1,0 +1,63 @@
+"""What a worker drives: the step loop of one model, whoever runs the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score
+from reason_spec.engines.worker.messages import Ready, Start
+
+Result: TypeAlias = GenerationResult | Score | str
+"""What a request ends with; a string is the error of a score."""
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What became certain in one step of the loop."""
+
+    deltas: list[tuple[int, Delta]] = field(default_factory=list)
+    results: list[tuple[int, Result]] = field(default_factory=list)
+
+
+class StepLoop(Protocol):
+    """Admit, batch, run, deliver, retire. Called from one thread; requests are known by their number."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def submit(self, number: int, request: Request) -> None: ...
+
+    def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None: ...
+
+    def cancel(self, number: int) -> None:
+        """Stop a request; the next step reports its end. Unknown numbers are ignored."""
+
+    def cancel_all(self) -> None: ...
+
+    def offer_hint(self, number: int, hint: Hint) -> None: ...
+
+    def step(self) -> StepReport:
+        """Run one pass over all live requests, with what comes before and after it."""
+
+    def stats(self) -> EngineStats: ...
+
+    def reset_prefix_cache(self) -> None: ...
+
+    def set_num_threads(self, num_threads: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready to serve, and what is said of it."""
+
+    ready: Ready
+    loop: StepLoop
+
+
+Loader: TypeAlias = Callable[[Start, int], Loaded]
+"""Loads what ``Start`` names, to run with so many threads.
+
+Its module, and so torch, is imported in the worker, after the cores are set.
+"""
