@@ -21,7 +21,7 @@ from reason_spec.segment import BLANK_LINE, Boundary
 from reason_spec.types import NoiseKey, Sampling
 
 ENV_PREFIX = "REASON_SPEC_"
-EngineKind: TypeAlias = Literal["torch", "scripted"]
+EngineKind: TypeAlias = Literal["torch", "vllm", "scripted"]
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 
@@ -34,9 +34,9 @@ class EngineSettings(_Section):
 
     model: str = Field(default="embedded", description="`embedded`, a folder, or a Hugging Face id")
     kind: EngineKind = Field(
-        default="torch", description="scripted: `model` is a file of questions and answers"
+        default="torch", description="torch, vllm, scripted (`model` is a file of questions and answers)"
     )
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")
     dtype: DTypeName | Literal["auto"] = Field(
         default="auto", description="auto: float32 on CPU, else bfloat16"
     )
@@ -50,6 +50,14 @@ class EngineSettings(_Section):
     cache_tokens: int = Field(default=32_768, ge=256, description="keys and values kept, in tokens")
     max_running: int = Field(default=64, ge=1, description="requests in one pass at the most")
     prefill_chunk: int = Field(default=512, ge=16, description="prompt tokens of one pass at the most")
+    token_method: str = Field(
+        default="hint",
+        description="vllm: what drafts tokens: hint, none, or one of vLLM's own, as ngram",
+    )
+    draft_tokens: int = Field(
+        default=24, ge=1, le=128, description="vllm: token drafts of a request in one pass, at the most"
+    )
+    vllm: dict[str, Any] = Field(default={}, description="vllm: engine arguments of vLLM by name")
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
     revision: str | None = Field(default=None, description="branch, tag or commit of a Hugging Face model")

@@ -21,9 +21,14 @@ def create_engine(name: str, settings: EngineSettings) -> Engine:
 
         file = load_script(Path(settings.model))
         return ScriptedEngine(name, file.script, seconds_per_pass=file.seconds_per_pass)
+    settings = settings.model_copy(update={"model": _resolve_model(name, settings.model)})
+    if settings.kind == "vllm":
+        from reason_spec.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(name, settings)
     from reason_spec.engines.torch.engine import TorchEngine
 
-    return TorchEngine(name, settings.model_copy(update={"model": _resolve_model(name, settings.model)}))
+    return TorchEngine(name, settings)
 
 
 def _resolve_model(name: str, model: str) -> str:

@@ -96,6 +96,11 @@ class PromptLookupDrafter:
         self._buffer: npt.NDArray[np.int64] = np.empty(256, dtype=np.int64)
         self.extend(tokens)
 
+    @property
+    def length(self) -> int:
+        """How many tokens it was told of."""
+        return self._length
+
     def extend(self, tokens: Sequence[int]) -> None:
         needed = self._length + len(tokens)
         if needed > len(self._buffer):

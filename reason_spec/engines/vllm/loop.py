@@ -1,0 +1,342 @@
+"""Drives vLLM's engine core step by step, in the worker's own process."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
+from reason_spec.engines.worker.loop import Result, StepReport
+from reason_spec.engines.worker.writer import TextWriter
+from reason_spec.types import FinishReason, Sampling, Usage
+
+
+class VllmLoop:
+    """The requests of one ``vllm.LLMEngine`` whose engine core runs in this process.
+
+    Texts are followed here: vLLM is told neither boundaries nor stops. After each pass a request that is
+    complete is aborted before the next one begins, so nothing is run behind its end.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        max_context: int,
+        takes_hints: bool,
+        set_num_threads: Callable[[int], None],
+    ) -> None:
+        self._engine = engine
+        self._core = engine.engine_core.engine_core
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_context = max_context
+        self._takes_hints = takes_hints
+        self._set_num_threads = set_num_threads
+        self._writing: dict[int, _Writing] = {}
+        self._scoring: dict[int, _Scoring] = {}
+        # vLLM adds letters of its own to the name of a request, and knows it by the result inside.
+        self._names: dict[int, str] = {}
+        self._ended: list[tuple[int, Result]] = []
+        self._retired_usage = Usage()
+        self._num_passes = 0
+        self._busy_seconds = 0.0
+
+    # --- requests come in ------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._writing or self._scoring or self._ended)
+
+    def submit(self, number: int, request: Request) -> None:
+        prompt = request.prefix.to_tuple()
+        writing = _Writing(request, len(prompt), self._tokenizer, self._max_context)
+        if (refusal := self._refusal(prompt, room=1)) is not None:
+            self._ended.append((number, writing.result("failed", refusal)))
+            return
+        self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
+        self._writing[number] = writing
+        self.offer_hint(number, Hint(request.hint))
+
+    def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
+        scoring = _Scoring(prefix, continuation)
+        if not continuation:
+            self._ended.append((number, Score((), Usage())))
+        # vLLM writes one token behind what it scores.
+        elif (refusal := self._refusal((*prefix, *continuation), room=1)) is not None:
+            self._ended.append((number, refusal))
+        else:
+            self._start_scoring(number, scoring)
+
+    def cancel(self, number: int) -> None:
+        if number in self._writing:
+            self._end(number, "cancelled")
+        elif self._scoring.pop(number, None) is not None:
+            self._engine.abort_request([self._names.pop(number)], internal=True)
+            self._ended.append((number, "the engine was closed"))
+
+    def cancel_all(self) -> None:
+        for number in list(self._names):
+            self.cancel(number)
+
+    def offer_hint(self, number: int, hint: Hint) -> None:
+        if not self._takes_hints or number not in self._writing:
+            return
+        if tokens := self._known_tokens(hint.tokens):
+            arguments = (self._names[number], tokens, hint.start, hint.index)
+            self._engine.collective_rpc("reason_spec_offer", args=arguments)
+
+    def reset_prefix_cache(self) -> None:
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("vLLM did not empty its prefix cache, although nothing should be running")
+
+    def set_num_threads(self, num_threads: int) -> None:
+        self._set_num_threads(num_threads)
+
+    def stats(self) -> EngineStats:
+        scheduler = self._core.scheduler
+        usage = self._retired_usage
+        for writing in self._writing.values():
+            usage += writing.usage
+        blocks = scheduler.kv_cache_manager.block_pool
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=scheduler.get_num_unfinished_requests() - len(scheduler.running),
+            num_cached_tokens=len(blocks.cached_block_hash_to_block) * scheduler.block_size,
+            num_passes=self._num_passes,
+            busy_seconds=self._busy_seconds,
+            usage=usage,
+        )
+
+    # --- one pass --------------------------------------------------------------------------------
+
+    def step(self) -> StepReport:
+        report = StepReport()
+        if self._writing or self._scoring:
+            started = time.perf_counter()
+            outputs = self._engine.step()
+            self._busy_seconds += time.perf_counter() - started
+            self._num_passes += 1
+            for output in outputs:
+                self._take(output, report)
+        report.results += self._ended
+        self._ended = []
+        return report
+
+    def _take(self, output: Any, report: StepReport) -> None:
+        number = int(output.request_id)
+        if (writing := self._writing.get(number)) is not None:
+            writing.take(output)
+            finish = writing.finish or ("length" if output.finished else None)
+            if (delta := writing.take_delta(final=finish is not None)) is not None:
+                report.deltas.append((number, delta))
+            if finish is not None:
+                self._end(number, finish)
+        elif (scoring := self._scoring.get(number)) is not None and output.finished:
+            del self._scoring[number], self._names[number]
+            score = scoring.read(output.prompt_logprobs)
+            if score is None:
+                self._start_scoring(number, scoring)
+                return
+            self._retired_usage += score.usage
+            self._ended.append((number, score))
+
+    def _end(self, number: int, finish: FinishReason) -> None:
+        """Take a request out of the engine, count its drafts, and let the next report tell of its end."""
+        name, writing = self._names.pop(number), self._writing.pop(number)
+        request = self._core.scheduler.requests.get(name)
+        if request is not None:
+            writing.count_drafts(request.spec_decode_metrics)
+            self._engine.abort_request([name], internal=True)
+        if self._takes_hints:
+            self._engine.collective_rpc("reason_spec_forget", args=(name,))
+        self._retired_usage += writing.usage
+        self._ended.append((number, writing.result(finish)))
+
+    # --- helpers ---------------------------------------------------------------------------------
+
+    def _refusal(self, tokens: Sequence[int], room: int) -> str | None:
+        """Return why a request can never be served, None where it can."""
+        if not tokens:
+            return "the prefix is empty; a model needs at least one token to go on from"
+        if len(tokens) + room > self._max_context:
+            return (
+                f"a text of {len(tokens)} tokens leaves no room for another one: the model's context is "
+                f"{self._max_context} tokens (max_context)"
+            )
+        if min(tokens) < 0 or max(tokens) >= self._vocab_size:
+            return (
+                f"the text holds token {min(tokens) if min(tokens) < 0 else max(tokens)}, but the model's "
+                f"vocabulary has {self._vocab_size}; the tokens are another model's"
+            )
+        return None
+
+    def _known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
+        for index, token in enumerate(hint):
+            if not 0 <= token < self._vocab_size:
+                return hint[:index]
+        return hint
+
+    def _add(self, number: int, prompt: Sequence[int], parameters: Any, priority: int) -> None:
+        self._names[number] = self._engine.add_request(
+            str(number), {"prompt_token_ids": list(prompt)}, parameters, priority=priority
+        )
+
+    def _start_scoring(self, number: int, scoring: _Scoring) -> None:
+        parameters = _scoring_parameters(reads_cache=scoring.reads_cache)
+        self._add(number, (*scoring.prefix, *scoring.continuation), parameters, priority=0)
+        self._scoring[number] = scoring
+
+
+class _Writing:
+    """A request to write."""
+
+    def __init__(self, request: Request, num_prompt: int, tokenizer: Tokenizer, max_context: int) -> None:
+        self.finish: FinishReason | None = None
+        self._request = request
+        self._writer = TextWriter(request, tokenizer)
+        self._room = max_context - num_prompt
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._num_delivered = 0
+        self._num_prompt = num_prompt
+        self._num_cached = 0
+        self._num_passes = 0
+        self._num_discarded = 0
+        self._num_drafted = 0
+        self._num_accepted = 0
+        self._num_partings = 0
+
+    def take(self, output: Any) -> None:
+        """Take what one pass made certain, up to the end of the generation."""
+        (completion,) = output.outputs
+        self._num_passes += 1
+        self._num_cached = output.num_cached_tokens or self._num_cached
+        tokens = list(completion.token_ids)
+        for index, (token, logprobs) in enumerate(zip(tokens, completion.logprobs, strict=True)):
+            self._tokens.append(token)
+            self._logprobs.append(logprobs[token].logprob)
+            self.finish = self._writer.feed(token)
+            if self.finish is None and len(self._tokens) >= self._room:
+                self.finish = "length"
+            if self.finish is not None:
+                self._num_discarded += len(tokens) - index - 1
+                return
+
+    def count_drafts(self, metrics: Any) -> None:
+        """Take vLLM's own count of drafts; None where nothing is drafted."""
+        if metrics is None:
+            return
+        steps = list(zip(metrics.per_step_accepted, metrics.per_step_drafted, strict=True))
+        self._num_drafted = metrics.num_draft_tokens
+        self._num_accepted = sum(accepted for accepted, _ in steps)
+        self._num_partings = sum(accepted < drafted for accepted, drafted in steps)
+
+    def take_delta(self, *, final: bool) -> Delta | None:
+        new = len(self._tokens) - self._num_delivered
+        if not self._request.stream or new == 0 or (new < self._request.delta_tokens and not final):
+            return None
+        start, self._num_delivered = self._num_delivered, len(self._tokens)
+        return Delta(tuple(self._tokens[start:]), tuple(self._logprobs[start:]))
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            num_prompt_tokens=self._num_prompt,
+            num_cached_prompt_tokens=self._num_cached,
+            num_generated_tokens=len(self._tokens),
+            num_discarded_tokens=self._num_discarded,
+            num_passes=self._num_passes,
+            num_partings=self._num_partings,
+            num_drafted_tokens=self._num_drafted,
+            num_accepted_draft_tokens=self._num_accepted,
+        )
+
+    def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
+        return GenerationResult(
+            tokens=tuple(self._tokens),
+            text=self._writer.text,
+            logprobs=tuple(self._logprobs),
+            finish=finish,
+            usage=self.usage,
+            num_stop_overlap=self._writer.num_stop_overlap,
+            error=error,
+        )
+
+
+class _Scoring:
+    """A request to score. The first try reads the prefix cache, which leaves cached positions unscored."""
+
+    def __init__(self, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
+        self.prefix = prefix
+        self.continuation = continuation
+        self.reads_cache = True
+        self._num_passes = 0
+
+    def read(self, rows: Any) -> Score | None:
+        """Return the score, None where it has to be tried again without the cache."""
+        self._num_passes += 1
+        wanted = rows[len(self.prefix) :]
+        found = [
+            row[token].logprob if row is not None and token in row else None
+            for row, token in zip(wanted, self.continuation, strict=True)
+        ]
+        if self.reads_cache and any(logprob is None for logprob in found):
+            self.reads_cache = False
+            return None
+        usage = Usage(
+            num_prompt_tokens=len(self.prefix),
+            num_passes=self._num_passes,
+            num_scored_tokens=len(self.continuation),
+        )
+        return Score(tuple(logprob for logprob in found if logprob is not None), usage)
+
+
+def _writing_parameters(request: Request, num_prompt: int) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = request.sampling
+    drafting = {"num_draft_tokens": request.num_draft_tokens, "token_drafter": request.token_drafter}
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=None if sampling.greedy else _seed(sampling, num_prompt),
+        max_tokens=request.max_tokens,
+        # Of the sampled token alone.
+        logprobs=0,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args={EXTRA_ARGUMENT: drafting},
+    )
+
+
+def _scoring_parameters(*, reads_cache: bool) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        prompt_logprobs=0,
+        skip_reading_prefix_cache=not reads_cache,
+        ignore_eos=True,
+        detokenize=False,
+    )
+
+
+def _seed(sampling: Sampling, num_prompt: int) -> int:
+    """Return a seed for a request that begins at this place of a sample.
+
+    A request draws from a generator of its own that starts at its seed: without the place in it every
+    step of an answer would draw the same numbers again.
+    """
+    key = sampling.noise
+    text = f"{key.seed} {key.problem} {key.sample} {num_prompt}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
