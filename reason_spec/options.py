@@ -153,6 +153,15 @@ TargetOption = Annotated[
 DraftOption = Annotated[
     str | None, _setting("draft.model", "--draft", text="Small model: a folder or an id.", panel=_MODELS)
 ]
+EngineOption = Annotated[
+    Literal["torch", "vllm"] | None,
+    _option(
+        "--engine",
+        text="What runs both models: torch or vllm. Default: torch.",
+        panel=_MODELS,
+        metavar="NAME",
+    ),
+]
 ConfigOption = Annotated[Path | None, _option("--config", text="Settings file, YAML or JSON.", panel=_MODELS)]
 SetOption = Annotated[
     list[str] | None,

@@ -58,6 +58,8 @@ def _values(kind: Any, constraints: Sequence[object]) -> Iterator[str]:
             yield from _values(part, ())
     elif get_origin(kind) is tuple:
         yield "list"
+    elif get_origin(kind) is dict:
+        yield "mapping"
     else:
         yield _TYPE_NAMES.get(kind, str(kind))
     for sign, name in ((">=", "ge"), (">", "gt"), ("<=", "le")):

@@ -1,4 +1,4 @@
-"""The embedded pair: a small draft and a larger target that solve word problems, and their recipe.
+"""The embedded pair: a small draft and a larger target that solve word problems, their judge and recipe.
 
 Importing this package loads nothing heavy; ``train``, ``evaluate`` and ``model`` need torch.
 """
@@ -14,16 +14,16 @@ _FOLDER = Path(__file__).resolve().parent
 SAMPLE_PATH = _FOLDER / "sample.jsonl"
 """Forty problems of the test split, one JSON object a line: id, question, answer, operations."""
 CARD_PATH = _FOLDER / "MODEL_CARD.md"
-"""What the two models are, and their figures."""
+"""What the models are, and their figures."""
 
 
-def embedded_path(role: Literal["draft", "target"]) -> Path:
+def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:
     """Return the folder of an embedded model in Hugging Face format.
 
     Raises:
         DataError: the weights are not there, or were fetched as Git LFS pointers.
     """
-    assert role in ("draft", "target"), role
+    assert role in ("draft", "target", "judge"), role
     folder = _FOLDER / "weights" / role
     weights = folder / "model.safetensors"
     remedy = (

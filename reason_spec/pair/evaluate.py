@@ -48,6 +48,7 @@ _MAX_JUDGED = 500
 def evaluate(
     target: LoadedModel,
     draft: LoadedModel,
+    judge: LoadedModel | None,
     reward: RewardHead | None,
     cost: PairCost,
     *,
@@ -59,7 +60,7 @@ def evaluate(
     solved = solve_split(target, "test", n, seed, "target solves", progress)
     drafted = draft_steps(draft, solved, "draft writes steps", progress)
     draft_solved = solve_split(draft, "test", n, seed, "draft solves", progress)
-    score_auc, judge_auc, reward_auc = _judge_drafts(target, reward, drafted)
+    score_auc, judge_auc, reward_auc = _judge_drafts(target, judge, reward, drafted)
     return PairReport(
         n=n,
         target_accuracy=share(solved.right),
@@ -90,11 +91,11 @@ def _measure_shifted(
 
 
 def _judge_drafts(
-    target: LoadedModel, reward: RewardHead | None, drafted: DraftedSteps
+    target: LoadedModel, judge: LoadedModel | None, reward: RewardHead | None, drafted: DraftedSteps
 ) -> tuple[float | None, float | None, float | None]:
     """Return how well scores, judgements and rewards separate right drafts from wrong ones.
 
-    Evenly spaced steps are judged, since each costs a pass of the target over the whole problem.
+    Evenly spaced steps are judged, since each costs a pass over the whole problem.
     """
     stride = max(1, len(drafted.steps) // _MAX_JUDGED)
     chosen = list(zip(*drafted, strict=True))[::stride]
@@ -102,8 +103,8 @@ def _judge_drafts(
     prefixes = [c.prefix + s + STEP_SEPARATOR for c, s in chosen]
     pairs = [(s, c.target_step) for c, s in chosen]
     return (
-        area_under_curve(right, expected_scores(target, prefixes)),
-        area_under_curve(right, aligned_chances(target, pairs)),
+        None if judge is None else area_under_curve(right, expected_scores(judge, prefixes)),
+        None if judge is None else area_under_curve(right, aligned_chances(judge, pairs)),
         None if reward is None else area_under_curve(right, rewards(target, reward, prefixes)),
     )
 
@@ -217,6 +218,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=Path, help="folder of the target (default: the embedded one)")
     parser.add_argument("--draft", type=Path, help="folder of the draft (default: the embedded one)")
+    parser.add_argument("--judge", type=Path, help="folder of the judge (default: the embedded one)")
     parser.add_argument(
         "--reward", type=Path, help="folder of a reward head (default: that of the embedded target)"
     )
@@ -238,13 +240,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         draft_folder = _model_folder(arguments.draft or embedded_path("draft"))
         # Another target has other hidden states, which the embedded head cannot read.
         reward_folder = arguments.reward or (None if arguments.target else reward_path())
+        judge_folder = _model_folder(arguments.judge or embedded_path("judge"))
         target = load_pair_model(target_folder)
         reward = load_reward_head(reward_folder, target.model) if reward_folder else None
         cost = asyncio.run(measure_cost(target_folder, draft_folder))
         with _live_progress(quiet=arguments.json) as progress:
             draft = load_pair_model(draft_folder)
+            judge = load_pair_model(judge_folder)
             report = evaluate(
-                target, draft, reward, cost, n=arguments.n, seed=arguments.seed, progress=progress
+                target, draft, judge, reward, cost, n=arguments.n, seed=arguments.seed, progress=progress
             )
     except ReasonSpecError as error:
         print(error, file=sys.stderr)

@@ -59,7 +59,7 @@ class PairReport:
     ``draft_step_accuracy`` is the share of single calculation steps that the draft gets right after
     steps that the target wrote and that are right. ``draft_wording`` is the share of those right
     steps that are also the target's own next step to the letter. ``faults`` counts what the draft's
-    wrong steps get wrong. ``score_auc`` and ``judge_auc`` tell how well the target's scores and
+    wrong steps get wrong. ``score_auc`` and ``judge_auc`` tell how well the judge's scores and
     judgements, asked for in a turn of their own, separate the draft's right steps from its wrong
     ones; ``reward_auc`` is that of the reward head. ``c`` is the time of a draft token over that of
     a target token.
@@ -160,32 +160,32 @@ def count_faults(cases: Sequence[StepCase], steps: Sequence[str]) -> dict[Fault,
 
 @torch.inference_mode()
 def _answer_logits(
-    target: LoadedModel, prompts: Sequence[str], answers: Sequence[str], rows: int = 32
+    judge: LoadedModel, prompts: Sequence[str], answers: Sequence[str], rows: int = 32
 ) -> torch.Tensor:
     """Return the logits of each of the ``answers``, single tokens, behind each prompt: [prompts, answers]."""
-    tokens = target.tokenizer.convert_tokens_to_ids(list(answers))
+    tokens = judge.tokenizer.convert_tokens_to_ids(list(answers))
     found = [torch.zeros(0, len(answers))]
     for start in range(0, len(prompts), rows):
-        encoded = target.tokenizer(
+        encoded = judge.tokenizer(
             list(prompts[start : start + rows]), padding=True, padding_side="left", return_tensors="pt"
         )
-        logits = target.model(**encoded.to(target.model.device), logits_to_keep=1).logits
+        logits = judge.model(**encoded.to(judge.model.device), logits_to_keep=1).logits
         found.append(logits[:, -1, tokens])
     return torch.cat(found)
 
 
-def expected_scores(target: LoadedModel, prefixes: Sequence[str]) -> list[float]:
-    """Return the expected score, 0 to 9, of the last step of each prefix in the target's opinion."""
+def expected_scores(judge: LoadedModel, prefixes: Sequence[str]) -> list[float]:
+    """Return the expected score, 0 to 9, of the last step of each prefix in the judge's opinion."""
     digits = [str(digit) for digit in range(10)]
     asked = [prefix + next_question(words.SCORE_QUESTION) for prefix in prefixes]
-    chances = _answer_logits(target, asked, digits).softmax(-1)
+    chances = _answer_logits(judge, asked, digits).softmax(-1)
     return [float(expected) for expected in chances @ torch.arange(10.0)]
 
 
-def aligned_chances(target: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """Return the chance that the target calls each two steps aligned."""
+def aligned_chances(judge: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """Return the chance that the judge calls each two steps aligned."""
     asked = [chat_prompt(words.JUDGE_QUESTION.format(first=first, second=second)) for first, second in pairs]
-    chances = _answer_logits(target, asked, (words.ALIGNED, words.UNALIGNED)).softmax(-1)
+    chances = _answer_logits(judge, asked, (words.ALIGNED, words.UNALIGNED)).softmax(-1)
     return chances[:, 0].tolist()
 
 

@@ -1,4 +1,4 @@
-"""The two models: their shapes, how they start, how a model is made deeper, and how it is saved."""
+"""The models: their shapes, how they start, how a model is made deeper, and how it is saved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reason_spec.pair.tokenizer import MAX_LENGTH
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-Role: TypeAlias = Literal["target", "draft"]
+Role: TypeAlias = Literal["target", "draft", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Shape:
     """Sizes of a model.
 
     ``start_layers`` is its depth when training begins; ``judge_layers`` are added behind those, to
-    learn to judge, before the model gets its full depth.
+    learn to judge.
     """
 
     layers: int
@@ -40,10 +40,11 @@ class Shape:
 
 
 SHAPES: Mapping[Role, Shape] = {
-    "target": Shape(
-        layers=24, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4, judge_layers=4
-    ),
+    "target": Shape(layers=24, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4),
     "draft": Shape(layers=2, width=96, intermediate=384, heads=6, kv_heads=3, start_layers=2),
+    "judge": Shape(
+        layers=8, width=192, intermediate=512, heads=6, kv_heads=3, start_layers=4, judge_layers=4
+    ),
 }
 
 

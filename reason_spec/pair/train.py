@@ -1,10 +1,10 @@
-"""Train the embedded pair from nothing: no data set and no network is needed.
+"""Train the embedded models from nothing: no data set and no network is needed.
 
-    python -m reason_spec.pair.train --model both --out DIR --minutes 60
+    python -m reason_spec.pair.train --model all --out DIR --minutes 60
 
-``DIR/target`` and ``DIR/draft`` hold the latest model in Hugging Face format, renewed while the
-training goes on; ``DIR/target.checkpoint`` lets a run that was stopped or killed go on where it
-was. With ``--tokens`` in place of ``--minutes`` a run is repeatable on one device.
+``DIR/target``, ``DIR/draft`` and ``DIR/judge`` hold the latest models in Hugging Face format, renewed
+while the training goes on; ``DIR/target.checkpoint`` lets a run that was stopped or killed go on where
+it was. With ``--tokens`` in place of ``--minutes`` a run is repeatable on one device.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from reason_spec.pair.grading import parse_answer
 from reason_spec.pair.model import SHAPES, Role, Shape, append_new_layers, deepen, new_model, save_model
 from reason_spec.pair.optimizer import Muon, trapezoid
 from reason_spec.pair.tokenizer import build_tokenizer
+from reason_spec.pair.wording import Wording
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
-DEFAULT_TOKENS: Mapping[Role, int] = {"target": 42_000_000, "draft": 12_000_000}
-"""All parts of the target's recipe, and as little for the draft as its errors are to be many."""
+DEFAULT_TOKENS: Mapping[Role, int] = {"target": 34_000_000, "draft": 12_000_000, "judge": 42_000_000}
+"""About what the models in the package were trained on; the draft's is so little that it errs often."""
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake against one that does not: there are few of them."""
 _LONGEST_STEP_SECONDS = 60.0
@@ -245,7 +246,7 @@ class Trainer:
     def _groups(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Put parameters into groups with their shares of the learning rate; new ones come last."""
         shape, parameters = self.recipe.shape, dict(self.model.named_parameters())
-        learning_to_judge = self._layers == shape.start_layers + shape.judge_layers < shape.layers
+        learning_to_judge = shape.judge_layers > 0 and self._layers == shape.start_layers + shape.judge_layers
         layers = range(shape.start_layers, self._layers)
         new = ("model.norm.", *(f"model.layers.{index}." for index in layers))
         fast = [n for n in names if not learning_to_judge or n.startswith(new)]
@@ -283,7 +284,7 @@ class Trainer:
 
     def _train_pool(self) -> float:
         """Train on one pool of batches; returns the mean loss in nats a token."""
-        wording = self.recipe.role
+        wording: Wording = "draft" if self.recipe.role == "draft" else "target"
         part = self._part
         if part == "settling":
             self._train_all_alike()
@@ -453,7 +454,7 @@ def _default_tokens() -> str:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m reason_spec.pair.train", description=main.__doc__)
-    parser.add_argument("--model", choices=[*get_args(Role), "both"], default="both")
+    parser.add_argument("--model", choices=[*get_args(Role), "all"], default="all")
     parser.add_argument("--out", type=Path, required=True, help="folder for models and checkpoints")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
     budget = parser.add_mutually_exclusive_group()
@@ -477,11 +478,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train the draft, the target or both, one after the other."""
+    """Train one of the models, or all, one after the other."""
     arguments = _parse(argv)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    roles: Sequence[Role] = get_args(Role) if arguments.model == "both" else [arguments.model]
+    roles: Sequence[Role] = get_args(Role) if arguments.model == "all" else [arguments.model]
     compiled = has_compiler() if arguments.compile is None else arguments.compile
     try:
         device = pick_device(arguments.device)

@@ -75,6 +75,8 @@ def model_config(kind: str) -> Any:
     match kind:
         case "qwen3":
             return tf.Qwen3Config(**_BASE)
+        case "qwen3-wide":
+            return tf.Qwen3Config(**(_BASE | {"head_dim": 32}))
         case "llama":
             return tf.LlamaConfig(**_BASE)
         case "llama-dynamic":

@@ -23,8 +23,8 @@ from reason_spec.pair.model import SHAPES
 from reason_spec.pair.tokenizer import build_tokenizer
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_the_weights_load_unchanged_with_transformers(role: Literal["target", "draft"]) -> None:
+@pytest.mark.parametrize("role", ["target", "draft", "judge"])
+def test_the_weights_load_unchanged_with_transformers(role: Literal["target", "draft", "judge"]) -> None:
     model = AutoModelForCausalLM.from_pretrained(embedded_path(role), dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(embedded_path(role))
     assert model.config.architectures == ["Qwen3ForCausalLM"]
@@ -44,7 +44,7 @@ def _rows_of_card(label: str) -> list[list[float]]:
 def test_the_card_holds_on_problems_of_another_seed() -> None:
     torch.set_num_threads(1)
     target, draft = (load_pair_model(embedded_path(role)) for role in ("target", "draft"))
-    report = evaluate(target, draft, None, PairCost(1.0, 1.0), n=32, seed=77)
+    report = evaluate(target, draft, None, None, PairCost(1.0, 1.0), n=32, seed=77)
     (target_promised, draft_promised), (steps_promised, _) = _rows_of_card("all")
     for found, n, promised in (
         (report.target_accuracy, report.n, target_promised),
@@ -61,9 +61,9 @@ def test_every_layer_of_the_target_does_work() -> None:
         assert layer.mlp.down_proj.weight.abs().max() > 0
 
 
-def test_both_models_share_one_tokenizer() -> None:
-    files = [(embedded_path(role) / "tokenizer.json").read_bytes() for role in ("target", "draft")]
-    assert files[0] == files[1]
+def test_all_models_share_one_tokenizer() -> None:
+    files = [(embedded_path(role) / "tokenizer.json").read_bytes() for role in ("target", "draft", "judge")]
+    assert files[0] == files[1] == files[2]
 
 
 def test_missing_weights_are_reported_with_their_remedy(

@@ -87,7 +87,7 @@ def test_the_area_under_the_curve_needs_both_sorts() -> None:
 
 def test_a_report_covers_every_problem(tmp_path: Path) -> None:
     target, draft = (load_pair_model(save_tiny(tmp_path / role, seed)) for seed, role in enumerate("td"))
-    report = evaluate(target, draft, None, PairCost(10.0, 1.0), n=6, seed=0)
+    report = evaluate(target, draft, None, None, PairCost(10.0, 1.0), n=6, seed=0)
     assert report.n == 6 == sum(row.n for row in report.by_ops.values())
     assert report.target_accuracy == report.draft_accuracy == 0.0
     assert report.num_steps == 0
@@ -106,7 +106,7 @@ def test_the_command_prints_one_json_object(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_card_takes_new_figures_and_keeps_its_text(tmp_path: Path) -> None:
     target, draft = (load_pair_model(save_tiny(tmp_path / role, seed)) for seed, role in enumerate("td"))
-    report = evaluate(target, draft, None, PairCost(12.5, 1.5), n=4, seed=0)
+    report = evaluate(target, draft, None, None, PairCost(12.5, 1.5), n=4, seed=0)
     card = tmp_path / "MODEL_CARD.md"
     card.write_text(CARD_PATH.read_text(encoding="utf-8"), encoding="utf-8")
     update_card(card, report)

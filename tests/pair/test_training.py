@@ -252,15 +252,19 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, in
 
 
 def test_the_learning_rate_falls_to_a_tenth_before_each_growth_and_to_nothing_after_the_last() -> None:
+    parts = (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)
+    falls = pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.1], abs=1e-3)
     grown = Recipe("target", SHAPES["target"], tokens=1)
-    rates = [grown.rate_at(p * grown.judge_at) for p in (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)]
-    assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.1], abs=1e-3)
-    length = grown.settle_at - grown.judge_at
-    judging = [grown.rate_at(grown.judge_at + p * length) for p in (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)]
-    assert judging == pytest.approx(rates, abs=1e-3)
-    last = [grown.rate_at(p) for p in (grown.settle_at, 0.98, grown.grow_at, 1.0)]
-    assert last == pytest.approx([0.1, 0.1, 0.1, 0.0])
-    assert [grown.layers_at(p) for p in (0.0, grown.judge_at, grown.grow_at, 1.0)] == [4, 8, 24, 24]
+    assert [grown.rate_at(p * grown.grow_at) for p in parts] == falls
+    assert [grown.rate_at(p) for p in (grown.grow_at, 1.0)] == pytest.approx([0.1, 0.0])
+    assert [grown.layers_at(p) for p in (0.0, grown.judge_at, grown.grow_at, 1.0)] == [4, 4, 24, 24]
+    judge = Recipe("judge", SHAPES["judge"], tokens=1)
+    assert [judge.rate_at(p * judge.judge_at) for p in parts] == falls
+    length = judge.settle_at - judge.judge_at
+    assert [judge.rate_at(judge.judge_at + p * length) for p in parts] == falls
+    last = [judge.rate_at(p) for p in (judge.settle_at, judge.grow_at, 1.0)]
+    assert last == pytest.approx([0.3, 0.1, 0.0])
+    assert [judge.layers_at(p) for p in (0.0, judge.judge_at, judge.grow_at, 1.0)] == [4, 8, 8, 8]
     straight = Recipe("draft", SHAPES["draft"], tokens=1)
     assert [straight.rate_at(progress) for progress in (0.0, 0.5, 0.8, 1.0)] == pytest.approx(
         [0.0, 1.0, 0.5, 0.0]

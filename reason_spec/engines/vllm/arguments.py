@@ -72,7 +72,6 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
         "disable_log_stats": True,
         # Texts are followed by our own scanners, which need the tokens alone.
         "skip_tokenizer_init": True,
-        "per_request_spec_decode_metrics": "detailed",
     }
     if cpu:
         arguments["block_size"] = _CPU_BLOCK_TOKENS
@@ -81,6 +80,7 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
     speculative = speculative_config(settings, version)
     if speculative is not None:
         arguments["speculative_config"] = speculative
+        arguments["per_request_spec_decode_metrics"] = "detailed"
         if settings.token_method == "hint":
             arguments["worker_extension_cls"] = WORKER_EXTENSION
     if reserved := sorted({"model", "worker_extension_cls"} & settings.vllm.keys()):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
 import torch
 
+from reason_spec.engines.base import Request
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm
 from reason_spec.engines.vllm.loop import VllmLoop
+from reason_spec.engines.vllm.repairs import repair_sampling_with_drafts
 from reason_spec.engines.worker.loop import Loaded
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.errors import EngineError
+from reason_spec.types import Prefix, Sampling
 
 _TIMED_PASSES = 8
 
@@ -30,18 +34,23 @@ def load(start: Start, num_threads: int) -> Loaded:
     tokenizer = load_tokenizer(settings.model, settings.revision)
     arguments = engine_arguments(settings, require_vllm())
     engine = _make_engine(arguments)
+    if engine.vllm_config.device_config.device_type == "cpu":
+        repair_sampling_with_drafts()
     takes_hints = "worker_extension_cls" in arguments
     if takes_hints:
         engine.collective_rpc("reason_spec_bind")
     config = engine.vllm_config.model_config
-    loop = VllmLoop(
-        engine,
-        tokenizer,
-        vocab_size=config.get_vocab_size(),
-        max_context=config.max_model_len,
-        takes_hints=takes_hints,
-        set_num_threads=set_num_threads,
-    )
+
+    def make_loop() -> VllmLoop:
+        return VllmLoop(
+            engine,
+            tokenizer,
+            vocab_size=config.get_vocab_size(),
+            max_context=config.max_model_len,
+            takes_hints=takes_hints,
+            set_num_threads=set_num_threads,
+        )
+
     ready = Ready(
         vocab_size=config.get_vocab_size(),
         max_context=config.max_model_len,
@@ -49,9 +58,9 @@ def load(start: Start, num_threads: int) -> Loaded:
         device=str(engine.vllm_config.device_config.device_type),
         dtype=str(config.dtype).removeprefix("torch."),
         num_threads=num_threads,
-        seconds_per_token_pass=_time_pass(engine),
+        seconds_per_token_pass=_warm_up(make_loop(), config.max_model_len),
     )
-    return Loaded(ready, loop)
+    return Loaded(ready, make_loop())
 
 
 def _make_engine(arguments: dict[str, Any]) -> Any:
@@ -66,17 +75,25 @@ def _make_engine(arguments: dict[str, Any]) -> Any:
         raise EngineError(f"vLLM could not be started: {type(error).__name__}: {error}") from error
 
 
-def _time_pass(engine: Any) -> float:
-    """Return the seconds of a pass with one token, the median over a short text."""
-    from vllm import SamplingParams
+def _warm_up(loop: VllmLoop, max_context: int) -> float:
+    """Do all kinds of work once, as the first time is slow; return the seconds of a pass with one token."""
+    prefix = Prefix(tuple(range(1, max(2, min(41, max_context - _TIMED_PASSES - 1)))))
+    hint = tuple(range(1, 9))
+    loop.score(0, prefix.tokens, hint)
+    loop.submit(1, Request(prefix, 6, hint=hint, token_drafter="prompt_lookup"))
+    loop.submit(2, Request(prefix, 6, sampling=Sampling(temperature=0.6, top_k=4, top_p=0.9), hint=hint))
+    _run(loop)
+    loop.submit(3, Request(prefix, _TIMED_PASSES + 1))
+    seconds = _run(loop)[1:]
+    loop.reset_prefix_cache()
+    return statistics.median(seconds)
 
-    parameters = SamplingParams(
-        temperature=0.0, max_tokens=_TIMED_PASSES + 1, ignore_eos=True, detokenize=False
-    )
-    engine.add_request("timing", {"prompt_token_ids": [1]}, parameters)
+
+def _run(loop: VllmLoop) -> list[float]:
+    """Run to the end of all work; return the seconds of each pass."""
     seconds = []
-    while engine.has_unfinished_requests():
+    while loop.has_work:
         started = time.perf_counter()
-        engine.step()
+        loop.step()
         seconds.append(time.perf_counter() - started)
-    return sorted(seconds[1:])[len(seconds[1:]) // 2]
+    return seconds

@@ -217,6 +217,8 @@ class _Writing:
         (completion,) = output.outputs
         self._num_passes += 1
         self._num_cached = output.num_cached_tokens or self._num_cached
+        # Told only of requests that vLLM ends itself.
+        self.count_drafts(completion.spec_decode_metrics)
         tokens = list(completion.token_ids)
         for index, (token, logprobs) in enumerate(zip(tokens, completion.logprobs, strict=True)):
             self._tokens.append(token)

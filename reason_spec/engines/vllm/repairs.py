@@ -1,0 +1,74 @@
+"""Mends what makes speculation sample wrongly in vLLM's CPU build, where it does.
+
+vLLM 0.32 expands the temperature, top-k and top-p of each request to its drafted tokens by a kernel that,
+on CPUs, writes into a copy where the tensor is not int64. What is read afterwards is memory that nobody
+wrote: samples at temperature above 0 are drawn at an arbitrary temperature, and with top-k or top-p the
+engine dies of an index out of bounds. It also dies where a pass with truncation has no drafts at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+_SAMPLER = "vllm.v1.sample.rejection_sampler"
+
+
+def repair_sampling_with_drafts() -> list[str]:
+    """Replace what samples wrongly, in this process; return what was replaced.
+
+    On a GPU, and in versions of vLLM that are laid out differently, nothing is touched.
+    """
+    try:
+        sampler: Any = importlib.import_module(_SAMPLER)
+        expand, constrain = sampler.expand_batch_to_tokens, sampler.apply_sampling_constraints
+    except (ImportError, AttributeError):
+        return []
+    repaired = []
+    if not _expands_rightly(expand):
+        sampler.expand_batch_to_tokens = expand_batch_to_tokens
+        repaired.append("expand_batch_to_tokens")
+
+    def constrain_unless_empty(logits: Tensor, cu_num_draft_tokens: Tensor, sampling_metadata: Any) -> Tensor:
+        if logits.shape[0] == 0:
+            return logits
+        constrained: Tensor = constrain(logits, cu_num_draft_tokens, sampling_metadata)
+        return constrained
+
+    if repaired:
+        sampler.apply_sampling_constraints = constrain_unless_empty
+        repaired.append("apply_sampling_constraints")
+        logger.info("repaired in vLLM: %s", ", ".join(repaired))
+    return repaired
+
+
+def expand_batch_to_tokens(
+    x: Tensor, cu_num_tokens: Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> Tensor:
+    """Return ``x`` [requests] repeated for the tokens of each request, [tokens].
+
+    ``cu_num_tokens`` [requests] are running totals; ``replace_from`` becomes ``replace_to``.
+    """
+    counts = torch.diff(cu_num_tokens.long(), prepend=cu_num_tokens.new_zeros(1, dtype=torch.long))
+    values = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+    return torch.repeat_interleave(values, counts, output_size=num_tokens)
+
+
+def _expands_rightly(expand: Any) -> bool:
+    """Ask it for a short expansion, in memory that holds other numbers before."""
+    totals = torch.tensor([2, 5], dtype=torch.int32)
+    for value in (0.25, 0.75):
+        given = torch.tensor([value, 2 * value])
+        wanted = expand_batch_to_tokens(given, totals, 5)
+        try:
+            if not torch.equal(expand(given, totals, 5), wanted):
+                return False
+        except Exception:
+            return False
+    return True

@@ -1,0 +1,253 @@
+"""vLLM behind the contract: the same tokens, hints that save passes, the model's distribution."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import pytest_asyncio
+from scipy.stats import chisquare
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.base import Request
+from reason_spec.engines.factory import create_engine
+from reason_spec.engines.vllm.arguments import installed_version
+from reason_spec.engines.vllm.engine import VllmEngine
+from reason_spec.errors import EngineError
+from reason_spec.segment import Boundary
+from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.speculation.acceptance import truncated_probabilities
+from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.tiny_models import Served
+
+pytestmark = [
+    pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed; `make cpu` installs it"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(600),
+]
+PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
+NUM_SAMPLES = 1500
+
+
+@pytest.fixture(scope="module")
+def wide(serve: Callable[[str], Served]) -> Served:
+    """vLLM's attention on CPUs wants heads of 32 at least."""
+    return serve("qwen3-wide")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[VllmEngine]:
+    engine = make_engine(model_folder("qwen3-wide"))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def make_engine(folder: Path, **settings: object) -> VllmEngine:
+    arguments = {"enforce_eager": True, **settings.pop("vllm", {})}  # type: ignore[dict-item]
+    engine = create_engine(
+        "target",
+        EngineSettings(
+            model=str(folder), kind="vllm", dtype="float32", cache_tokens=4096, vllm=arguments, **settings
+        ),
+    )
+    assert isinstance(engine, VllmEngine)
+    return engine
+
+
+async def test_streams_what_transformers_writes(engine: VllmEngine, wide: Served) -> None:
+    expected = wide.generate(PROMPT.to_tuple(), 30)
+    generation = engine.submit(Request(PROMPT, 30))
+    tokens = [token async for delta in generation for token in delta.tokens]
+    result = await generation.result()
+    assert tuple(tokens) == result.tokens == expected
+    assert result.finish == "length"
+    assert result.usage.num_passes == 30
+
+
+async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, wide: Served) -> None:
+    expected = wide.generate(PROMPT.to_tuple(), 40)
+    wrong = (*expected[:12], (expected[12] + 1) % 260, *expected[13:])
+    for hint, most_passes in ((expected, 4), (wrong, 8)):
+        result = await engine.submit(Request(PROMPT, 40, hint=hint, num_draft_tokens=24)).result()
+        assert result.tokens == expected
+        assert result.usage.num_passes <= most_passes
+        assert result.usage.num_accepted_draft_tokens > 20
+
+
+async def test_hints_that_come_late_are_taken(engine: VllmEngine, wide: Served) -> None:
+    expected = wide.generate(PROMPT.to_tuple(), 120)
+    generation = engine.submit(Request(PROMPT, 120))
+    async for _ in generation:
+        generation.offer_hint(expected[2:], start=2)
+        break
+    result = await generation.result()
+    assert result.tokens == expected
+    assert result.usage.num_passes < 60
+
+
+async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, wide: Served) -> None:
+    prompts = [PROMPT.extend((20 + i,)) for i in range(8)]
+    generations = [
+        engine.submit(Request(prompt, 25, token_drafter="prompt_lookup" if i % 2 else "none"))
+        for i, prompt in enumerate(prompts)
+    ]
+    results = await asyncio.gather(*(generation.result() for generation in generations))
+    assert [r.tokens for r in results] == [wide.generate(p.to_tuple(), 25) for p in prompts]
+
+
+async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
+    engine: VllmEngine, wide: Served
+) -> None:
+    """Boundaries are found by our scanner: a delimiter of two tokens is seen as well as one of one."""
+    expected = wide.generate(PROMPT.to_tuple(), 60)
+    texts = [engine.tokenizer.decode(expected[i : i + 2]) for i in range(4, 40)]
+    delimiter = next(text for text in texts if text.isprintable() and len(text) == 2 and text.isascii())
+    result = await engine.submit(Request(PROMPT, 60, boundary=Boundary(delimiter))).result()
+    assert result.finish == "boundary"
+    assert result.text.endswith(delimiter)
+    assert result.tokens == expected[: len(result.tokens)]
+    assert result.usage.num_passes == len(result.tokens) < 60
+
+
+async def test_cancelled_work_leaves_the_engine(engine: VllmEngine) -> None:
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    generation.cancel()
+    generation.cancel()
+    usage = await generation.closed()
+    assert (await generation.result()).finish == "cancelled"
+    assert 1 <= usage.num_generated_tokens < 240
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    await engine.reset_prefix_cache()
+    assert (await engine.stats()).num_cached_tokens == 0
+
+
+async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, wide: Served) -> None:
+    """Also a second time, when the prefix cache holds all of it."""
+    prefix = PROMPT.extend(tuple(range(20, 70)))
+    continuation = tuple(range(30, 45))
+    text = prefix.to_tuple() + continuation
+    logits = wide.logits(text)
+    rows = logits.log_softmax(-1)[len(prefix) - 1 : -1]
+    exact = [float(row[token]) for row, token in zip(rows, continuation, strict=True)]
+    for _ in range(2):
+        assert (await engine.score(prefix, continuation)).logprobs == pytest.approx(exact, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(0.6), Sampling(0.6, top_k=20), Sampling(0.6, top_p=0.95), Sampling(0.9, top_k=20, top_p=0.95)],
+    ids=["plain", "top_k", "top_p", "both"],
+)
+async def test_samples_with_drafts_have_the_models_distribution(
+    engine: VllmEngine, wide: Served, sampling: Sampling
+) -> None:
+    """Two tokens from a place where the second is always drafted, right or wrong."""
+    first = int(wide.logits(PROMPT.to_tuple())[-1].argmax())
+    prefix = PROMPT.extend((first,))
+    likely = truncated_probabilities(wide.logits(prefix.to_tuple())[-1].numpy(), sampling)
+    token = int(likely.argmax())
+    behind = truncated_probabilities(wide.logits((*prefix.to_tuple(), token))[-1].numpy(), sampling)
+    draft = int(np.argsort(behind)[-2])
+    requests = [
+        Request(
+            prefix,
+            3,
+            hint=(token, draft, draft),
+            sampling=Sampling(sampling.temperature, sampling.top_k, sampling.top_p, NoiseKey(0, 0, sample)),
+            stream=False,
+        )
+        for sample in range(NUM_SAMPLES)
+    ]
+    results = await asyncio.gather(*(engine.submit(request).result() for request in requests))
+    assert sum(result.usage.num_drafted_tokens for result in results) > NUM_SAMPLES * likely[token] / 2
+    counts = Counter(result.tokens[1] for result in results if result.tokens[0] == token)
+    total = sum(counts.values())
+    assert not [t for t in counts if behind[t] == 0]
+    # Cells that are expected often enough for the test, and one for all others together.
+    cells = [int(t) for t in np.flatnonzero(behind * total >= 5)]
+    observed = np.array([*(counts[t] for t in cells), total - sum(counts[t] for t in cells)])
+    chances = np.array([*behind[cells], max(0.0, 1 - behind[cells].sum())])
+    kept = chances * total > 0.5
+    assert chisquare(observed[kept], chances[kept] / chances[kept].sum() * observed[kept].sum()).pvalue > 1e-4
+
+
+async def test_equal_seeds_draw_equal_samples_and_others_do_not(engine: VllmEngine) -> None:
+    def ask(sample: int) -> Request:
+        return Request(PROMPT, 12, sampling=Sampling(1.0, noise=NoiseKey(1, 2, sample)))
+
+    results = [await engine.submit(ask(sample)).result() for sample in (0, 0, 1)]
+    assert results[0].tokens == results[1].tokens != results[2].tokens
+
+
+async def test_a_prefix_without_room_fails_its_generation_alone(engine: VllmEngine) -> None:
+    with pytest.raises(EngineError, match=r"target.*no room"):
+        await engine.submit(Request(Prefix((1,) * 300), 5)).result()
+    with pytest.raises(EngineError, match=r"another model"):
+        await engine.submit(Request(Prefix((100_000,)), 5)).result()
+    assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+
+
+async def test_what_vllm_refuses_is_told_in_its_own_words(model_folder: Callable[[str], Path]) -> None:
+    engine = make_engine(model_folder("qwen3-wide"), vllm={"max_num_seqz": 3})
+    with pytest.raises(EngineError, match=r"target.*max_num_seqz"):
+        await engine.start()
+
+
+async def test_a_killed_worker_fails_what_is_live(model_folder: Callable[[str], Path]) -> None:
+    engine = make_engine(model_folder("qwen3-wide"))
+    await engine.start()
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    assert engine.worker_pid is not None
+    psutil.Process(engine.worker_pid).kill()
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await asyncio.wait_for(generation.result(), 30)
+    await engine.close()
+
+
+@pytest.mark.parametrize("method", ["none", "ngram"])
+async def test_vllms_own_methods_write_the_same(
+    method: str, model_folder: Callable[[str], Path], wide: Served
+) -> None:
+    own = {"speculative_config": {"prompt_lookup_max": 3}} if method == "ngram" else {}
+    engine = make_engine(model_folder("qwen3-wide"), token_method=method, draft_tokens=6, vllm=own)
+    await engine.start()
+    try:
+        result = await engine.submit(Request(PROMPT, 60, hint=(1, 2, 3))).result()
+    finally:
+        await engine.close()
+    assert result.tokens == wide.generate(PROMPT.to_tuple(), 60)
+
+
+async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> None:
+    flags = {
+        "target.kind": "vllm",
+        "draft.kind": "vllm",
+        "target.vllm": {"enforce_eager": True},
+        "draft.vllm": {"enforce_eager": True},
+        "verifier.name": "exact",
+        "strategy.planner": False,
+    }
+    question = "Ana has 3 apples. Tom has 4 more apples than Ana. How many apples does Tom have?"
+    names = ("autoregressive", "speculative", "lookahead")
+    async with Accelerator.from_settings(load_settings(flags=flags), strategies=names) as accelerator:
+        solutions = {}
+        for name in names:
+            await accelerator.prepare(name)
+            solutions[name] = await accelerator.answer(question, strategy=name)
+    plain = solutions["autoregressive"]
+    assert all(solution.text == plain.text for solution in solutions.values())
+    assert "7" in plain.text
+    for name in names[1:]:
+        work = solutions[name].recorder.target_usage
+        assert work.num_accepted_draft_tokens > 0

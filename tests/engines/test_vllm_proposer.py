@@ -1,0 +1,109 @@
+"""The drafts inside vLLM, and what is mended there, without vLLM."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.engines.base import Hint
+from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT, HintProposer
+from reason_spec.engines.vllm.repairs import expand_batch_to_tokens
+
+MAX_LENGTH = 64
+
+
+class Batch:
+    """A batch as vLLM's model runner holds it: rows that move, texts that grow."""
+
+    def __init__(self, max_tokens: int = 8) -> None:
+        self.proposer = HintProposer(
+            SimpleNamespace(
+                speculative_config=SimpleNamespace(num_speculative_tokens=max_tokens),
+                model_config=SimpleNamespace(max_model_len=MAX_LENGTH),
+            )
+        )
+        self.texts: dict[str, list[int]] = {}
+        self.requests: dict[str, Any] = {}
+        self.input_batch = SimpleNamespace(req_ids=[])
+        self.proposer.bind(self)
+
+    def add(self, name: str, prompt: list[int], **drafting: Any) -> None:
+        parameters = SimpleNamespace(extra_args={EXTRA_ARGUMENT: drafting})
+        self.requests[name] = SimpleNamespace(num_prompt_tokens=len(prompt), sampling_params=parameters)
+        self.texts[name] = list(prompt)
+
+    def step(self, new: dict[str, list[int]]) -> dict[str, list[int]]:
+        """Append tokens, and ask for drafts of these rows in this order."""
+        self.input_batch.req_ids = list(new)
+        ids = np.zeros((len(new), MAX_LENGTH), dtype=np.int32)
+        for row, (name, tokens) in enumerate(new.items()):
+            self.texts[name] += tokens
+            ids[row, : len(self.texts[name])] = self.texts[name]
+        lengths = np.array([len(self.texts[name]) for name in new])
+        return dict(zip(new, self.proposer.propose(list(new.values()), lengths, ids), strict=True))
+
+
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
+
+
+@given(tokens, st.lists(st.integers(1, 4), max_size=6), st.integers(1, 6))
+def test_a_right_hint_is_proposed_from_wherever_the_text_is(
+    answer: list[int], pieces: list[int], budget: int
+) -> None:
+    batch = Batch()
+    batch.add("a", [9, 9], num_draft_tokens=budget)
+    batch.proposer.offer("a", Hint(tuple(answer)))
+    done = 0
+    for piece in pieces:
+        if done + piece > len(answer):
+            break
+        proposed = batch.step({"a": answer[done : done + piece]})["a"]
+        done += piece
+        assert proposed == answer[done : done + budget]
+
+
+def test_rows_may_change_places_and_each_keeps_its_own_drafts() -> None:
+    batch = Batch()
+    for name, hint in (("a", (1, 2, 3, 4)), ("b", (5, 6, 7, 8))):
+        batch.add(name, [9], num_draft_tokens=8)
+        batch.proposer.offer(name, Hint(hint))
+    assert batch.step({"a": [1], "b": [5]}) == {"a": [2, 3, 4], "b": [6, 7, 8]}
+    assert batch.step({"b": [6], "a": [2]}) == {"b": [7, 8], "a": [3, 4]}
+    batch.proposer.forget("a")
+    assert batch.step({"b": [7]}) == {"b": [8]}
+
+
+def test_prompt_lookup_works_where_it_was_asked_for_and_no_hint_applies() -> None:
+    batch = Batch()
+    batch.add("lookup", [1, 2, 3, 4, 1, 2], num_draft_tokens=4, token_drafter="prompt_lookup")
+    batch.add("plain", [1, 2, 3, 4, 1, 2], num_draft_tokens=4)
+    batch.add("off", [1, 2, 3, 4, 1, 2], num_draft_tokens=0, token_drafter="prompt_lookup")
+    drafts = batch.step({"lookup": [3], "plain": [3], "off": [3]})
+    assert drafts["lookup"][:3] == [4, 1, 2]
+    assert drafts["plain"] == drafts["off"] == []
+
+
+def test_nothing_is_proposed_for_prompts_in_work_and_full_texts() -> None:
+    batch = Batch()
+    batch.add("waiting", [1, 2], num_draft_tokens=4, token_drafter="prompt_lookup")
+    batch.add("full", [1] * (MAX_LENGTH - 2), num_draft_tokens=4, token_drafter="prompt_lookup")
+    assert batch.step({"waiting": [], "full": [1]}) == {"waiting": [], "full": []}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=6),
+    st.sampled_from([torch.int32, torch.int64, torch.float32]),
+)
+def test_values_are_repeated_for_the_tokens_of_each_request(
+    requests: list[tuple[int, int]], dtype: torch.dtype
+) -> None:
+    values, counts = zip(*requests, strict=True)
+    totals = torch.tensor(np.cumsum(counts), dtype=torch.int32)
+    expanded = expand_batch_to_tokens(torch.tensor(values, dtype=dtype), totals, sum(counts), 0, 7)
+    assert expanded.dtype == dtype
+    assert expanded.tolist() == [value or 7 for value, count in requests for _ in range(count)]
