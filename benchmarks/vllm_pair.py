@@ -1,0 +1,269 @@
+"""Time both layers on vLLM: plain decoding, each token-level method, the step level, and both together.
+
+    python benchmarks/vllm_pair.py [--problems 12] [--concurrency 1 8] [--padded LAYERS] [--json [FILE]]
+
+Each token-level method of vLLM's own needs a target engine of its own; all engines are started before
+anything is timed, and one that has nothing to do takes no processor time. For each group of problems the
+rows take turns in an order shuffled with the seed, and prefix caches are emptied before each. Plain
+decoding runs on as many cores as suit it best. With ``--padded LAYERS`` the target is made deeper first,
+which changes its cost and nothing that it writes; such rows say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.engines.base import Engine
+from reason_spec.engines.worker.engine import WorkerEngine
+from reason_spec.pair import embedded_path
+from reason_spec.pair.generator import Example, problems
+from reason_spec.pair.grading import parse_answer
+from reason_spec.pair.pad import pad
+from reason_spec.settings import load_settings
+
+MAX_TOKENS = 448
+STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
+ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("autoregressive", "none", "autoregressive", {}),
+    ("token:ngram", "ngram", "autoregressive", {}),
+    ("token:draft_model", "draft_model", "autoregressive", {}),
+    ("token:prompt_lookup", "hint", "token", {}),
+    ("token:draft_ahead", "hint", "speculative", {}),
+    ("step:semantic", "none", "lookahead", STEP_ALONE),
+    ("step:semantic, ngram", "ngram", "lookahead", STEP_ALONE),
+    ("both:exact", "hint", "lookahead", {"verifier.name": "exact"}),
+    ("both:semantic", "hint", "lookahead", {}),
+)
+"""Name, the target's token method, strategy and further settings of each row."""
+
+
+@dataclass(slots=True)
+class Arm:
+    """One row at one concurrency: its accelerator, and what it did."""
+
+    name: str
+    concurrency: int
+    strategy: str
+    accelerator: Accelerator
+    seconds: list[float] = field(default_factory=list)
+    solutions: list[Solution] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is printed of an arm; None where it does not apply."""
+
+    name: str
+    concurrency: int
+    padded: bool
+    temperature: float
+    tokens_per_s: float
+    s_per_problem: float
+    speedup: float
+    same_tokens: float
+    accuracy: float
+    passes_per_token: float
+    alpha_step: float | None
+    alpha_token: float | None
+    target_ms_per_pass: float
+    draft_ms_per_pass: float
+    target_cores: int
+
+
+def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, target: Path) -> dict[str, Any]:
+    speculative: dict[str, Any] = {}
+    if method == "ngram":
+        speculative = {"prompt_lookup_max": 4, "prompt_lookup_min": 2, "num_speculative_tokens": 8}
+    elif method == "draft_model":
+        speculative = {"model": str(options.draft), "num_speculative_tokens": options.draft_tokens}
+    shared = {"enforce_eager": options.eager}
+    return {
+        "target.kind": "vllm",
+        "draft.kind": "vllm",
+        "target.model": str(target),
+        "draft.model": str(options.draft),
+        "target.token_method": method,
+        "draft.token_method": "none",
+        "target.vllm": {**shared, "speculative_config": speculative} if speculative else shared,
+        "draft.vllm": shared,
+        "strategy.planner": False,
+        "sampling.max_tokens": MAX_TOKENS,
+        "sampling.temperature": options.temperature,
+        **own,
+    }
+
+
+async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitStack) -> list[Arm]:
+    """Start the engines of all rows and return an arm for each row and concurrency."""
+    arms: list[Arm] = []
+    for name, method, strategy, own in ROWS:
+        if options.rows and not any(wanted in name for wanted in options.rows):
+            continue
+        settings = load_settings(flags=_flags(method, own, options, target) | {"strategy.name": strategy})
+        started = time.perf_counter()
+        accelerator = await stack.enter_async_context(Accelerator.from_settings(settings))
+        await accelerator.calibrate()
+        sys.stderr.write(f"{name}: started in {time.perf_counter() - started:.0f} s\n")
+        arms += [Arm(name, concurrency, strategy, accelerator) for concurrency in options.concurrency]
+    return arms
+
+
+async def run_group(arm: Arm, group: Sequence[tuple[int, Example]]) -> None:
+    """Solve a group of problems at once; the seconds of a problem are those of the group over its size."""
+    await arm.accelerator.prepare(arm.strategy)
+    started = time.perf_counter()
+    answers = (arm.accelerator.answer(problem.question, problem=index) for index, problem in group)
+    solutions = await asyncio.gather(*answers)
+    arm.seconds += [(time.perf_counter() - started) / len(group)] * len(group)
+    arm.solutions += solutions
+    arm.right += [
+        parse_answer(solution.text) == problem.answer
+        for solution, (_, problem) in zip(solutions, group, strict=True)
+    ]
+
+
+async def time_arms(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -> None:
+    """Let the arms take turns on each group of problems; a first problem warms them up."""
+    for arm in arms:
+        await run_group(arm, [(0, chosen[0])])
+        arm.seconds, arm.solutions, arm.right = [], [], []
+    rng = random.Random(seed)
+    for concurrency in sorted({arm.concurrency for arm in arms}):
+        for start in range(0, len(chosen), concurrency):
+            group = list(enumerate(chosen))[start : start + concurrency]
+            at_once = [arm for arm in arms if arm.concurrency == concurrency]
+            for arm in rng.sample(at_once, len(at_once)):
+                await run_group(arm, group)
+            sys.stderr.write(f"\r{concurrency} at once: {start + len(group)} of {len(chosen)} problems timed")
+        sys.stderr.write("\n")
+
+
+def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, pass_ms: tuple[float, ...]) -> Row:
+    """Summarise an arm beside plain decoding at the same concurrency."""
+    ratios = [base / own for base, own in zip(baseline.seconds, arm.seconds, strict=True)]
+    texts = [[token for step in solution.steps for token in step.tokens] for solution in arm.solutions]
+    plain = [[token for step in solution.steps for token in step.tokens] for solution in baseline.solutions]
+    recorders = [solution.recorder for solution in arm.solutions]
+    verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
+    drafted = sum(recorder.target_usage.num_drafted_tokens for recorder in recorders)
+    accepted = sum(recorder.target_usage.num_accepted_draft_tokens for recorder in recorders)
+    num_tokens = sum(len(text) for text in texts)
+    return Row(
+        name=arm.name,
+        concurrency=arm.concurrency,
+        padded=options.padded is not None,
+        temperature=options.temperature,
+        tokens_per_s=num_tokens / sum(arm.seconds),
+        s_per_problem=statistics.median(arm.seconds),
+        speedup=statistics.median(ratios),
+        same_tokens=statistics.fmean(a == b for a, b in zip(texts, plain, strict=True)),
+        accuracy=statistics.fmean(arm.right),
+        passes_per_token=sum(recorder.target_usage.num_passes for recorder in recorders) / num_tokens,
+        alpha_step=statistics.fmean(verdicts) if verdicts else None,
+        alpha_token=accepted / drafted if drafted else None,
+        target_ms_per_pass=pass_ms[0],
+        draft_ms_per_pass=pass_ms[1],
+        target_cores=len(arm.accelerator.target_cores(arm.strategy)),
+    )
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="the target is padded" if rows and rows[0].padded else None)
+    headings = "row|at once|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|cores"
+    for heading in headings.split("|"):
+        table.add_column(heading, justify="left" if heading == "row" else "right")
+    for row in rows:
+        shown = ["-" if alpha is None else f"{alpha:.2f}" for alpha in (row.alpha_step, row.alpha_token)]
+        table.add_row(
+            row.name,
+            str(row.concurrency),
+            f"{row.tokens_per_s:.1f}",
+            f"{row.s_per_problem:.2f}",
+            f"{row.speedup:.2f}x",
+            f"{row.same_tokens:.0%}",
+            f"{row.accuracy:.0%}",
+            f"{row.passes_per_token:.2f}",
+            *shown,
+            str(row.target_cores),
+        )
+    console = Console(width=120)
+    console.print(table)
+    if rows:
+        target, draft = rows[0].target_ms_per_pass, rows[0].draft_ms_per_pass
+        console.print(
+            f"a pass with one token: target {target:.1f} ms, draft {draft:.1f} ms, c = {draft / target:.2f}"
+        )
+
+
+def _pass_ms(engine: Engine) -> float:
+    """Return the milliseconds of a pass with one token, as measured when the engine started."""
+    assert isinstance(engine, WorkerEngine)
+    return 1000 * engine.info.seconds_per_token_pass
+
+
+async def measure(options: argparse.Namespace) -> list[Row]:
+    chosen = list(islice(problems("test", options.seed), options.problems))
+    async with AsyncExitStack() as stack:
+        target = options.target
+        if options.padded is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "padded"
+            pad(target, options.padded, folder)
+            target = folder
+        arms = await open_arms(options, target, stack)
+        pass_ms = tuple(
+            min(_pass_ms(engine) for arm in arms if (engine := getattr(arm.accelerator, side)) is not None)
+            for side in ("target", "draft")
+        )
+        await time_arms(arms, chosen, options.seed)
+    baselines = {arm.concurrency: arm for arm in arms if arm.name == "autoregressive"}
+    return [row_of(arm, baselines[arm.concurrency], options, pass_ms) for arm in arms]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--problems", type=int, default=12, help="problems that are timed (default: 12)")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--target", type=Path, default=embedded_path("target"))
+    parser.add_argument("--draft", type=Path, default=embedded_path("draft"))
+    parser.add_argument("--padded", type=int, metavar="LAYERS", help="make the target so deep first")
+    parser.add_argument("--draft-tokens", type=int, default=5, help="drafts of vLLM's own draft_model")
+    parser.add_argument("--eager", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--rows", nargs="+", help="only rows whose name holds one of these")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
+    )
+    options = parser.parse_args()
+    if options.rows and "autoregressive" not in options.rows:
+        options.rows.append("autoregressive")
+    rows = asyncio.run(measure(options))
+    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    if options.json == Path("-"):
+        sys.stdout.write(text)
+        return
+    print_rows(rows)
+    if options.json:
+        options.json.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
