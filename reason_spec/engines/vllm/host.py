@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from reason_spec.engines.base import Request
 from reason_spec.engines.tokenizer import load_tokenizer
@@ -72,7 +73,14 @@ def _make_engine(arguments: dict[str, Any]) -> Any:
     except TypeError as error:
         raise EngineError(f"vLLM does not know an argument of the setting `vllm`: {error}") from None
     except Exception as error:
-        raise EngineError(f"vLLM could not be started: {type(error).__name__}: {error}") from error
+        raise EngineError(f"vLLM could not be started: {_words_of(error)}") from error
+
+
+def _words_of(error: Exception) -> str:
+    """Return what vLLM says of its refusal, in one line."""
+    if isinstance(error, ValidationError):
+        return "; ".join(item["msg"].removeprefix("Value error, ") for item in error.errors())
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _warm_up(loop: VllmLoop, max_context: int) -> float:

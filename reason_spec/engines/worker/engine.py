@@ -104,9 +104,11 @@ class WorkerEngine(Engine):
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError):
+                words = f". Its last words: {self._last_words}" if self._last_words else ""
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
                     f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout"
+                    f"{words}"
                 ) from None
             raise
 
@@ -250,11 +252,13 @@ class WorkerEngine(Engine):
         if worker is None:
             return
         asyncio.get_running_loop().remove_reader(worker.fileno())
+        died = self._last_words
         ending = await asyncio.to_thread(worker.end)
+        self._last_words = self._last_words or ending.last_line
         if self._failure is None:
             self._failure = (
                 f"engine {self.name!r} (model {self.settings.model!r}) died: "
-                f"{self._last_words or ending.describe()}. Its work is lost; start the engine again"
+                f"{died or ending.describe()}. Its work is lost; start the engine again"
             )
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(self._failure))

@@ -37,8 +37,13 @@ class Ending(NamedTuple):
             name = signal.Signals(-self.status).name
             hint = " (the system may have run out of memory)" if self.status == -signal.SIGKILL else ""
             return f"it was ended by {name}{hint}"
-        last_line = self.last_words.strip().splitlines()[-1:]
-        return f"it exited with status {self.status}" + (f", saying: {last_line[0]}" if last_line else "")
+        return f"it exited with status {self.status}" + (
+            f", saying: {self.last_line}" if self.last_line else ""
+        )
+
+    @property
+    def last_line(self) -> str:
+        return "".join(self.last_words.strip().splitlines()[-1:])
 
 
 class WorkerProcess:
