@@ -216,12 +216,19 @@ async def measure_accuracy(
     await ours.prepare(settings.strategy.name)
     ours.take_settings(settings)
     places = asyncio.Semaphore(at_once)
+    num_done = 0
 
     async def solve(index: int, problem: Example) -> bool:
+        nonlocal num_done
         async with places:
-            return (await ours.solve(settings, problem, index)).right
+            right = (await ours.solve(settings, problem, index)).right
+        num_done += 1
+        sys.stderr.write(f"\r{settings.strategy.name}: {num_done} of {len(chosen)} problems graded")
+        return right
 
-    return list(await asyncio.gather(*(solve(i, problem) for i, problem in enumerate(chosen))))
+    graded = await asyncio.gather(*(solve(i, problem) for i, problem in enumerate(chosen)))
+    sys.stderr.write("\n")
+    return list(graded)
 
 
 def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs) -> Row:
