@@ -224,11 +224,14 @@ async def test_a_slow_start_is_given_up(model_folder: Callable[[str], Path]) -> 
 
 
 DRIVER = """
-import asyncio, sys
+import asyncio, signal, sys
 from reason_spec.engines.base import Request
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
+
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No __main__ guard: a user's script need not have one.
 async def main():
