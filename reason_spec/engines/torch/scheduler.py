@@ -17,6 +17,7 @@ from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
 from reason_spec.engines.torch.work import Work
+from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.speculation.acceptance import accept, choose_token
 from reason_spec.speculation.tree import ROOT, TokenTree
@@ -66,6 +67,7 @@ class Scheduler:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
         self._runner = runner
         self._tokenizer = tokenizer
+        self._limits = Limits(runner.max_context, runner.vocab_size, "max_context, at most cache_tokens")
         self._trie = PrefixTrie(num_slots)
         self._kept = KeptPredictions(kept_prediction_bytes)
         self._max_running = max_running
@@ -91,7 +93,7 @@ class Scheduler:
 
     def submit(self, number: int, request: Request) -> None:
         sequence = WritingSequence(number, request, self._trie, self._tokenizer)
-        sequence.offer_hint(Hint(self._known_tokens(request.hint)))
+        sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 
     def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
@@ -109,7 +111,7 @@ class Scheduler:
     def offer_hint(self, number: int, hint: Hint) -> None:
         sequence = self._sequences.get(number)
         if isinstance(sequence, WritingSequence):
-            sequence.offer_hint(replace(hint, tokens=self._known_tokens(hint.tokens)))
+            sequence.offer_hint(replace(hint, tokens=self._limits.known_tokens(hint.tokens)))
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
@@ -162,30 +164,12 @@ class Scheduler:
         (self._rejected if sequence.finished else self._waiting).append(sequence)
 
     def _refusal(self, sequence: Sequence, num_needed: int) -> str | None:
-        """Return why a request can never be served, None where it can."""
-        limit = self._runner.max_context
-        if sequence.num_prefix == 0:
-            return "the prefix is empty; a model needs at least one token to go on from"
-        if len(sequence.tokens) + num_needed > limit:
-            return (
-                f"a text of {len(sequence.tokens)} tokens leaves no room for another one: the model's "
-                f"context is {limit} tokens (max_context, at most cache_tokens)"
-            )
         tokens = sequence.tokens
         if isinstance(sequence, ScoringSequence):
             tokens = [*tokens, *sequence.continuation]
-        if min(tokens) < 0 or max(tokens) >= self._runner.vocab_size:
-            return (
-                f"the text holds token {min(tokens) if min(tokens) < 0 else max(tokens)}, but the model's "
-                f"vocabulary has {self._runner.vocab_size}; the tokens are another model's"
-            )
-        return None
-
-    def _known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
-        for index, token in enumerate(hint):
-            if not 0 <= token < self._runner.vocab_size:
-                return hint[:index]
-        return hint
+        # A score without a prefix has nothing that its first token could follow.
+        num_text = len(sequence.tokens) if sequence.num_prefix else 0
+        return self._limits.refusal(tokens, num_text=num_text, num_needed=num_needed)
 
     def _admit(self) -> None:
         """Let waiting requests run, the most urgent first, while there is a place for them."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
+from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.writer import TextWriter
 from reason_spec.types import FinishReason, Sampling, Usage
@@ -34,8 +35,7 @@ class VllmLoop:
         self._engine = engine
         self._core = engine.engine_core.engine_core
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._max_context = max_context
+        self._limits = Limits(max_context, vocab_size, "max_context")
         self._takes_hints = takes_hints
         self._set_num_threads = set_num_threads
         self._writing: dict[int, _Writing] = {}
@@ -55,8 +55,8 @@ class VllmLoop:
 
     def submit(self, number: int, request: Request) -> None:
         prompt = request.prefix.to_tuple()
-        writing = _Writing(request, len(prompt), self._tokenizer, self._max_context)
-        if (refusal := self._refusal(prompt, room=1)) is not None:
+        writing = _Writing(request, len(prompt), self._tokenizer, self._limits.max_context)
+        if (refusal := self._limits.refusal(prompt, num_text=len(prompt), num_needed=1)) is not None:
             self._ended.append((number, writing.result("failed", refusal)))
             return
         self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
@@ -67,8 +67,11 @@ class VllmLoop:
         scoring = _Scoring(prefix, continuation)
         if not continuation:
             self._ended.append((number, Score((), Usage())))
+            return
+        text = (*prefix, *continuation)
         # vLLM writes one token behind what it scores.
-        elif (refusal := self._refusal((*prefix, *continuation), room=1)) is not None:
+        num_text = len(text) if prefix else 0
+        if (refusal := self._limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             self._ended.append((number, refusal))
         else:
             self._start_scoring(number, scoring)
@@ -87,7 +90,7 @@ class VllmLoop:
     def offer_hint(self, number: int, hint: Hint) -> None:
         if not self._takes_hints or number not in self._writing:
             return
-        if tokens := self._known_tokens(hint.tokens):
+        if tokens := self._limits.known_tokens(hint.tokens):
             arguments = (self._names[number], tokens, hint.start, hint.index)
             self._engine.collective_rpc("reason_spec_offer", args=arguments)
 
@@ -159,28 +162,6 @@ class VllmLoop:
         self._ended.append((number, writing.result(finish)))
 
     # --- helpers ---------------------------------------------------------------------------------
-
-    def _refusal(self, tokens: Sequence[int], room: int) -> str | None:
-        """Return why a request can never be served, None where it can."""
-        if not tokens:
-            return "the prefix is empty; a model needs at least one token to go on from"
-        if len(tokens) + room > self._max_context:
-            return (
-                f"a text of {len(tokens)} tokens leaves no room for another one: the model's context is "
-                f"{self._max_context} tokens (max_context)"
-            )
-        if min(tokens) < 0 or max(tokens) >= self._vocab_size:
-            return (
-                f"the text holds token {min(tokens) if min(tokens) < 0 else max(tokens)}, but the model's "
-                f"vocabulary has {self._vocab_size}; the tokens are another model's"
-            )
-        return None
-
-    def _known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
-        for index, token in enumerate(hint):
-            if not 0 <= token < self._vocab_size:
-                return hint[:index]
-        return hint
 
     def _add(self, number: int, prompt: Sequence[int], parameters: Any, priority: int) -> None:
         self._names[number] = self._engine.add_request(

@@ -1,0 +1,43 @@
+"""What a model can be asked for: texts that fit its context, tokens of its vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a model; ``settings`` names those that bound the context."""
+
+    max_context: int
+    vocab_size: int
+    settings: str
+
+    def refusal(self, tokens: Sequence[int], *, num_text: int, num_needed: int) -> str | None:
+        """Return why a request can never be served, None where it can.
+
+        ``tokens`` are all that it names; of those the first ``num_text`` stand in the model's text, and
+        it needs room for ``num_needed`` more.
+        """
+        if num_text == 0:
+            return "the prefix is empty; a model needs at least one token to go on from"
+        if num_text + num_needed > self.max_context:
+            return (
+                f"a text of {num_text} tokens leaves no room for another one: the model's context is "
+                f"{self.max_context} tokens ({self.settings})"
+            )
+        lowest, highest = min(tokens), max(tokens)
+        if lowest < 0 or highest >= self.vocab_size:
+            return (
+                f"the text holds token {lowest if lowest < 0 else highest}, but the model's "
+                f"vocabulary has {self.vocab_size}; the tokens are another model's"
+            )
+        return None
+
+    def known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a hint up to the first token that the model does not have."""
+        for index, token in enumerate(hint):
+            if not 0 <= token < self.vocab_size:
+                return hint[:index]
+        return hint
