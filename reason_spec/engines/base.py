@@ -266,7 +266,11 @@ class Engine(ABC):
 
     @abstractmethod
     async def reset_prefix_cache(self) -> None:
-        """Forget all keys and values that no live request uses."""
+        """Forget all keys and values that no live request uses.
+
+        Raises:
+            EngineError: the engine cannot do that now, because requests are live.
+        """
 
     async def set_cores(self, cores: tuple[int, ...]) -> None:  # noqa: B027 - nothing to do is an answer
         """Run on these CPU cores from now on; engines that do no work on the CPU ignore it."""

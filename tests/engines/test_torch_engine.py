@@ -19,12 +19,11 @@ from reason_spec.engines.base import Request
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
-from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings
-from reason_spec.types import Prefix
+from tests.engines import contract
+from tests.engines.contract import PROMPT
 from tests.engines.tiny_models import Served
 
-PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -51,13 +50,7 @@ async def gone(pid: int, seconds: float = 20.0) -> bool:
 
 
 async def test_streams_what_transformers_writes(engine: TorchEngine, qwen: Served) -> None:
-    expected = qwen.generate(PROMPT.to_tuple(), 30)
-    generation = engine.submit(Request(PROMPT, 30))
-    tokens = [token async for delta in generation for token in delta.tokens]
-    result = await generation.result()
-    assert tuple(tokens) == result.tokens == expected
-    assert result.finish == "length"
-    assert result.text == engine.tokenizer.decode(expected)
+    await contract.streams_what_the_model_writes(engine, qwen)
 
 
 async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwen: Served) -> None:
@@ -70,18 +63,7 @@ async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwe
 
 
 async def test_cancelling_frees_the_slot_before_it_is_closed(engine: TorchEngine) -> None:
-    generation = engine.submit(Request(PROMPT, 240))
-    async for _ in generation:
-        break
-    generation.cancel()
-    generation.cancel()
-    usage = await generation.closed()
-    assert (await generation.result()).finish == "cancelled"
-    assert 1 <= usage.num_generated_tokens < 240
-    stats = await engine.stats()
-    assert (stats.num_running, stats.num_waiting) == (0, 0)
-    await engine.reset_prefix_cache()
-    assert (await engine.stats()).num_cached_tokens == 0
+    await contract.cancelled_work_leaves_the_engine(engine)
 
 
 async def test_scores_and_counts(engine: TorchEngine) -> None:
@@ -131,11 +113,7 @@ async def test_a_score_that_nobody_waits_for_is_cancelled(engine: TorchEngine) -
 
 
 async def test_a_prefix_without_room_fails_its_generation_alone(engine: TorchEngine) -> None:
-    generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
-    with pytest.raises(EngineError, match=r"target.*no room"):
-        await generation.result()
-    assert (await generation.closed()).num_generated_tokens == 0
-    assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+    await contract.a_prefix_without_room_fails_its_generation_alone(engine)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform has no core affinity")
@@ -163,20 +141,7 @@ async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
 ) -> None:
     engine = make_engine(model_folder("qwen3"))
     await engine.start()
-    generation = engine.submit(Request(PROMPT, 240))
-    async for _ in generation:
-        break
-    assert engine.worker_pid is not None
-    os.kill(engine.worker_pid, signal.SIGKILL)
-    with pytest.raises(EngineError, match=r"'target'.*SIGKILL.*start the engine again"):
-        await asyncio.wait_for(generation.result(), 20)
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await engine.submit(Request(PROMPT, 2)).result()
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await engine.score(PROMPT, (1,))
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await engine.stats()
-    await engine.close()
+    await contract.a_killed_worker_fails_what_is_live_and_what_comes_after(engine)
 
 
 async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Callable[[str], Path]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import pytest_asyncio
 from scipy.stats import chisquare
@@ -22,7 +21,9 @@ from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
 from reason_spec.speculation.acceptance import truncated_probabilities
-from reason_spec.types import NoiseKey, Prefix, Sampling
+from reason_spec.types import NoiseKey, Sampling
+from tests.engines import contract
+from tests.engines.contract import PROMPT
 from tests.engines.tiny_models import Served
 
 pytestmark = [
@@ -30,7 +31,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(600),
 ]
-PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
 NUM_SAMPLES = 1500
 
 
@@ -61,13 +61,7 @@ def make_engine(folder: Path, **settings: object) -> VllmEngine:
 
 
 async def test_streams_what_transformers_writes(engine: VllmEngine, wide: Served) -> None:
-    expected = wide.generate(PROMPT.to_tuple(), 30)
-    generation = engine.submit(Request(PROMPT, 30))
-    tokens = [token async for delta in generation for token in delta.tokens]
-    result = await generation.result()
-    assert tuple(tokens) == result.tokens == expected
-    assert result.finish == "length"
-    assert result.usage.num_passes == 30
+    await contract.streams_what_the_model_writes(engine, wide)
 
 
 async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, wide: Served) -> None:
@@ -116,18 +110,18 @@ async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
 
 
 async def test_cancelled_work_leaves_the_engine(engine: VllmEngine) -> None:
-    generation = engine.submit(Request(PROMPT, 240))
+    await contract.cancelled_work_leaves_the_engine(engine)
+
+
+async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engine: VllmEngine) -> None:
+    generation = engine.submit(Request(PROMPT, 200))
     async for _ in generation:
         break
+    with pytest.raises(EngineError, match=r"only when nothing runs"):
+        await engine.reset_prefix_cache()
     generation.cancel()
-    generation.cancel()
-    usage = await generation.closed()
-    assert (await generation.result()).finish == "cancelled"
-    assert 1 <= usage.num_generated_tokens < 240
-    stats = await engine.stats()
-    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    await generation.closed()
     await engine.reset_prefix_cache()
-    assert (await engine.stats()).num_cached_tokens == 0
 
 
 async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, wide: Served) -> None:
@@ -189,11 +183,7 @@ async def test_equal_seeds_draw_equal_samples_and_others_do_not(engine: VllmEngi
 
 
 async def test_a_prefix_without_room_fails_its_generation_alone(engine: VllmEngine) -> None:
-    with pytest.raises(EngineError, match=r"target.*no room"):
-        await engine.submit(Request(Prefix((1,) * 300), 5)).result()
-    with pytest.raises(EngineError, match=r"another model"):
-        await engine.submit(Request(Prefix((100_000,)), 5)).result()
-    assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+    await contract.a_prefix_without_room_fails_its_generation_alone(engine)
 
 
 async def test_what_vllm_refuses_is_told_in_its_own_words(model_folder: Callable[[str], Path]) -> None:
@@ -202,17 +192,12 @@ async def test_what_vllm_refuses_is_told_in_its_own_words(model_folder: Callable
         await engine.start()
 
 
-async def test_a_killed_worker_fails_what_is_live(model_folder: Callable[[str], Path]) -> None:
+async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
+    model_folder: Callable[[str], Path],
+) -> None:
     engine = make_engine(model_folder("qwen3-wide"))
     await engine.start()
-    generation = engine.submit(Request(PROMPT, 240))
-    async for _ in generation:
-        break
-    assert engine.worker_pid is not None
-    psutil.Process(engine.worker_pid).kill()
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await asyncio.wait_for(generation.result(), 30)
-    await engine.close()
+    await contract.a_killed_worker_fails_what_is_live_and_what_comes_after(engine)
 
 
 @pytest.mark.parametrize("method", ["none", "ngram"])

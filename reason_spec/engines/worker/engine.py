@@ -193,9 +193,12 @@ class WorkerEngine(Engine):
         self._questions[question.number] = future
         self._send(question)
         try:
-            return await future
+            reply = await future
         finally:
             self._questions.pop(question.number, None)
+        if reply.error is not None:
+            raise EngineError(f"engine {self.name!r}: {reply.error}")
+        return reply
 
     def _send(self, message: ToWorker) -> None:
         if self._worker is not None and not self._hung_up.is_set():

@@ -43,7 +43,8 @@ class StepLoop(Protocol):
 
     def stats(self) -> EngineStats: ...
 
-    def reset_prefix_cache(self) -> None: ...
+    def reset_prefix_cache(self) -> str | None:
+        """Forget what no live request uses; return why that could not be done, None where it was."""
 
     def set_num_threads(self, num_threads: int) -> None: ...
 

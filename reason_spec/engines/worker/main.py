@@ -124,8 +124,7 @@ class _Worker:
             case AskStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):
-                self._loop.reset_prefix_cache()
-                self._send(Reply(number))
+                self._send(Reply(number, error=self._loop.reset_prefix_cache()))
             case SetCores(number, cores):
                 self._set_cores(cores)
                 self._send(Reply(number))

@@ -102,10 +102,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a question, with its number."""
+    """The answer to a question, with its number; ``error`` says why it could not be done."""
 
     number: int
     stats: EngineStats | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,70 @@
+"""What every engine with a worker process must do, called by the tests of each."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psutil
+import pytest
+
+from reason_spec.engines.base import Request
+from reason_spec.engines.worker.engine import WorkerEngine
+from reason_spec.errors import EngineError
+from reason_spec.segment import Boundary
+from reason_spec.types import Prefix
+from tests.engines.tiny_models import Served
+
+PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
+
+
+async def streams_what_the_model_writes(engine: WorkerEngine, model: Served) -> None:
+    expected = model.generate(PROMPT.to_tuple(), 30)
+    generation = engine.submit(Request(PROMPT, 30))
+    tokens = [token async for delta in generation for token in delta.tokens]
+    result = await generation.result()
+    assert tuple(tokens) == result.tokens == expected
+    assert result.finish == "length"
+    assert result.text == engine.tokenizer.decode(expected)
+
+
+async def cancelled_work_leaves_the_engine(engine: WorkerEngine) -> None:
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    generation.cancel()
+    generation.cancel()
+    usage = await generation.closed()
+    assert (await generation.result()).finish == "cancelled"
+    assert 1 <= usage.num_generated_tokens < 240
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    await engine.reset_prefix_cache()
+    assert (await engine.stats()).num_cached_tokens == 0
+
+
+async def a_prefix_without_room_fails_its_generation_alone(engine: WorkerEngine) -> None:
+    generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
+    with pytest.raises(EngineError, match=r"target.*no room"):
+        await generation.result()
+    assert (await generation.closed()).num_generated_tokens == 0
+    with pytest.raises(EngineError, match=r"another model"):
+        await engine.submit(Request(Prefix((100_000,)), 5)).result()
+    assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+
+
+async def a_killed_worker_fails_what_is_live_and_what_comes_after(engine: WorkerEngine) -> None:
+    """Kills the worker of an engine that was started for this, and closes it."""
+    generation = engine.submit(Request(PROMPT, 240))
+    async for _ in generation:
+        break
+    assert engine.worker_pid is not None
+    psutil.Process(engine.worker_pid).kill()
+    with pytest.raises(EngineError, match=r"'target'.*SIGKILL.*start the engine again"):
+        await asyncio.wait_for(generation.result(), 30)
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await engine.submit(Request(PROMPT, 2)).result()
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await engine.score(PROMPT, (1,))
+    with pytest.raises(EngineError, match="SIGKILL"):
+        await engine.stats()
+    await engine.close()
