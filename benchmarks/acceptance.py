@@ -50,9 +50,10 @@ def _agreement_under_shared_noise(target: FloatArray, draft: FloatArray) -> floa
     return float((1.0 / ratios.sum(1)).sum())
 
 
-def measure(num_problems: int, temperature: float, seed: int) -> dict[str, float]:
-    """Return the mean chances over all tokens of sampled solutions."""
-    target, draft = (load_pair_model(embedded_path(name)) for name in ("target", "draft"))
+def measure(
+    target: LoadedModel, draft: LoadedModel, num_problems: int, temperature: float, seed: int
+) -> dict[str, float]:
+    """Return the mean chances over all tokens of solutions that the target samples."""
     torch.manual_seed(seed)
     prompts = [chat_prompt(problem.question) for problem in islice(problems("test", seed), num_problems)]
     texts = complete(target, prompts, temperature=temperature)
@@ -82,9 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    pair = load_pair_model(embedded_path("target")), load_pair_model(embedded_path("draft"))
     rows = []
     for temperature in options.temperatures:
-        row = {"temperature": temperature, **measure(options.problems, temperature, options.seed)}
+        row = {"temperature": temperature, **measure(*pair, options.problems, temperature, options.seed)}
         rows.append(row)
         if not options.json:
             sys.stdout.write("  ".join(f"{name} {value:.3f}" for name, value in row.items()) + "\n")

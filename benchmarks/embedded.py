@@ -288,6 +288,17 @@ def print_rows(rows: Sequence[Row]) -> None:
     Console(width=120).print(table)
 
 
+def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Sequence[Any]], None]) -> None:
+    """Show rows as a table, and write them as JSON to a file; ``-`` is standard output, without the table."""
+    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    if destination == Path("-"):
+        sys.stdout.write(text)
+        return
+    show(rows)
+    if destination is not None:
+        destination.write_text(text)
+
+
 async def measure(
     *,
     problems_timed: int = 60,
@@ -383,13 +394,7 @@ def main() -> None:
             flags=target,
         )
     )
-    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-    if arguments.json == Path("-"):
-        sys.stdout.write(text)
-        return
-    print_rows(rows)
-    if arguments.json:
-        arguments.json.write_text(text)
+    write_rows(rows, arguments.json, print_rows)
 
 
 if __name__ == "__main__":

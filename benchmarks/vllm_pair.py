@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
@@ -21,10 +20,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from embedded import MAX_TOKENS, write_rows
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.engines.base import Engine
@@ -35,7 +36,6 @@ from reason_spec.pair.grading import parse_answer
 from reason_spec.pair.pad import pad
 from reason_spec.settings import load_settings
 
-MAX_TOKENS = 448
 STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
 ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("autoregressive", "none", "autoregressive", {}),
@@ -255,14 +255,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.rows and "autoregressive" not in options.rows:
         options.rows.append("autoregressive")
-    rows = asyncio.run(measure(options))
-    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-    if options.json == Path("-"):
-        sys.stdout.write(text)
-        return
-    print_rows(rows)
-    if options.json:
-        options.json.write_text(text)
+    if options.problems < 1 or min(options.concurrency) < 1:
+        parser.error("--problems and --concurrency must be at least 1")
+    write_rows(asyncio.run(measure(options)), options.json, print_rows)
 
 
 if __name__ == "__main__":

@@ -200,11 +200,15 @@ async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
     await contract.a_killed_worker_fails_what_is_live_and_what_comes_after(engine)
 
 
-@pytest.mark.parametrize("method", ["none", "ngram"])
+@pytest.mark.parametrize("method", ["none", "ngram", "draft_model"])
 async def test_vllms_own_methods_write_the_same(
     method: str, model_folder: Callable[[str], Path], wide: Served
 ) -> None:
-    own = {"speculative_config": {"prompt_lookup_max": 3}} if method == "ngram" else {}
+    speculative: dict[str, dict[str, object]] = {
+        "ngram": {"prompt_lookup_max": 3},
+        "draft_model": {"model": str(model_folder("qwen3-wide"))},
+    }
+    own = {"speculative_config": speculative[method]} if method in speculative else {}
     engine = make_engine(model_folder("qwen3-wide"), token_method=method, draft_tokens=6, vllm=own)
     await engine.start()
     try:
@@ -212,6 +216,7 @@ async def test_vllms_own_methods_write_the_same(
     finally:
         await engine.close()
     assert result.tokens == wide.generate(PROMPT.to_tuple(), 60)
+    assert (result.usage.num_drafted_tokens > 0) == (method != "none")
 
 
 async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> None:
