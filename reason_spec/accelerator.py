@@ -21,7 +21,7 @@ from reason_spec.settings import Settings, load_settings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.types import LossClass, Prefix, Step
-from reason_spec.verifiers.base import Verifier
+from reason_spec.verifiers.base import Verifier, measure_verdict
 
 _CALIBRATION_TOKENS = 48
 _T = TypeVar("_T")
@@ -146,7 +146,8 @@ class Accelerator:
 
     async def _make_planner(self, draft: Engine) -> Planner:
         strategy = self.settings.strategy
-        costs = await measure_costs(self.target, draft)
+        verdict = 0.0 if self.verifier is None else await measure_verdict(self.verifier)
+        costs = await measure_costs(self.target, draft, verdict=verdict)
         return Planner(costs, max_depth=strategy.depth, max_draft_tokens=strategy.num_draft_tokens)
 
     async def calibrate(self) -> None:

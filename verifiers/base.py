@@ -15,6 +15,10 @@ from reason_spec.types import FinishReason, LossClass, Step, Verdict
 
 _CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
 _MAX_CHARS: Final = 20_000
+_TWO_WORDINGS: Final = (
+    "Ana has 7 apples and gets 3 more, so she holds 7 + 3 = 10 apples.",
+    "With 3 further ones, the 7 apples of Ana become 7 + 3 = 10.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,13 @@ class Verifier(ABC):
             return Verdict("unknown", reason=f"no verdict within {self.deadline_seconds:g} s")
         except Exception as error:
             return Verdict("unknown", reason=f"{type(error).__name__}: {error}")
+
+
+async def measure_verdict(verifier: Verifier) -> float:
+    """Return the seconds of a verdict on two wordings of one step: no rule decides it before the verifier."""
+    drafted, own = (Step(text, (), "draft", "boundary") for text in _TWO_WORDINGS)
+    context = VerificationContext("How many apples does Ana have?")
+    return min([(await verifier.verify(context, drafted, own)).cost_seconds for _ in range(3)])
 
 
 def tokens_equal(a: Step, b: Step) -> bool:

@@ -1,14 +1,19 @@
-"""What passes of the engines at hand cost, measured at the start: nothing else decides what pays."""
+"""What passes and verdicts cost here, measured at the start and again while engines work.
+
+Nothing else decides what pays. What is measured at the start is measured alone; where both models
+work at once, on the cores of one machine, passes take longer than that.
+"""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
+from math import log2
 
-from reason_spec.engines.base import Engine, Request
+from reason_spec.engines.base import Engine, PassTime, Request
 from reason_spec.types import Prefix
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -16,6 +21,8 @@ PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _CONTEXT = 256
 _REPEATS = 3
 _DRAFT_TOKENS = 24
+_START_WEIGHT = 8.0
+"""Passes that a measurement at the start counts for."""
 _TEXT = (
     "How many apples are there in all, if we add three to the seven that Ana has, take two of them away "
     "again, give half to Ben and then share the rest equally among four friends? "
@@ -37,22 +44,53 @@ class PassCost:
         (x0, y0), (x1, y1) = self.points[right - 1], self.points[right]
         return y0 + (y1 - y0) * (num_tokens - x0) / (x1 - x0)
 
+    def remeasured(self, times: Sequence[PassTime]) -> PassCost:
+        """Return the cost with what passes took since weighed in; sizes not seen move with the others."""
+        if not times:
+            return self
+        total = sum(time.count for time in times)
+        expected = sum(self.seconds(time.num_tokens) * time.count for time in times)
+        ratio = sum(time.seconds * time.count for time in times) / expected
+        overall = (_START_WEIGHT + total * ratio) / (_START_WEIGHT + total)
+        points: list[tuple[int, float]] = []
+        for size, seconds in self.points:
+            near = min(times, key=lambda time: abs(log2(time.num_tokens / size)))
+            factor = overall
+            if abs(log2(near.num_tokens / size)) <= 0.5:
+                seen = near.seconds / self.seconds(near.num_tokens)
+                factor = (_START_WEIGHT * overall + near.count * seen) / (_START_WEIGHT + near.count)
+            points.append((size, max(seconds * factor, points[-1][1] if points else 0.0)))
+        return PassCost(tuple(points))
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What both models cost here; ``draft_token`` is the seconds of one token in a run of the draft."""
+    """What both models and a verdict cost here.
+
+    ``draft_token`` is the seconds of one token in a run of the draft, ``draft`` what its passes took
+    when that was measured (None: not known), ``verdict`` the seconds of one verdict.
+    """
 
     target: PassCost
     draft_token: float
+    draft: PassCost | None = None
+    verdict: float = 0.0
 
     @property
     def c(self) -> float:
         """The time of a draft token over that of a target token."""
         return self.draft_token / self.target.seconds(1)
 
+    def remeasured(self, target: Sequence[PassTime], draft: Sequence[PassTime]) -> Costs:
+        """Return the costs with what passes of both models took since weighed in."""
+        draft_token = self.draft_token
+        if self.draft is not None:
+            draft_token *= self.draft.remeasured(draft).seconds(1) / self.draft.seconds(1)
+        return replace(self, target=self.target.remeasured(target), draft_token=draft_token)
 
-async def measure_costs(target: Engine, draft: Engine) -> Costs:
-    """Time passes of the target of several sizes, and a run of the draft.
+
+async def measure_costs(target: Engine, draft: Engine, *, verdict: float = 0.0) -> Costs:
+    """Time passes of the target of several sizes, and a run of the draft; ``verdict`` is measured elsewhere.
 
     Takes a second or so with small models, and forgets all cached prefixes before and after. Each time
     is the least of a few, since whatever disturbs a measurement makes it longer.
@@ -61,9 +99,12 @@ async def measure_costs(target: Engine, draft: Engine) -> Costs:
         EngineError: an engine failed.
     """
     await _reset(target, draft)
-    costs = Costs(await _measure_passes(target, PASS_SIZES), await _measure_tokens(draft))
+    target_cost = await _measure_passes(target, PASS_SIZES)
+    draft_token = await _measure_tokens(draft)
+    draft_passes = [time for time in draft.pass_times if time.num_tokens < 2]
+    draft_cost = PassCost(((1, draft_passes[0].seconds),)) if draft_passes else None
     await _reset(target, draft)
-    return costs
+    return Costs(target_cost, draft_token, draft_cost, verdict)
 
 
 async def _reset(*engines: Engine) -> None:

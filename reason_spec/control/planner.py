@@ -1,19 +1,21 @@
 """One budget for both layers: how many steps ahead, and how many token drafts in each branch.
 
 What the target can check in a pass is shared by the branches of the step level and the drafts of the
-token level. The planner predicts the speed of every split from what passes cost here (``costs``) and
-from how often drafts have been right, and takes the best; depth 0 leaves the token level alone, and no
+token level. The planner predicts the speed of every split from what passes cost here and now (``costs``)
+and from how often drafts have been right, and takes the best; depth 0 leaves the token level alone, and no
 drafts at all is plain decoding. Predictions are corrected by the speeds that answers really had, with
 and without the step level: what else both compete for is in no formula.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from reason_spec.control.costs import Costs
 from reason_spec.control.formulas import asynchronous_speedup, busy_branches, tokens_per_pass
+from reason_spec.engines.base import PassTime
 from reason_spec.events import Recorder
 from reason_spec.types import Plan
 
@@ -79,13 +81,13 @@ class Planner:
         token_rate: float = 0.8,
         step_tokens: float = 40.0,
     ) -> None:
-        self.costs = costs
+        self.costs = self._costs_at_start = costs
         self._max_depth = max_depth
         self._max_draft_tokens = max_draft_tokens
         self._step_rate = _Mean.assumed(step_rate)
         self._token_rate = _Mean.assumed(token_rate)
         self._step_tokens = _Mean.assumed(step_tokens)
-        self._verifier_seconds = _Mean.assumed(0.0)
+        self._verifier_seconds = _Mean.assumed(costs.verdict)
         self._corrections: dict[_Layers, _Mean] = {
             layers: _Mean.assumed(1.0, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
         }
@@ -117,8 +119,11 @@ class Planner:
         speedup = asynchronous_speedup(self._step_rate.value, parallel, min(1.0, drafting / seconds))
         return self._step_tokens.value * speedup / (seconds + self._verifier_seconds.value)
 
-    def learn(self, answer: Recorder) -> None:
-        """Take what a finished answer showed."""
+    def learn(
+        self, answer: Recorder, target: Sequence[PassTime] = (), draft: Sequence[PassTime] = ()
+    ) -> None:
+        """Take what a finished answer showed, and what passes of both models take now."""
+        self.costs = self._costs_at_start.remeasured(target, draft)
         plan, compared, usage = answer.plan, answer.verdicts, answer.target_usage
         if plan is None or not answer.steps:
             return

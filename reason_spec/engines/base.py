@@ -125,6 +125,15 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class PassTime:
+    """How long passes over about ``num_tokens`` new tokens took lately; ``count`` weighs the mean."""
+
+    num_tokens: float
+    seconds: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """What an engine holds and has done. ``usage`` covers everything since it started."""
 
@@ -235,6 +244,11 @@ class Engine(ABC):
     @abstractmethod
     def max_context(self) -> int:
         """The largest number of tokens, prefix and continuation together."""
+
+    @property
+    def pass_times(self) -> tuple[PassTime, ...]:
+        """How long passes take now, smaller ones first; empty where the engine does not tell."""
+        return ()
 
     @abstractmethod
     async def start(self) -> None:

@@ -51,7 +51,7 @@ class Lookahead(Strategy):
             async for step in steps:
                 yield step
         if self.planner is not None:
-            self.planner.learn(recorder)
+            self.planner.learn(recorder, self.target.pass_times, self.draft.pass_times)
 
     def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         """Write under a plan; without steps ahead the answer is one request, with all there is for tokens."""

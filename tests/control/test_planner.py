@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import Planner
+from reason_spec.engines.base import PassTime
 from reason_spec.events import Event, Recorder
 from reason_spec.types import Plan, Step, Usage, Verdict
 
@@ -92,6 +93,25 @@ def test_an_answer_without_a_step_teaches_nothing() -> None:
     before = chosen.plan()
     chosen.learn(Recorder(plan=before))
     assert chosen.plan() == before
+
+
+def test_passes_that_became_dear_for_many_tokens_take_the_drafts_out_again() -> None:
+    """A target that shares its cores with something new: T(n) of the start holds no more."""
+    chosen = planner(FLAT)
+    before = chosen.plan()
+    slow = [PassTime(1, 0.020, 1000), PassTime(8, 0.4, 1000), PassTime(64, 3.2, 1000)]
+    chosen.learn(answer(before, all_stand=True), target=slow)
+    after = chosen.plan()
+    assert (after.depth + 1) * (after.num_draft_tokens + 1) < (before.depth + 1) * (
+        before.num_draft_tokens + 1
+    )
+    assert chosen.costs.target.seconds(64) > 3
+
+
+def test_dear_verdicts_count_from_the_first_answer_on() -> None:
+    dear = Costs(FLAT.target, FLAT.draft_token, verdict=2.0)
+    assert planner(FLAT).plan().depth > 0
+    assert planner(dear).plan().depth == 0
 
 
 def test_depth_is_bounded_by_what_was_asked_for() -> None:

@@ -25,6 +25,10 @@ async def streams_what_the_model_writes(engine: WorkerEngine, model: Served) -> 
     assert tuple(tokens) == result.tokens == expected
     assert result.finish == "length"
     assert result.text == engine.tokenizer.decode(expected)
+    single = min(engine.pass_times, key=lambda time: time.num_tokens)
+    assert single.num_tokens == 1
+    assert single.count > 10
+    assert single.seconds > 0
 
 
 async def cancelled_work_leaves_the_engine(engine: WorkerEngine) -> None:

@@ -172,7 +172,7 @@ def test_a_kept_prediction_can_end_the_text_at_once(qwen: Served, expected: list
     ends_at_once = HuggingFaceTokenizer(qwen.tokenizer._rust, eos_ids=frozenset({expected[3][0]}))
     scheduler = Scheduler(qwen.model, ends_at_once, num_slots=2048, debug=True)
     first = write(scheduler, Request(Prefix(prompt(3)), 5))
-    num_passes = scheduler.num_passes
+    num_passes = scheduler.pass_times.num_passes
     scheduler.submit(1, Request(Prefix(prompt(3)), 5))
     scheduler.submit(2, Request(Prefix(prompt(4)), 1))
     report = scheduler.step()
@@ -186,7 +186,7 @@ def test_a_kept_prediction_can_end_the_text_at_once(qwen: Served, expected: list
     assert other.tokens == expected[4][:1]
     deltas = dict(report.deltas)
     assert (deltas[1].tokens, deltas[1].logprobs) == (first.tokens, first.logprobs)
-    assert scheduler.num_passes == num_passes + 1
+    assert scheduler.pass_times.num_passes == num_passes + 1
     assert not scheduler.has_work
 
 

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from reason_spec.errors import SettingsError
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import FinishReason, LossClass, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier, create_verifier, verifier_names
+from reason_spec.verifiers.base import (
+    VerificationContext,
+    Verifier,
+    create_verifier,
+    measure_verdict,
+    verifier_names,
+)
 from reason_spec.verifiers.exact import ExactVerifier
 from reason_spec.verifiers.numbers import NumbersVerifier
 
@@ -88,6 +94,17 @@ async def test_cancelling_verify_cancels_the_judge() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert verifier.cancelled
+
+
+class Slow(Yes):
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        await asyncio.sleep(0.02)
+        return Verdict("accept", 1.0)
+
+
+async def test_the_measured_cost_of_a_verdict_is_that_of_judging() -> None:
+    """The two wordings must reach the judge: a rule that decided them first would cost nothing."""
+    assert await measure_verdict(Slow()) >= 0.02
 
 
 async def test_a_verdict_carries_its_cost() -> None:

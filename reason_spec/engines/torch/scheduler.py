@@ -19,6 +19,7 @@ from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, Writin
 from reason_spec.engines.torch.work import Work
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
+from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import accept, choose_token
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Usage
@@ -81,8 +82,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._groups = Groups()
         self._retired_usage = Usage()
-        self._busy_seconds = 0.0
-        self.num_passes = 0
+        self.pass_times = PassTimes()
         self.num_tokens_run = 0
 
     # --- requests come in ------------------------------------------------------------------------
@@ -128,8 +128,8 @@ class Scheduler:
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             num_cached_tokens=self._trie.num_nodes,
-            num_passes=self.num_passes,
-            busy_seconds=self._busy_seconds,
+            num_passes=self.pass_times.num_passes,
+            busy_seconds=self.pass_times.busy_seconds,
             usage=usage,
         )
 
@@ -327,8 +327,7 @@ class Scheduler:
         started = time.perf_counter()
         with torch.inference_mode():
             predictions = Predictions.of_pass(self._runner.run(layout), layout.logits_entries)
-        self._busy_seconds += time.perf_counter() - started
-        self.num_passes += 1
+        self.pass_times.add(len(layout.tokens), time.perf_counter() - started)
         self.num_tokens_run += len(layout.tokens)
         return predictions
 

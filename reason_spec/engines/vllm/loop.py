@@ -11,6 +11,7 @@ from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint,
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
+from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import TextWriter
 from reason_spec.types import FinishReason, Sampling, Usage
 
@@ -44,8 +45,9 @@ class VllmLoop:
         self._names: dict[int, str] = {}
         self._ended: list[tuple[int, Result]] = []
         self._retired_usage = Usage()
-        self._num_passes = 0
-        self._busy_seconds = 0.0
+        self.pass_times = PassTimes()
+        self._num_scheduled = 0
+        self._watch_schedule(self._core.scheduler)
 
     # --- requests come in ------------------------------------------------------------------------
 
@@ -112,8 +114,8 @@ class VllmLoop:
             num_running=len(scheduler.running),
             num_waiting=scheduler.get_num_unfinished_requests() - len(scheduler.running),
             num_cached_tokens=len(blocks.cached_block_hash_to_block) * scheduler.block_size,
-            num_passes=self._num_passes,
-            busy_seconds=self._busy_seconds,
+            num_passes=self.pass_times.num_passes,
+            busy_seconds=self.pass_times.busy_seconds,
             usage=usage,
         )
 
@@ -124,8 +126,7 @@ class VllmLoop:
         if self._writing or self._scoring:
             started = time.perf_counter()
             outputs = self._engine.step()
-            self._busy_seconds += time.perf_counter() - started
-            self._num_passes += 1
+            self.pass_times.add(self._num_scheduled, time.perf_counter() - started)
             for output in outputs:
                 self._take(output, report)
         report.results += self._ended
@@ -163,6 +164,17 @@ class VllmLoop:
         self._ended.append((number, writing.result(finish)))
 
     # --- helpers ---------------------------------------------------------------------------------
+
+    def _watch_schedule(self, scheduler: Any) -> None:
+        """Note how many tokens each pass takes; vLLM tells nobody else."""
+        schedule = scheduler.schedule
+
+        def schedule_and_count(*args: Any, **kwargs: Any) -> Any:
+            output = schedule(*args, **kwargs)
+            self._num_scheduled = output.total_num_scheduled_tokens
+            return output
+
+        scheduler.schedule = schedule_and_count
 
     def _add(self, number: int, prompt: Sequence[int], parameters: Any, priority: int) -> None:
         self._names[number] = self._engine.add_request(

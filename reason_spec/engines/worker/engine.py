@@ -12,6 +12,7 @@ from reason_spec.engines.base import (
     EngineStats,
     Generation,
     GenerationResult,
+    PassTime,
     Request,
     Score,
     Tokenizer,
@@ -62,6 +63,7 @@ class WorkerEngine(Engine):
         self._generations: dict[int, Generation] = {}
         self._scores: dict[int, asyncio.Future[Score]] = {}
         self._questions: dict[int, asyncio.Future[Reply]] = {}
+        self._pass_times: tuple[PassTime, ...] = ()
         self._next_number = 0
         self._last_words = ""
         self._failure: str | None = None
@@ -82,6 +84,10 @@ class WorkerEngine(Engine):
     def max_context(self) -> int:
         """The model's context, or ``cache_tokens`` where that is less."""
         return self.info.max_context
+
+    @property
+    def pass_times(self) -> tuple[PassTime, ...]:
+        return self._pass_times
 
     @property
     def worker_pid(self) -> int | None:
@@ -218,7 +224,8 @@ class WorkerEngine(Engine):
     def _handle(self, message: FromWorker) -> None:
         assert self._ready is not None
         match message:
-            case Report(deltas, results):
+            case Report(deltas, results, pass_times):
+                self._pass_times = pass_times or self._pass_times
                 for number, delta in deltas:
                     if (generation := self._generations.get(number)) is not None:
                         generation.push(delta)

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score
 from reason_spec.engines.worker.messages import Ready, Start
+from reason_spec.engines.worker.pass_times import PassTimes
 
 Result: TypeAlias = GenerationResult | Score | str
 """What a request ends with; a string is the error of a score."""
@@ -26,6 +27,9 @@ class StepLoop(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+
+    @property
+    def pass_times(self) -> PassTimes: ...
 
     def submit(self, number: int, request: Request) -> None: ...
 

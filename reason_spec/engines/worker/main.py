@@ -99,7 +99,8 @@ class _Worker:
             if self._loop.has_work:
                 step = self._loop.step()
                 if step.deltas or step.results:
-                    self._send(Report(tuple(step.deltas), tuple(step.results)))
+                    times = self._loop.pass_times.means() if step.results else ()
+                    self._send(Report(tuple(step.deltas), tuple(step.results), times))
 
     def _take_messages(self) -> None:
         if not self._loop.has_work:

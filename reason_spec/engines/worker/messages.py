@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score
+from reason_spec.engines.base import (
+    Delta,
+    EngineStats,
+    GenerationResult,
+    Hint,
+    PassTime,
+    Request,
+    Score,
+)
 from reason_spec.settings import EngineSettings
 
 # --- to the worker -----------------------------------------------------------------------------------
@@ -94,10 +102,14 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one step of the loop made certain; at most one message a pass."""
+    """What one step of the loop made certain; at most one message a pass.
+
+    ``pass_times`` come with results; without any they are empty.
+    """
 
     deltas: tuple[tuple[int, Delta], ...]
     results: tuple[tuple[int, GenerationResult | Score | str], ...]
+    pass_times: tuple[PassTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

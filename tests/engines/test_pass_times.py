@@ -1,0 +1,43 @@
+"""What passes take while an engine works."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.engines.worker.pass_times import PassTimes
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.floats(0.001, 1.0)), max_size=60))
+def test_means_lie_among_what_was_measured_and_everything_is_counted(passes: list[tuple[int, float]]) -> None:
+    times = PassTimes()
+    for num_tokens, seconds in passes:
+        times.add(num_tokens, seconds)
+    assert times.num_passes == len(passes)
+    assert times.busy_seconds == pytest.approx(sum(seconds for _, seconds in passes))
+    kept = [(tokens, seconds) for tokens, seconds in passes if 1 <= tokens <= 96]
+    means = times.means()
+    assert bool(means) == bool(kept)
+    for mean in means:
+        assert min(seconds for _, seconds in kept) - 1e-9 <= mean.seconds
+        assert mean.seconds <= max(seconds for _, seconds in kept) + 1e-9
+    sizes = [mean.num_tokens for mean in means]
+    assert sizes == sorted(sizes)
+
+
+def test_a_machine_that_has_become_slower_shows_after_some_passes() -> None:
+    times = PassTimes()
+    for seconds in [0.01] * 200 + [0.03] * 300:
+        times.add(1, seconds)
+    (mean,) = times.means()
+    assert mean.seconds > 0.028
+
+
+def test_sizes_near_each_power_of_two_are_kept_apart() -> None:
+    times = PassTimes()
+    for num_tokens in (1, 2, 3, 4, 6, 17, 64, 96, 97):
+        times.add(num_tokens, 0.01 * num_tokens)
+    means = times.means()
+    assert [round(mean.num_tokens, 1) for mean in means] == [1, 2, 3.5, 6, 17, 64, 96]
+    assert [round(mean.seconds, 3) for mean in means] == [0.01, 0.02, 0.035, 0.06, 0.17, 0.64, 0.96]
