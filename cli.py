@@ -18,6 +18,8 @@ from reason_spec.options import (
     ConfigOption,
     DepthOption,
     DraftOption,
+    DraftUrlOption,
+    DryRunOption,
     EngineOption,
     FreshOption,
     JsonOption,
@@ -36,6 +38,7 @@ from reason_spec.options import (
     StopOption,
     StrategyOption,
     TargetOption,
+    TargetUrlOption,
     TaskOption,
     TemperatureOption,
     TopKOption,
@@ -90,6 +93,8 @@ def solve(
     width: WidthOption = None,
     target: TargetOption = None,
     draft: DraftOption = None,
+    target_url: TargetUrlOption = None,
+    draft_url: DraftUrlOption = None,
     engine: EngineOption = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -103,6 +108,7 @@ def solve(
     fresh: FreshOption = False,
     concurrency: ConcurrencyOption = 1,
     show_rejected: ShowRejectedOption = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -120,8 +126,10 @@ def solve(
         "verifier.name": verifier,
         "target.model": target,
         "draft.model": draft,
-        "target.kind": engine,
-        "draft.kind": engine,
+        "target.kind": "remote" if target_url else engine,
+        "target.remote.base_urls": target_url or None,
+        "draft.kind": "remote" if draft_url else engine,
+        "draft.remote.base_urls": draft_url or None,
         "sampling.temperature": temperature,
         "sampling.top_k": top_k,
         "sampling.top_p": top_p,
@@ -130,8 +138,13 @@ def solve(
         "sampling.stop": tuple(stop) if stop else None,
     }
     settings = resolve_settings(config, flags, assignments)
+    strategies = compared_strategies(compare) if compare is not None else (settings.strategy.name,)
+    if dry_run:
+        from reason_spec.evaluation.dry_run import show_placement
+
+        raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
     options = RunOptions(
-        strategies=compared_strategies(compare) if compare is not None else (settings.strategy.name,),
+        strategies=strategies,
         samples=samples,
         concurrency=concurrency,
         output=output,

@@ -6,7 +6,8 @@ Each token-level method of vLLM's own needs a target engine of its own; all engi
 anything is timed, and one that has nothing to do takes no processor time. For each group of problems the
 rows take turns in an order shuffled with the seed, and prefix caches are emptied before each. Plain
 decoding runs on as many cores as suit it best. With ``--padded LAYERS`` the target is made deeper first,
-which changes its cost and nothing that it writes; such rows say so.
+which changes its cost and nothing that it writes; such rows say so. ``own_ms_per_step`` is the processor
+time of this program's own thread for each final step: what leads the work, and waits for no engine.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Arm:
     seconds: list[float] = field(default_factory=list)
     solutions: list[Solution] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
+    own_ms_per_step: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,11 @@ class Row:
     passes_per_token: float
     alpha_step: float | None
     alpha_token: float | None
+    own_ms_per_step: float
     target_ms_per_pass: float
     draft_ms_per_pass: float
+    c: float
+    pass_ms: dict[int, float]
     target_cores: int
 
 
@@ -126,10 +131,12 @@ async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitS
 async def run_group(arm: Arm, group: Sequence[tuple[int, Example]]) -> None:
     """Solve a group of problems at once; the seconds of a problem are those of the group over its size."""
     await arm.accelerator.prepare(arm.strategy)
-    started = time.perf_counter()
+    started, own_started = time.perf_counter(), time.thread_time()
     answers = (arm.accelerator.answer(problem.question, problem=index) for index, problem in group)
     solutions = await asyncio.gather(*answers)
     arm.seconds += [(time.perf_counter() - started) / len(group)] * len(group)
+    own_ms = 1000 * (time.thread_time() - own_started)
+    arm.own_ms_per_step.append(own_ms / sum(len(solution.steps) for solution in solutions))
     arm.solutions += solutions
     arm.right += [
         parse_answer(solution.text) == problem.answer
@@ -141,7 +148,8 @@ async def time_arms(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -
     """Let the arms take turns on each group of problems; a first problem warms them up."""
     for arm in arms:
         await run_group(arm, [(0, chosen[0])])
-        arm.seconds, arm.solutions, arm.right = [], [], []
+        for kept in (arm.seconds, arm.solutions, arm.right, arm.own_ms_per_step):
+            kept.clear()
     rng = random.Random(seed)
     for concurrency in sorted({arm.concurrency for arm in arms}):
         for start in range(0, len(chosen), concurrency):
@@ -176,8 +184,11 @@ def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, pass_ms: tuple[
         passes_per_token=sum(recorder.target_usage.num_passes for recorder in recorders) / num_tokens,
         alpha_step=statistics.fmean(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
+        own_ms_per_step=statistics.median(arm.own_ms_per_step),
         target_ms_per_pass=pass_ms[0],
         draft_ms_per_pass=pass_ms[1],
+        c=pass_ms[1] / pass_ms[0],
+        pass_ms={round(time.num_tokens): 1000 * time.seconds for time in arm.accelerator.target.pass_times},
         target_cores=len(arm.accelerator.target_cores(arm.strategy)),
     )
 
@@ -187,7 +198,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table(title="the target is padded" if rows and rows[0].padded else None)
-    headings = "row|at once|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|cores"
+    headings = "row|at once|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|own ms/step|cores"
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right")
     for row in rows:
@@ -202,15 +213,20 @@ def print_rows(rows: Sequence[Row]) -> None:
             f"{row.accuracy:.0%}",
             f"{row.passes_per_token:.2f}",
             *shown,
+            f"{row.own_ms_per_step:.2f}",
             str(row.target_cores),
         )
     console = Console(width=120)
     console.print(table)
     if rows:
-        target, draft = rows[0].target_ms_per_pass, rows[0].draft_ms_per_pass
+        first = rows[0]
         console.print(
-            f"a pass with one token: target {target:.1f} ms, draft {draft:.1f} ms, c = {draft / target:.2f}"
+            f"a pass with one token: target {first.target_ms_per_pass:.1f} ms, "
+            f"draft {first.draft_ms_per_pass:.1f} ms, c = {first.c:.2f}"
         )
+        widest = max(rows, key=lambda row: len(row.pass_ms))
+        passes = ", ".join(f"{size}: {ms:.0f}" for size, ms in widest.pass_ms.items())
+        console.print(f"T(n) of the target while {widest.name} ran, ms by tokens in the pass: {passes}")
 
 
 def _pass_ms(engine: Engine) -> float:

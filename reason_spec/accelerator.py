@@ -62,8 +62,10 @@ class Accelerator:
         self.target = target
         self.draft = draft
         self.verifier = verifier
-        self._cores = _available_cores()
-        self._shared_target_cores, self._draft_cores = _share_out(settings, self._cores, draft is not None)
+        self._cores = available_cores()
+        self._shared_target_cores, self._draft_cores = share_out_cores(
+            settings, self._cores, draft is not None
+        )
         self._lone_target_cores = settings.target.cores or self._shared_target_cores
         self._cores_now = self._shared_target_cores
         self._started = False
@@ -95,7 +97,7 @@ class Accelerator:
             raise TypeError("give either settings or flags, not both")
         names = tuple(strategies) or (settings.strategy.name,)
         with_draft = any(strategy_class(name).needs_draft for name in names)
-        cores = _share_out(settings, _available_cores(), with_draft)
+        cores = share_out_cores(settings, available_cores(), with_draft)
         target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}))
         draft = verifier = None
         if with_draft:
@@ -344,20 +346,25 @@ class SyncAccelerator:
         self._loop.close()
 
 
-def _available_cores() -> tuple[int, ...]:
+def available_cores() -> tuple[int, ...]:
+    """Return the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
-def _share_out(
+def share_out_cores(
     settings: Settings, cores: tuple[int, ...], with_draft: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the target's and the draft's cores: the draft gets one, the target all others.
 
+    Beside a target that is served elsewhere the draft gets all.
+
     Two workers with threads on the same cores wait for each other in every parallel region; with
     a single core they have to share it.
     """
+    if settings.target.kind == "remote":
+        return cores, settings.draft.cores or cores
     free = tuple(core for core in cores if core not in (settings.target.cores or ())) or cores
     draft = settings.draft.cores or free[-1:]
     rest = tuple(core for core in cores if not with_draft or core not in draft) or cores

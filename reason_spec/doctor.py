@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import reason_spec
+from reason_spec.engines.machine import available_memory_bytes, read_words
 from reason_spec.errors import ReasonSpecError
 from reason_spec.pair import embedded_path
 
@@ -307,12 +308,12 @@ def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> Cores:
 
 def cpu_quota(cgroup: Path) -> float | None:
     """Read the CPU quota in cores from control groups of version 2 or 1; None where there is none."""
-    with_v2 = _read_words(cgroup / "cpu.max")
+    with_v2 = read_words(cgroup / "cpu.max")
     if len(with_v2) == 2:
         quota, period = with_v2
     else:
-        quota = "".join(_read_words(cgroup / "cpu" / "cpu.cfs_quota_us"))
-        period = "".join(_read_words(cgroup / "cpu" / "cpu.cfs_period_us"))
+        quota = "".join(read_words(cgroup / "cpu" / "cpu.cfs_quota_us"))
+        period = "".join(read_words(cgroup / "cpu" / "cpu.cfs_period_us"))
     # No quota is written as "max" in version 2 and as -1 in version 1.
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None
@@ -354,17 +355,6 @@ def check_threads(usable_cores: int, environment: Mapping[str, str]) -> Check:
     import torch
 
     return Check("threads", "ok", f"torch would use {torch.get_num_threads()}; each engine sets its own")
-
-
-def available_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory that is free to this process; a container's limit counts too."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    limit, used = ("".join(_read_words(cgroup / name)) for name in ("memory.max", "memory.current"))
-    if limit.isdigit() and used.isdigit():
-        free = min(free, max(0, int(limit) - int(used)))
-    return free
 
 
 def check_memory(free_bytes: int) -> Check:
@@ -488,10 +478,3 @@ def guarded(name: str, check: Callable[[], Check]) -> Check:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return re.sub(r"\s+", " ", lines[0]) if lines else type(error).__name__
-
-
-def _read_words(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="ascii").split()
-    except OSError:
-        return []

@@ -157,10 +157,23 @@ EngineOption = Annotated[
     Literal["torch", "vllm"] | None,
     _option(
         "--engine",
-        text="What runs both models: torch or vllm. Default: torch.",
+        text="What runs the models that have no server: torch or vllm. Default: torch.",
         panel=_MODELS,
         metavar="NAME",
     ),
+]
+TargetUrlOption = Annotated[
+    list[str] | None,
+    _option(
+        "--target-url",
+        text="A server of the large model, as http://localhost:8000/v1; may be given again.",
+        panel=_MODELS,
+        metavar="URL",
+    ),
+]
+DraftUrlOption = Annotated[
+    list[str] | None,
+    _option("--draft-url", text="A server of the small model.", panel=_MODELS, metavar="URL"),
 ]
 ConfigOption = Annotated[Path | None, _option("--config", text="Settings file, YAML or JSON.", panel=_MODELS)]
 SetOption = Annotated[
@@ -217,6 +230,14 @@ OutputOption = Annotated[
 ]
 FreshOption = Annotated[
     bool, _option("--fresh", text="Replace the results in the output folder.", panel=_OUTPUT)
+]
+DryRunOption = Annotated[
+    bool,
+    _option(
+        "--dry-run",
+        text="Print where each model would run and the memory it needs; start nothing.",
+        panel=_OUTPUT,
+    ),
 ]
 ConcurrencyOption = Annotated[
     int, _option("--concurrency", text="Problems solved at once. Default: 1.", panel=_OUTPUT, min=1)

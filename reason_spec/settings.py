@@ -21,7 +21,7 @@ from reason_spec.segment import BLANK_LINE, Boundary
 from reason_spec.types import NoiseKey, Sampling
 
 ENV_PREFIX = "REASON_SPEC_"
-EngineKind: TypeAlias = Literal["torch", "vllm", "scripted"]
+EngineKind: TypeAlias = Literal["torch", "vllm", "remote", "scripted"]
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 
@@ -29,12 +29,57 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class RemoteSettings(_Section):
+    """Servers with OpenAI's completions interface that hold the model of an engine."""
+
+    base_urls: tuple[str, ...] = Field(
+        default=(), description="remote: where the model is served, as http://localhost:8000/v1"
+    )
+    served_model: str | None = Field(
+        default=None, description="remote: the model's name there; null: `model`, or the only one there"
+    )
+    tokenizer: str | None = Field(
+        default=None, description="remote: folder or id of the tokenizer; null: `model`"
+    )
+    send: Literal["auto", "tokens", "text"] = Field(
+        default="auto", description="remote: what crosses; auto: tokens where the server returns them"
+    )
+    api_key_variable: str | None = Field(
+        default=None, description="remote: environment variable that holds the key"
+    )
+    connect_timeout: float = Field(default=10.0, gt=0, description="remote: seconds to connect")
+    first_token_timeout: float = Field(
+        default=120.0, gt=0, description="remote: seconds until a request's first token"
+    )
+    idle_timeout: float = Field(default=60.0, gt=0, description="remote: seconds between two tokens")
+    total_timeout: float = Field(
+        default=1800.0, gt=0, description="remote: seconds for a request with all its tries"
+    )
+    max_retries: int = Field(
+        default=5, ge=0, le=100, description="remote: further tries of a request that failed"
+    )
+
+    @field_validator("base_urls", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("base_urls")
+    @classmethod
+    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is not a URL; write it as http://localhost:8000/v1")
+        return value
+
+
 class EngineSettings(_Section):
     """One engine and its model."""
 
     model: str = Field(default="embedded", description="`embedded`, a folder, or a Hugging Face id")
     kind: EngineKind = Field(
-        default="torch", description="torch, vllm, scripted (`model` is a file of questions and answers)"
+        default="torch",
+        description="torch, vllm, remote, scripted (`model` is a file of questions and answers)",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")
     dtype: DTypeName | Literal["auto"] = Field(
@@ -58,9 +103,16 @@ class EngineSettings(_Section):
         default=24, ge=1, le=128, description="vllm: token drafts of a request in one pass, at the most"
     )
     vllm: dict[str, Any] = Field(default={}, description="vllm: engine arguments of vLLM by name")
+    remote: RemoteSettings = RemoteSettings()
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
     revision: str | None = Field(default=None, description="branch, tag or commit of a Hugging Face model")
+
+    @model_validator(mode="after")
+    def _urls_are_of_remote_engines(self) -> EngineSettings:
+        if self.remote.base_urls and self.kind != "remote":
+            raise ValueError(f"remote.base_urls are given and kind is {self.kind!r}; set kind: remote")
+        return self
 
 
 class StrategySettings(_Section):

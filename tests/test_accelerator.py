@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reason_spec.accelerator import Accelerator, SyncAccelerator, _share_out
+from reason_spec.accelerator import Accelerator, SyncAccelerator, share_out_cores
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import Settings, load_settings
@@ -97,11 +97,11 @@ async def test_the_target_leaves_the_drafts_core_alone_only_while_there_is_a_dra
 def test_two_engines_never_share_a_core_where_there_are_two(
     flags: dict[str, object], cores: tuple[int, ...], expected: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
-    assert _share_out(load_settings(flags=dict(flags)), cores, with_draft=True) == expected
+    assert share_out_cores(load_settings(flags=dict(flags)), cores, with_draft=True) == expected
 
 
 def test_a_lone_target_gets_every_core() -> None:
-    assert _share_out(Settings(), (0, 1), with_draft=False)[0] == (0, 1)
+    assert share_out_cores(Settings(), (0, 1), with_draft=False)[0] == (0, 1)
 
 
 def test_an_unknown_strategy_is_refused_with_the_nearest_name() -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from reason_spec import doctor
 from reason_spec.doctor import Check, Cores
+from reason_spec.engines.machine import available_memory_bytes
 from reason_spec.errors import DataError
 
 
@@ -229,9 +230,9 @@ def test_memory_that_does_not_hold_two_workers_fails(gib: float, status: str) ->
 def test_a_memory_limit_of_a_container_counts(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1048576\n")
     (tmp_path / "memory.current").write_text("48576\n")
-    assert doctor.available_memory_bytes(tmp_path) == 1_000_000
+    assert available_memory_bytes(tmp_path) == 1_000_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert doctor.available_memory_bytes(tmp_path) > 1_000_000
+    assert available_memory_bytes(tmp_path) > 1_000_000
 
 
 # The pair and the output folder --------------------------------------------------------------

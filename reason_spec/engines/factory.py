@@ -10,7 +10,7 @@ from reason_spec.settings import EngineSettings
 
 
 def create_engine(name: str, settings: EngineSettings) -> Engine:
-    """Make the engine that its settings describe; the model is loaded by its ``start``.
+    """Make the engine that its settings describe; the model is loaded, or its server found, by ``start``.
 
     Raises:
         EngineError: a scripted engine's script cannot be read, or the embedded model is missing.
@@ -21,7 +21,11 @@ def create_engine(name: str, settings: EngineSettings) -> Engine:
 
         file = load_script(Path(settings.model))
         return ScriptedEngine(name, file.script, seconds_per_pass=file.seconds_per_pass)
-    settings = settings.model_copy(update={"model": _resolve_model(name, settings.model)})
+    settings = settings.model_copy(update={"model": resolve_model(name, settings.model)})
+    if settings.kind == "remote":
+        from reason_spec.engines.remote.engine import RemoteEngine
+
+        return RemoteEngine(name, settings)
     if settings.kind == "vllm":
         from reason_spec.engines.vllm.engine import VllmEngine
 
@@ -31,7 +35,7 @@ def create_engine(name: str, settings: EngineSettings) -> Engine:
     return TorchEngine(name, settings)
 
 
-def _resolve_model(name: str, model: str) -> str:
+def resolve_model(name: str, model: str) -> str:
     """Return the folder of the embedded model for the engine called ``draft`` or ``target``."""
     if model != "embedded":
         return str(Path(model).expanduser()) if model.startswith("~") else model

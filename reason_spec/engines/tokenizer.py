@@ -54,6 +54,8 @@ class HuggingFaceTokenizer:
         self._special_tokens = special_tokens or {}
         self._chat_template = chat_template
         self._token_bytes = _bytes_of_vocabulary(rust)
+        added = rust.get_added_tokens_decoder()
+        self._special_names = {token: piece.content for token, piece in added.items() if piece.special}
         self._tokenizer_id = _hash_of(rust.get_vocab(with_added_tokens=True))
         self._anchor_ids = self._encode_raw(_ANCHOR)
         self._adds_space = self._decode_bytes(self._encode_raw("a")) != b"a"
@@ -83,6 +85,20 @@ class HuggingFaceTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._decode_bytes(tokens).decode("utf-8", errors="replace")
+
+    def decode_prompt(self, tokens: Sequence[int]) -> str:
+        """Decode with special tokens by their names, for servers that read prompts as text.
+
+        A begin-of-text token at the start is left out: servers put it there themselves.
+        """
+        beginning = self._rust.token_to_id(self._special_tokens.get("bos_token", ""))
+        if tokens and tokens[0] == beginning:
+            tokens = tokens[1:]
+        pieces = [
+            self._special_names[token].encode() if token in self._special_names else self.token_bytes(token)
+            for token in tokens
+        ]
+        return b"".join(pieces).decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
         """Return a token's bytes; ids beyond the vocabulary (padding of the model) have none."""

@@ -93,6 +93,11 @@ class DraftModelSpeculation(TokenSpeculation):
                 f"strategy {self.name} hands the draft's tokens to the target, but the two models have "
                 "different tokenizers. Use lookahead, where steps cross as text, or another draft."
             )
+        if not self.target.takes_hints:
+            raise SettingsError(
+                f"strategy {self.name} hands the draft's tokens to the target, whose engine takes none. Use "
+                "lookahead, or autoregressive with a server or token_method that drafts by itself."
+            )
         assert request.draft_prompt is not None
         return DraftAhead(
             self.draft,

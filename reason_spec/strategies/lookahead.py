@@ -138,6 +138,7 @@ class _Search:
         self._request = request
         self._recorder = recorder
         hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
+        hinted = hinted and self._target.takes_hints
         # Without the hint there is nothing that the target could part from.
         self._redrafts = hinted and settings.use_redraft and can_share_tokens(self._draft, self._target)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()

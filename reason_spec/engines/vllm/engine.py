@@ -36,6 +36,7 @@ class VllmEngine(WorkerEngine):
                 ", ".join(TESTED),
             )
         super().__init__(name, settings)
+        self.takes_hints = settings.token_method == "hint" and takes_hints(version)
 
     def _environment(self) -> dict[str, str]:
         return worker_environment(self.settings)

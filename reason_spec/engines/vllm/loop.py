@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,8 @@ from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import TextWriter
-from reason_spec.types import FinishReason, Sampling, Usage
+from reason_spec.speculation.seeds import seed_at
+from reason_spec.types import FinishReason, Usage
 
 
 class VllmLoop:
@@ -303,7 +303,7 @@ def _writing_parameters(request: Request, num_prompt: int) -> Any:
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
-        seed=None if sampling.greedy else _seed(sampling, num_prompt),
+        seed=None if sampling.greedy else seed_at(sampling, num_prompt),
         max_tokens=request.max_tokens,
         # Of the sampled token alone.
         logprobs=0,
@@ -325,14 +325,3 @@ def _scoring_parameters(*, reads_cache: bool) -> Any:
         ignore_eos=True,
         detokenize=False,
     )
-
-
-def _seed(sampling: Sampling, num_prompt: int) -> int:
-    """Return a seed for a request that begins at this place of a sample.
-
-    A request draws from a generator of its own that starts at its seed: without the place in it every
-    step of an answer would draw the same numbers again.
-    """
-    key = sampling.noise
-    text = f"{key.seed} {key.problem} {key.sample} {num_prompt}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())

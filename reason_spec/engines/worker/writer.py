@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import codecs
+from typing import Protocol
 
-from reason_spec.engines.base import Request, Tokenizer
+from reason_spec.engines.base import Request
 from reason_spec.segment import BoundaryScanner, StopScanner
 from reason_spec.types import FinishReason
+
+
+class Vocabulary(Protocol):
+    """What following a text needs of a tokenizer."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
 
 
 class TextWriter:
@@ -15,9 +25,9 @@ class TextWriter:
     A stop beats a boundary that is completed by the same token, and both beat the length limit.
     """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._eos_ids = tokenizer.eos_ids
+    def __init__(self, request: Request, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._eos_ids = vocabulary.eos_ids
         self._max_tokens = request.max_tokens
         self._num_tokens = 0
         self._scanner = BoundaryScanner(request.boundary) if request.boundary else None
@@ -34,7 +44,7 @@ class TextWriter:
         if token in self._eos_ids:
             self.finish = "eos"
             return self.finish
-        token_bytes = self._tokenizer.token_bytes(token)
+        token_bytes = self._vocabulary.token_bytes(token)
         text = self._decoder.decode(token_bytes)
         self._parts.append(text)
         if (hit := self._stops.feed(text)) is not None:

@@ -1,0 +1,125 @@
+"""What an engine will need, from its settings and its model's configuration alone: nothing is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reason_spec.engines.factory import resolve_model
+from reason_spec.errors import EngineError
+from reason_spec.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Sizes in bytes, over all ``num_devices`` that share the model.
+
+    ``cache_tokens`` is None where vLLM takes what memory its share of the device leaves it.
+    """
+
+    model: str
+    kind: str
+    device: str
+    num_devices: int
+    dtype: str
+    num_parameters: int
+    weights: int
+    per_cached_token: int
+    cache_tokens: int | None
+
+    @property
+    def cache(self) -> int:
+        return self.per_cached_token * (self.cache_tokens or 0)
+
+    @property
+    def on_each_device(self) -> int:
+        """Weights, keys and values on each device; the runtime and the work of a pass come on top."""
+        return (self.weights + self.cache) // self.num_devices
+
+
+def footprint(name: str, settings: EngineSettings) -> Footprint:
+    """Return what the engine called ``name`` will need.
+
+    Raises:
+        EngineError: the model's configuration cannot be read.
+    """
+    settings = settings.model_copy(update={"model": resolve_model(name, settings.model)})
+    config = read_config(settings)
+    device, num_devices = _placement(settings)
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    num_parameters = _count_parameters(config, settings)
+    # On a GPU vLLM fills its share of the memory with keys and values, unless it is told how many.
+    fills = settings.kind == "vllm" and device != "cpu" and "cache_tokens" not in settings.model_fields_set
+    return Footprint(
+        model=settings.model,
+        kind=settings.kind,
+        device=device,
+        num_devices=num_devices,
+        dtype=dtype,
+        num_parameters=num_parameters,
+        weights=num_parameters * _BYTES[dtype],
+        per_cached_token=cached_numbers_per_token(config) * _BYTES[dtype],
+        cache_tokens=None if fills else settings.cache_tokens,
+    )
+
+
+def read_config(settings: EngineSettings) -> PretrainedConfig:
+    """Return the configuration of a model.
+
+    Raises:
+        EngineError: it cannot be read.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(
+            settings.model, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise EngineError(f"model {settings.model!r} cannot be read: {first_line}") from None
+
+
+def cached_numbers_per_token(config: Any) -> int:
+    """Return how many numbers the keys and values of a token are, in all layers."""
+    config = config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width)
+
+
+def _placement(settings: EngineSettings) -> tuple[str, int]:
+    """Return the kind of device, with its numbers, and how many share the model."""
+    device = settings.device
+    if settings.kind == "vllm":
+        from reason_spec.engines.vllm.arguments import on_cpu
+
+        parallel = [settings.vllm.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")]
+        if device == "auto":
+            device = "cpu" if on_cpu(settings) else "cuda"
+        return device, int(parallel[0]) * int(parallel[1])
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu" and torch.backends.mps.is_available():
+            device = "mps"
+    return device, 1
+
+
+def _count_parameters(config: PretrainedConfig, settings: EngineSettings) -> int:
+    """Count by building the model without memory for its weights; tied ones count once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
+    model.tie_weights()
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,1 @@
+"""Engines behind a URL: any server with OpenAI's completions interface."""

