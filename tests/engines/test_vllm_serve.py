@@ -128,13 +128,13 @@ async def test_tokens_and_scores_are_those_of_the_torch_engine(servers: list[Ser
         assert remote.by_tokens
         assert remote.tokenizer.tokenizer_id == own.tokenizer.tokenizer_id
         for prompt in prompts_of(remote)[:3]:
-            results = [await engine.submit(Request(prompt, 300)).result() for engine in (remote, own)]
+            results = [await engine.submit(Request(prompt, 440)).result() for engine in (remote, own)]
             assert results[0].tokens == results[1].tokens
             assert results[0].finish == results[1].finish == "eos"
             assert results[0].text == results[1].text
             assert results[0].logprobs == pytest.approx(results[1].logprobs, abs=1e-3)
             steps = [
-                await engine.submit(Request(prompt, 300, boundary=Boundary())).result()
+                await engine.submit(Request(prompt, 440, boundary=Boundary())).result()
                 for engine in (remote, own)
             ]
             assert steps[0].tokens == steps[1].tokens
@@ -152,7 +152,7 @@ async def test_text_crosses_as_well(servers: list[Serving]) -> None:
     try:
         for prompt in prompts_of(by_text)[:2]:
             texts = [
-                (await engine.submit(Request(prompt, 300)).result()).text for engine in (by_text, by_tokens)
+                (await engine.submit(Request(prompt, 440)).result()).text for engine in (by_text, by_tokens)
             ]
             assert texts[0] == texts[1]
     finally:
@@ -218,15 +218,15 @@ async def test_problems_survive_a_server_that_is_killed(servers: list[Serving]) 
     await remote.start()
     try:
         prompts = prompts_of(remote)
-        before = await asyncio.gather(*(remote.submit(Request(prompt, 300)).result() for prompt in prompts))
-        generations = [remote.submit(Request(prompt, 300)) for prompt in prompts]
+        before = await asyncio.gather(*(remote.submit(Request(prompt, 440)).result() for prompt in prompts))
+        generations = [remote.submit(Request(prompt, 440)) for prompt in prompts]
         for generation in generations:
             async for _ in generation:
                 break
         servers[1].kill()
         after = await asyncio.gather(*(generation.result() for generation in generations))
         assert [result.tokens for result in after] == [result.tokens for result in before]
-        more = await asyncio.gather(*(remote.submit(Request(prompt, 300)).result() for prompt in prompts))
+        more = await asyncio.gather(*(remote.submit(Request(prompt, 440)).result() for prompt in prompts))
         assert [result.tokens for result in more] == [result.tokens for result in before]
     finally:
         await remote.close()
