@@ -7,7 +7,8 @@ anything is timed, and one that has nothing to do takes no processor time. For e
 rows take turns in an order shuffled with the seed, and prefix caches are emptied before each. Plain
 decoding runs on as many cores as suit it best. With ``--padded LAYERS`` the target is made deeper first,
 which changes its cost and nothing that it writes; such rows say so. ``own_ms_per_step`` is the processor
-time of this program's own thread for each final step: what leads the work, and waits for no engine.
+time of this program's own thread from one final step to the next, of whatever problem: what leads the work
+and verifies it, and waits for no engine. Median, and mean.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from embedded import MAX_TOKENS, write_rows
 
 from reason_spec.accelerator import Accelerator, Solution
-from reason_spec.engines.base import Engine
 from reason_spec.engines.worker.engine import WorkerEngine
+from reason_spec.events import Event
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.grading import parse_answer
@@ -83,6 +84,7 @@ class Row:
     alpha_step: float | None
     alpha_token: float | None
     own_ms_per_step: float
+    own_ms_per_step_mean: float
     target_ms_per_pass: float
     draft_ms_per_pass: float
     c: float
@@ -131,12 +133,19 @@ async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitS
 async def run_group(arm: Arm, group: Sequence[tuple[int, Example]]) -> None:
     """Solve a group of problems at once; the seconds of a problem are those of the group over its size."""
     await arm.accelerator.prepare(arm.strategy)
-    started, own_started = time.perf_counter(), time.thread_time()
-    answers = (arm.accelerator.answer(problem.question, problem=index) for index, problem in group)
+    marks = [time.thread_time()]
+
+    def mark(event: Event) -> None:
+        if event.kind == "final":
+            marks.append(time.thread_time())
+
+    started = time.perf_counter()
+    answers = (
+        arm.accelerator.answer(problem.question, problem=index, listener=mark) for index, problem in group
+    )
     solutions = await asyncio.gather(*answers)
     arm.seconds += [(time.perf_counter() - started) / len(group)] * len(group)
-    own_ms = 1000 * (time.thread_time() - own_started)
-    arm.own_ms_per_step.append(own_ms / sum(len(solution.steps) for solution in solutions))
+    arm.own_ms_per_step += [1000 * (after - before) for before, after in pairwise(marks)]
     arm.solutions += solutions
     arm.right += [
         parse_answer(solution.text) == problem.answer
@@ -161,7 +170,7 @@ async def time_arms(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -
         sys.stderr.write("\n")
 
 
-def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, pass_ms: tuple[float, ...]) -> Row:
+def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, target_ms: float, draft_ms: float) -> Row:
     """Summarise an arm beside plain decoding at the same concurrency."""
     ratios = [base / own for base, own in zip(baseline.seconds, arm.seconds, strict=True)]
     texts = [[token for step in solution.steps for token in step.tokens] for solution in arm.solutions]
@@ -185,9 +194,10 @@ def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, pass_ms: tuple[
         alpha_step=statistics.fmean(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
         own_ms_per_step=statistics.median(arm.own_ms_per_step),
-        target_ms_per_pass=pass_ms[0],
-        draft_ms_per_pass=pass_ms[1],
-        c=pass_ms[1] / pass_ms[0],
+        own_ms_per_step_mean=statistics.fmean(arm.own_ms_per_step),
+        target_ms_per_pass=target_ms,
+        draft_ms_per_pass=draft_ms,
+        c=draft_ms / target_ms,
         pass_ms={round(time.num_tokens): 1000 * time.seconds for time in arm.accelerator.target.pass_times},
         target_cores=len(arm.accelerator.target_cores(arm.strategy)),
     )
@@ -213,7 +223,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             f"{row.accuracy:.0%}",
             f"{row.passes_per_token:.2f}",
             *shown,
-            f"{row.own_ms_per_step:.2f}",
+            f"{row.own_ms_per_step:.1f} / {row.own_ms_per_step_mean:.1f}",
             str(row.target_cores),
         )
     console = Console(width=120)
@@ -229,10 +239,11 @@ def print_rows(rows: Sequence[Row]) -> None:
         console.print(f"T(n) of the target while {widest.name} ran, ms by tokens in the pass: {passes}")
 
 
-def _pass_ms(engine: Engine) -> float:
-    """Return the milliseconds of a pass with one token, as measured when the engine started."""
-    assert isinstance(engine, WorkerEngine)
-    return 1000 * engine.info.seconds_per_token_pass
+def _pass_ms(arms: Sequence[Arm], side: str) -> float:
+    """Return the milliseconds of a pass with one token, measured when engines started; NaN: there is none."""
+    engines = [getattr(arm.accelerator, side) for arm in arms]
+    measured = [engine.info.seconds_per_token_pass for engine in engines if isinstance(engine, WorkerEngine)]
+    return 1000 * min(measured, default=float("nan"))
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
@@ -244,13 +255,10 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             pad(target, options.padded, folder)
             target = folder
         arms = await open_arms(options, target, stack)
-        pass_ms = tuple(
-            min(_pass_ms(engine) for arm in arms if (engine := getattr(arm.accelerator, side)) is not None)
-            for side in ("target", "draft")
-        )
+        target_ms, draft_ms = (_pass_ms(arms, side) for side in ("target", "draft"))
         await time_arms(arms, chosen, options.seed)
     baselines = {arm.concurrency: arm for arm in arms if arm.name == "autoregressive"}
-    return [row_of(arm, baselines[arm.concurrency], options, pass_ms) for arm in arms]
+    return [row_of(arm, baselines[arm.concurrency], options, target_ms, draft_ms) for arm in arms]
 
 
 def main() -> None:

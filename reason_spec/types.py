@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Literal, TypeAlias
 
 Origin: TypeAlias = Literal["draft", "target", "cache"]
@@ -79,7 +80,7 @@ class Prefix:
     def to_tuple(self) -> tuple[int, ...]:
         """Return all token ids from the root on."""
         runs = [node.tokens for node in self.nodes()]
-        return tuple(token for run in reversed(runs) for token in run)
+        return tuple(chain.from_iterable(reversed(runs)))
 
 
 @dataclass(frozen=True, slots=True)

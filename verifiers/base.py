@@ -16,8 +16,8 @@ from reason_spec.types import FinishReason, LossClass, Step, Verdict
 _CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
 _MAX_CHARS: Final = 20_000
 _TWO_WORDINGS: Final = (
-    "Ana has 7 apples and gets 3 more, so she holds 7 + 3 = 10 apples.",
-    "With 3 further ones, the 7 apples of Ana become 7 + 3 = 10.",
+    "Ana has {0} apples and gets 3 more, so she holds {0} + 3 = {1} apples.",
+    "With 3 further ones, the {0} apples of Ana become {0} + 3 = {1}.",
 )
 
 
@@ -117,9 +117,14 @@ class Verifier(ABC):
 
 async def measure_verdict(verifier: Verifier) -> float:
     """Return the seconds of a verdict on two wordings of one step: no rule decides it before the verifier."""
-    drafted, own = (Step(text, (), "draft", "boundary") for text in _TWO_WORDINGS)
     context = VerificationContext("How many apples does Ana have?")
-    return min([(await verifier.verify(context, drafted, own)).cost_seconds for _ in range(3)])
+    seconds: list[float] = []
+    for number in range(7, 11):
+        # Other numbers each time: what was read once is remembered.
+        texts = [wording.format(number, number + 3) for wording in _TWO_WORDINGS]
+        drafted, own = (Step(text, (), "draft", "boundary") for text in texts)
+        seconds.append((await verifier.verify(context, drafted, own)).cost_seconds)
+    return min(seconds)
 
 
 def tokens_equal(a: Step, b: Step) -> bool:

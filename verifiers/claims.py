@@ -85,7 +85,7 @@ class Claims:
         return bool(self.quantities or self.symbols or self.operations)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def read_claims(text: str) -> Claims:
     """Return what ``text`` claims; text without numbers gives empty claims."""
     tokens = tokenize(text)

@@ -14,10 +14,12 @@ conventions, not facts:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.latex import normalize
@@ -52,12 +54,38 @@ _PARTS: Final = {
 _ORDINALS: Final = {"first": 1, "second": 2, **_PARTS}
 
 
-@lru_cache(maxsize=4096)
 def tokenize(text: str) -> tuple[Token, ...]:
-    """Return the canonical tokens of a step; equal notations of one quantity give equal tokens."""
+    """Return the canonical tokens of a text; equal notations of one quantity give equal tokens.
+
+    Paragraphs are read one by one: of a solution that grows, only what is new is read again.
+    """
+    return tuple(chain.from_iterable(map(_tokenize_paragraph, _paragraphs(text))))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Cut behind blank lines, but for those inside a formula."""
+    start = 0
+    for blank in _BLANK_LINES.finditer(text):
+        paragraph = text[start : blank.end()]
+        if all(paragraph.count(opener) == paragraph.count(closer) for opener, closer in _DISPLAYS) and (
+            paragraph.count("$") % 2 == 0
+        ):
+            yield paragraph
+            start = blank.end()
+    if start < len(text):
+        yield text[start:]
+
+
+_BLANK_LINES: Final = re.compile(r"\n[ \t]*\n\s*")
+_DISPLAYS: Final = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin", "\\end"))
+
+
+@lru_cache(maxsize=8192)
+def _tokenize_paragraph(text: str) -> tuple[Token, ...]:
     tokens = list(scan(normalize(text)))
-    for fold in _PASSES:
-        tokens = _rewrite(tokens, fold)
+    for fold, triggers in _PASSES:
+        if triggers is None or not triggers.isdisjoint([token.text for token in tokens]):
+            tokens = _rewrite(tokens, fold)
     return tuple(tokens)
 
 
@@ -405,21 +433,34 @@ def _fold_units_in_equations(out: list[Token], tokens: list[Token], index: int) 
 
 _PLURAL_PARTS: Final = {**_PARTS, **{part + "s": value for part, value in _PARTS.items()}}
 
-# Word operators come before powers ("squared"), powers before fractions and signs: -3^2 is -9.
-_PASSES: Final[tuple[Fold, ...]] = (
-    _fold_letters,
-    _fold_number_words,
-    _fold_hyphens,
-    _fold_powers,
-    _fold_scientific,
-    _fold_fractions,
-    _fold_mixed_numbers,
-    _fold_percent_and_money,
-    _fold_shares,
-    _fold_word_operators,
-    _fold_powers,
-    _fold_percent_and_money,
-    _fold_signs,
-    _fold_units_in_equations,
-    fold_longhand,
+_NUMBER_WORDS: Final = frozenset(
+    {*_UNITS, *_TENS, *_SCALES, *_MULTIPLES, *_ORDINALS, *_PLURAL_PARTS, "dozen"}
+)
+_WORD_OPERATORS: Final = frozenset(
+    {"percent", "degree", "degrees", "divided", "multiplied", "plus", "minus", "times", "of"}
+    | _POSTFIX_WORDS.keys()
+    | _INFIX_WORDS_EQUAL
+)
+_MONEY: Final = frozenset({"%", "cent", "cents", "dollar", "dollars"})
+_ARITHMETIC: Final = frozenset("+-*/")
+
+# Each with texts of which one must be there for it to change anything (None: not known by texts), as most
+# steps need few of them. Word operators come before powers ("squared"), powers before fractions and signs:
+# -3^2 is -9.
+_PASSES: Final[tuple[tuple[Fold, frozenset[str] | None], ...]] = (
+    (_fold_letters, frozenset({"a", "i", "x", ""})),
+    (_fold_number_words, _NUMBER_WORDS),
+    (_fold_hyphens, frozenset("!*_-/")),
+    (_fold_powers, frozenset("^")),
+    (_fold_scientific, frozenset("*")),
+    (_fold_fractions, frozenset("/")),
+    (_fold_mixed_numbers, None),
+    (_fold_percent_and_money, _MONEY),
+    (_fold_shares, frozenset({"every", "each"})),
+    (_fold_word_operators, _WORD_OPERATORS),
+    (_fold_powers, frozenset("^")),
+    (_fold_percent_and_money, _MONEY),
+    (_fold_signs, frozenset("-")),
+    (_fold_units_in_equations, _ARITHMETIC | frozenset("=≈≠≡<>≤≥)")),
+    (fold_longhand, _ARITHMETIC),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
@@ -43,6 +43,22 @@ class Token:
     @property
     def ends_operand(self) -> bool:
         return self.kind in ("number", "symbol", "close")
+
+    def placed(self, *, initial: bool, spaced: bool, math: bool) -> Token:
+        """Return the token as it stands in its text; `dataclasses.replace` takes ten times as long."""
+        return Token(
+            self.kind,
+            self.text,
+            self.value,
+            self.weak,
+            self.capital,
+            initial,
+            self.possessive,
+            self.decimals,
+            self.percent,
+            spaced,
+            math,
+        )
 
 
 FUNCTIONS: Final = frozenset(
@@ -88,7 +104,7 @@ def scan(text: str) -> Iterator[Token]:
             yield Token("break", "")
             continue
         for token in _tokens_of(kind, lexeme, match[kind], math):
-            yield replace(token, initial=initial, spaced=spaced, math=math)
+            yield token.placed(initial=initial, spaced=spaced, math=math)
             spaced = False
             if token.kind == "break":
                 initial = token.text in (".", "?", "\n", ":", "")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from reason_spec.engines.base import Message
 from reason_spec.errors import EngineError
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from tokenizers import Tokenizer as RustTokenizer
 
 _METASPACE = "\u2581"
@@ -274,6 +276,18 @@ def _chat_template(model: str, config: dict[str, Any], revision: str | None) -> 
 
 def _render_chat(template: str, messages: Sequence[Message], special_tokens: dict[str, str]) -> str:
     """Render a chat template as transformers does (``utils/chat_template_utils.py``)."""
+    from jinja2 import TemplateError
+
+    try:
+        return _compile_chat(template).render(
+            messages=list(messages), add_generation_prompt=True, **special_tokens
+        )
+    except TemplateError as error:
+        raise EngineError(f"the model's chat template refused the conversation: {error}") from None
+
+
+@lru_cache(maxsize=16)
+def _compile_chat(template: str) -> Template:
     from datetime import datetime
 
     from jinja2 import TemplateError
@@ -292,12 +306,7 @@ def _render_chat(template: str, messages: Sequence[Message], special_tokens: dic
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    try:
-        return environment.from_string(template).render(
-            messages=list(messages), add_generation_prompt=True, **special_tokens
-        )
-    except TemplateError as error:
-        raise EngineError(f"the model's chat template refused the conversation: {error}") from None
+    return environment.from_string(template)
 
 
 def _bytes_of_vocabulary(rust: RustTokenizer) -> list[bytes]:

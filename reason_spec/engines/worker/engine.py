@@ -63,6 +63,7 @@ class WorkerEngine(Engine):
         self._generations: dict[int, Generation] = {}
         self._scores: dict[int, asyncio.Future[Score]] = {}
         self._questions: dict[int, asyncio.Future[Reply]] = {}
+        self._outbox: list[ToWorker] = []
         self._pass_times: tuple[PassTime, ...] = ()
         self._next_number = 0
         self._last_words = ""
@@ -207,10 +208,17 @@ class WorkerEngine(Engine):
         return reply
 
     def _send(self, message: ToWorker) -> None:
+        """Send with all else that this turn of the event loop sends: each write wakes the worker."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(message)
+
+    def _flush(self) -> None:
+        messages, self._outbox = self._outbox, []
         if self._worker is not None and not self._hung_up.is_set():
             # The worker reads in a thread of its own, so this does not wait for a pass. A worker that
             # is gone shows as the end of its messages.
-            self._worker.send(message)
+            self._worker.send(messages)
 
     def _receive(self) -> None:
         assert self._worker is not None

@@ -70,7 +70,8 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoRetur
     while True:
         try:
             if connection.poll(_PARENT_CHECK_SECONDS):
-                inbox.put(connection.recv())
+                for message in connection.recv():
+                    inbox.put(message)
             elif os.getppid() != parent:
                 # A process that the parent forked may still hold the pipe open.
                 os._exit(0)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -87,10 +87,10 @@ class WorkerProcess:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def send(self, message: ToWorker) -> None:
+    def send(self, messages: Sequence[ToWorker]) -> None:
         """Send; nothing happens if the worker is gone."""
         with contextlib.suppress(OSError):
-            self._connection.send(message)
+            self._connection.send(messages)
 
     def receive(self) -> Iterator[FromWorker | None]:
         """Yield the messages that are there; None last, once the worker has gone."""
