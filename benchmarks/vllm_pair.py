@@ -2,11 +2,12 @@
 
     python benchmarks/vllm_pair.py [--problems 12] [--concurrency 1 8] [--padded LAYERS] [--json [FILE]]
 
-Each token-level method of vLLM's own needs a target engine of its own; all engines are started before
-anything is timed, and one that has nothing to do takes no processor time. For each group of problems the
-rows take turns in an order shuffled with the seed, and prefix caches are emptied before each. Plain
-decoding runs on as many cores as suit it best. With ``--padded LAYERS`` the target is made deeper first,
-which changes its cost and nothing that it writes; such rows say so. ``own_ms_per_step`` is the processor
+Each token-level method needs engines of its own, which its rows share; all are started before anything is
+timed, and one that has nothing to do takes no processor time. Engines are compiled, as vLLM does by itself
+and as is fastest (``--eager`` starts sooner). For each group of problems the rows take turns in an order
+shuffled with the seed, and prefix caches are emptied before each. Plain decoding runs on as many cores as
+suit it best. With ``--padded LAYERS`` the target is made deeper first, which changes its cost and nothing
+that it writes; such rows say so. ``own_ms_per_step`` is the processor
 time of this program's own thread from one final step to the next, of whatever problem: what leads the work
 and verifies it, and waits for no engine. Median, and mean.
 """
@@ -36,7 +37,8 @@ from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.grading import parse_answer
 from reason_spec.pair.pad import pad
-from reason_spec.settings import load_settings
+from reason_spec.settings import Settings, load_settings
+from reason_spec.verifiers.base import Verifier, create_verifier
 
 STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
 ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
@@ -55,16 +57,27 @@ ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 @dataclass(slots=True)
 class Arm:
-    """One row at one concurrency: its accelerator, and what it did."""
+    """One row at one concurrency: its settings on engines that other rows use too, and what it did."""
 
     name: str
     concurrency: int
-    strategy: str
+    settings: Settings
     accelerator: Accelerator
+    verifier: Verifier
     seconds: list[float] = field(default_factory=list)
     solutions: list[Solution] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     own_ms_per_step: list[float] = field(default_factory=list)
+
+    @property
+    def strategy(self) -> str:
+        return self.settings.strategy.name
+
+    async def prepare(self) -> None:
+        """Make the engines this row's: its settings, its verifier, its cores, nothing in the caches."""
+        self.accelerator.settings = self.settings
+        self.accelerator.verifier = self.verifier
+        await self.accelerator.prepare(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +129,33 @@ def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, target
 
 
 async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitStack) -> list[Arm]:
-    """Start the engines of all rows and return an arm for each row and concurrency."""
+    """Start the engines of each method and return an arm for each row and concurrency."""
     arms: list[Arm] = []
+    accelerators: dict[str, Accelerator] = {}
+    verifiers: dict[str, Verifier] = {}
     for name, method, strategy, own in ROWS:
         if options.rows and not any(wanted in name for wanted in options.rows):
             continue
         settings = load_settings(flags=_flags(method, own, options, target) | {"strategy.name": strategy})
-        started = time.perf_counter()
-        accelerator = await stack.enter_async_context(Accelerator.from_settings(settings))
-        await accelerator.calibrate()
-        sys.stderr.write(f"{name}: started in {time.perf_counter() - started:.0f} s\n")
-        arms += [Arm(name, concurrency, strategy, accelerator) for concurrency in options.concurrency]
+        if method not in accelerators:
+            started = time.perf_counter()
+            made = Accelerator.from_settings(settings, strategies=("lookahead",))
+            accelerators[method] = await stack.enter_async_context(made)
+            await made.calibrate()
+            sys.stderr.write(f"{method}: started in {time.perf_counter() - started:.0f} s\n")
+        if settings.verifier.name not in verifiers:
+            verifier = create_verifier(settings=settings.verifier)
+            await verifier.start()
+            stack.push_async_callback(verifier.close)
+            verifiers[settings.verifier.name] = verifier
+        parts = settings, accelerators[method], verifiers[settings.verifier.name]
+        arms += [Arm(name, concurrency, *parts) for concurrency in options.concurrency]
     return arms
 
 
 async def run_group(arm: Arm, group: Sequence[tuple[int, Example]]) -> None:
     """Solve a group of problems at once; the seconds of a problem are those of the group over its size."""
-    await arm.accelerator.prepare(arm.strategy)
+    await arm.prepare()
     marks = [time.thread_time()]
 
     def mark(event: Event) -> None:
@@ -269,7 +292,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, default=embedded_path("draft"))
     parser.add_argument("--padded", type=int, metavar="LAYERS", help="make the target so deep first")
     parser.add_argument("--draft-tokens", type=int, default=5, help="drafts of vLLM's own draft_model")
-    parser.add_argument("--eager", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--eager", action="store_true", help="do not compile: slower, but starts at once")
     parser.add_argument("--rows", nargs="+", help="only rows whose name holds one of these")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
