@@ -233,7 +233,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     table = Table(title="the target is padded" if rows and rows[0].padded else None)
     headings = "row|at once|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|own ms/step|cores"
     for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right")
+        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
     for row in rows:
         shown = ["-" if alpha is None else f"{alpha:.2f}" for alpha in (row.alpha_step, row.alpha_token)]
         table.add_row(
@@ -249,7 +249,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             f"{row.own_ms_per_step:.1f} / {row.own_ms_per_step_mean:.1f}",
             str(row.target_cores),
         )
-    console = Console(width=120)
+    console = Console(width=140)
     console.print(table)
     if rows:
         first = rows[0]

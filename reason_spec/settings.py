@@ -104,6 +104,9 @@ class EngineSettings(_Section):
     )
     vllm: dict[str, Any] = Field(default={}, description="vllm: engine arguments of vLLM by name")
     remote: RemoteSettings = RemoteSettings()
+    chat_template: dict[str, Any] = Field(
+        default={}, description="what the chat template is told, such as `enable_thinking: false`"
+    )
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
     revision: str | None = Field(default=None, description="branch, tag or commit of a Hugging Face model")

@@ -234,6 +234,8 @@ class Engine(ABC):
     name: str
     has_costs: ClassVar[bool] = True
     """Whether timing this engine tells what is fast; a planner is of use only then."""
+    phase: str = ""
+    """What the engine is doing on its way to be ready; empty before and after."""
     takes_hints: bool = True
     """Whether hints reach what drafts tokens here; where they do not, none need be written."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ class HuggingFaceTokenizer:
         eos_ids: ids that end the text.
         special_tokens: named special tokens (``bos_token`` and so on) for the chat template.
         chat_template: a Jinja template, None where the model has none.
+        chat_arguments: what the template is told beside the conversation, such as ``enable_thinking``.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class HuggingFaceTokenizer:
         eos_ids: frozenset[int],
         special_tokens: dict[str, str] | None = None,
         chat_template: str | None = None,
+        chat_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._rust = rust
         self._eos_ids = eos_ids
         self._special_tokens = special_tokens or {}
         self._chat_template = chat_template
+        self._chat_arguments = dict(chat_arguments or {})
         self._token_bytes = _bytes_of_vocabulary(rust)
         added = rust.get_added_tokens_decoder()
         self._special_names = {token: piece.content for token, piece in added.items() if piece.special}
@@ -115,7 +118,7 @@ class HuggingFaceTokenizer:
         if self._chat_template is None:
             text = "\n\n".join(message["content"] for message in messages) + "\n"
             return tuple(self._rust.encode(text, add_special_tokens=True).ids)
-        text = _render_chat(self._chat_template, messages, self._special_tokens)
+        text = _render_chat(self._chat_template, messages, {**self._special_tokens, **self._chat_arguments})
         # The template's special tokens are meant as such.
         self._rust.encode_special_tokens = False
         return tuple(self._rust.encode(text, add_special_tokens=False).ids)
@@ -128,8 +131,12 @@ class HuggingFaceTokenizer:
         return b"".join([self.token_bytes(token) for token in tokens])
 
 
-def load_tokenizer(model: str, revision: str | None = None) -> HuggingFaceTokenizer:
+def load_tokenizer(
+    model: str, revision: str | None = None, chat_arguments: Mapping[str, Any] | None = None
+) -> HuggingFaceTokenizer:
     """Load the tokenizer of a model given by folder or Hugging Face id.
+
+    ``chat_arguments`` go to the model's chat template.
 
     Raises:
         EngineError: there is none, or it cannot be read; the message names the model and the remedy.
@@ -158,6 +165,7 @@ def load_tokenizer(model: str, revision: str | None = None) -> HuggingFaceTokeni
         eos_ids=_eos_ids(rust, settings, special_tokens),
         special_tokens=special_tokens,
         chat_template=_chat_template(model, settings["tokenizer_config.json"], revision),
+        chat_arguments=chat_arguments,
     )
 
 
@@ -274,13 +282,13 @@ def _chat_template(model: str, config: dict[str, Any], revision: str | None) -> 
     return template if isinstance(template, str) else None
 
 
-def _render_chat(template: str, messages: Sequence[Message], special_tokens: dict[str, str]) -> str:
+def _render_chat(template: str, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
     """Render a chat template as transformers does (``utils/chat_template_utils.py``)."""
     from jinja2 import TemplateError
 
     try:
         return _compile_chat(template).render(
-            messages=list(messages), add_generation_prompt=True, **special_tokens
+            messages=list(messages), add_generation_prompt=True, **arguments
         )
     except TemplateError as error:
         raise EngineError(f"the model's chat template refused the conversation: {error}") from None

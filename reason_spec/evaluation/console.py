@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.errors import SettingsError
@@ -28,6 +30,8 @@ from reason_spec.settings import EngineSettings, Settings
 
 EXIT_SOME_FAILED = 1
 MAX_BAD_LINES_SHOWN = 5
+_PHASE_SECONDS = 0.5
+_LONG_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,7 @@ async def answer_questions(settings: Settings, sources: Sources, options: RunOpt
         accelerator = Accelerator.from_settings(settings, strategies=options.strategies)
         session = new_session()
         try:
-            with screen.status(_loading(settings, accelerator)):
-                await accelerator.start()
+            await _start(accelerator, settings, screen)
             if folder is not None:
                 folder.begin_session(session, options.strategies, _session_details(accelerator, options))
             for ask in asks:
@@ -248,8 +251,7 @@ async def _solve_rest(
     session = new_session()
     done = [outcome for key, outcome in folder.outcomes.items() if key in wanted]
     try:
-        with screen.status(_loading(settings, accelerator)):
-            await accelerator.start()
+        await _start(accelerator, settings, screen)
         if len(options.strategies) > 1:
             with screen.status("Measuring on which cores the target is fastest alone"):
                 await accelerator.calibrate()
@@ -334,6 +336,29 @@ def _folder(settings: Settings, sources: Sources, options: RunOptions) -> Iterat
     identity = Identity.of(settings, sources.problems, options.concurrency)
     with RunFolder(options.output, identity, sources.problems, fresh=options.fresh) as folder:
         yield folder
+
+
+async def _start(accelerator: Accelerator, settings: Settings, screen: _Screen) -> None:
+    """Start the engines and say what they are doing meanwhile: large models take minutes."""
+    text = _loading(settings, accelerator)
+    with screen.status(text) as status:
+        started, shown = time.monotonic(), ""
+        starting = asyncio.ensure_future(accelerator.start())
+        try:
+            while not (await asyncio.wait({starting}, timeout=_PHASE_SECONDS))[0]:
+                engines = (accelerator.target, accelerator.draft)
+                phases = [f"{engine.name} {engine.phase}" for engine in engines if engine and engine.phase]
+                seconds = time.monotonic() - started
+                if isinstance(status, Status):
+                    status.update(f"{text} ({'; '.join([*phases, f'{seconds:.0f} s'])})")
+                elif phases and seconds > _LONG_SECONDS and (now := "; ".join(phases)) != shown:
+                    shown = now
+                    screen.say(f"  after {seconds:.0f} s: {now}")
+        finally:
+            # Where the user gives up, the engines are let go of before anything else ends.
+            starting.cancel()
+            await asyncio.wait({starting})
+        starting.result()
 
 
 def _loading(settings: Settings, accelerator: Accelerator) -> str:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.engines.base import Message
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import EngineError
 from tests.engines.tiny_models import EOS, byte_level_tokenizer
@@ -267,3 +268,36 @@ def test_without_the_hub_the_cache_is_enough_and_a_missing_tokenizer_says_so(
     assert cached == byte_level()[0].tokenizer_id
     assert "tokenizer.json of model 'org/other' could not be got" in missing
     assert "HF_HUB_OFFLINE" in missing
+
+
+THINKING_TEMPLATE = (
+    "{%- for message in messages -%}{{ '<|start|>' + message.role + '\n' + message.content + '<|end|>' }}"
+    "{%- endfor -%}{{ '<|start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}"
+    "{%- elif opens_thought is defined -%}{{ '<think>\n' }}{%- endif -%}"
+)
+"""Thinking models begin an answer in three ways: freely, with an open thought, or with an empty one."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ending"),
+    [
+        ({}, "assistant\n"),
+        ({"opens_thought": True}, "assistant\n<think>\n"),
+        ({"enable_thinking": False}, "assistant\n<think>\n\n</think>\n\n"),
+    ],
+)
+def test_prompts_of_thinking_models_are_built_as_tokens_once(
+    tmp_path: Path, arguments: dict[str, bool], ending: str
+) -> None:
+    wrapped = byte_level_tokenizer()
+    wrapped.chat_template = THINKING_TEMPLATE
+    wrapped.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path), chat_arguments=arguments)
+    messages: list[Message] = [{"role": "user", "content": "<think> 12?"}]
+    tokens = tokenizer.encode_chat(messages)
+    expected = wrapped.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **arguments)
+    assert tokens == tuple(wrapped(expected, add_special_tokens=False).input_ids)
+    assert tokenizer.decode_prompt(tokens).endswith(ending)
+    think = wrapped.convert_tokens_to_ids("<think>")
+    assert tokens.count(think) == 1 + ("<think>" in ending)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,3 +242,27 @@ async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> 
     for name in names[1:]:
         work = solutions[name].recorder.target_usage
         assert work.num_accepted_draft_tokens > 0
+
+
+async def test_a_draft_of_another_family_changes_no_word(model_folder: Callable[[str], Path]) -> None:
+    """Its vocabulary is another one, so steps cross as text and no hint is handed over."""
+    flags: dict[str, Any] = {
+        "target.kind": "vllm",
+        "draft.kind": "vllm",
+        "draft.model": str(model_folder("qwen3-wide")),
+        "target.vllm": {"enforce_eager": True},
+        "draft.vllm": {"enforce_eager": True},
+        "verifier.name": "exact",
+        "strategy.planner": False,
+        "strategy.step_max_tokens": 40,
+        "sampling.max_tokens": 120,
+    }
+    names = ("autoregressive", "lookahead")
+    async with Accelerator.from_settings(load_settings(flags=flags), strategies=names) as accelerator:
+        assert accelerator.draft is not None
+        assert accelerator.draft.tokenizer.tokenizer_id != accelerator.target.tokenizer.tokenizer_id
+        alone = await accelerator.answer("Ana has 3 apples. How many?", strategy="autoregressive")
+        ahead = await accelerator.answer("Ana has 3 apples. How many?", strategy="lookahead")
+    assert ahead.text == alone.text
+    assert ahead.recorder.verdicts
+    assert ahead.recorder.draft_usage.num_generated_tokens > 0

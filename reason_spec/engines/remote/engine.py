@@ -83,8 +83,10 @@ class RemoteEngine(Engine):
     async def start(self) -> None:
         try:
             async with asyncio.timeout(self.settings.start_timeout):
+                self.phase = "asking its servers"
                 self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
                 await self._meet_servers()
+                self.phase = ""
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError):
@@ -101,7 +103,7 @@ class RemoteEngine(Engine):
     def _load_tokenizer(self) -> HuggingFaceTokenizer:
         source = self._remote.tokenizer or self.settings.model
         try:
-            return load_tokenizer(source, self.settings.revision)
+            return load_tokenizer(source, self.settings.revision, self.settings.chat_template)
         except EngineError as error:
             raise self._error(
                 f"prompts are built here, with the model's tokenizer, and it cannot be loaded: {error} "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from reason_spec.engines.tokenizer import load_tokenizer
@@ -11,7 +13,7 @@ from reason_spec.engines.worker.loop import Loaded
 from reason_spec.engines.worker.messages import Ready, Start
 
 
-def load(start: Start, num_threads: int) -> Loaded:
+def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     """Load the model.
 
     Raises:
@@ -21,7 +23,9 @@ def load(start: Start, num_threads: int) -> Loaded:
     torch.set_num_threads(num_threads)
     torch.set_num_interop_threads(1)
     tokenizer = load_tokenizer(settings.model, settings.revision)
+    tell("loading the weights")
     model = load_model(settings)
+    tell("timing passes")
     scheduler = Scheduler(
         model,
         tokenizer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from reason_spec.types import Prefix, Sampling
 _TIMED_PASSES = 8
 
 
-def load(start: Start, num_threads: int) -> Loaded:
+def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     """Load the model.
 
     Raises:
@@ -34,7 +35,10 @@ def load(start: Start, num_threads: int) -> Loaded:
     set_num_threads(num_threads)
     tokenizer = load_tokenizer(settings.model, settings.revision)
     arguments = engine_arguments(settings, require_vllm())
+    compiles = not arguments.get("enforce_eager")
+    tell("loading the weights" + (" and compiling, which takes minutes the first time" if compiles else ""))
     engine = _make_engine(arguments)
+    tell("timing passes")
     if engine.vllm_config.device_config.device_type == "cpu":
         repair_sampling_with_drafts()
     takes_hints = "worker_extension_cls" in arguments

@@ -24,6 +24,7 @@ from reason_spec.engines.worker.messages import (
     Died,
     FromWorker,
     OfferHint,
+    Phase,
     Ready,
     Reply,
     Report,
@@ -104,6 +105,7 @@ class WorkerEngine(Engine):
         self._worker = WorkerProcess(self.host, self.settings.cores, self._environment())
         loop.add_reader(self._worker.fileno(), self._receive)
         self._send(Start(self.settings, self.settings.cores))
+        self.phase = "starting"
         try:
             async with asyncio.timeout(self.settings.start_timeout):
                 self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
@@ -111,7 +113,8 @@ class WorkerEngine(Engine):
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError):
-                words = f". Its last words: {self._last_words}" if self._last_words else ""
+                words = f" (it was {self.phase})" if self.phase else ""
+                words += f". Its last words: {self._last_words}" if self._last_words else ""
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
                     f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout"
@@ -125,7 +128,7 @@ class WorkerEngine(Engine):
 
     def _load_tokenizer(self) -> HuggingFaceTokenizer:
         try:
-            return load_tokenizer(self.settings.model, self.settings.revision)
+            return load_tokenizer(self.settings.model, self.settings.revision, self.settings.chat_template)
         except EngineError as error:
             raise type(error)(f"engine {self.name!r}: {error}") from None
 
@@ -242,7 +245,10 @@ class WorkerEngine(Engine):
             case Reply(number):
                 if (question := self._questions.get(number)) is not None and not question.done():
                     question.set_result(message)
+            case Phase(text):
+                self.phase = text
             case Ready():
+                self.phase = ""
                 self._ready.set_result(message)
             case StartFailed(text, unsupported):
                 kind = UnsupportedModelError if unsupported else EngineError

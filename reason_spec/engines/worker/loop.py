@@ -61,8 +61,8 @@ class Loaded:
     loop: StepLoop
 
 
-Loader: TypeAlias = Callable[[Start, int], Loaded]
-"""Loads what ``Start`` names, to run with so many threads.
+Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]
+"""Loads what ``Start`` names, to run with so many threads, and tells what it is doing.
 
 Its module, and so torch, is imported in the worker, after the cores are set.
 """

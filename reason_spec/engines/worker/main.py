@@ -25,6 +25,7 @@ from reason_spec.engines.worker.messages import (
     Died,
     FromWorker,
     OfferHint,
+    Phase,
     Reply,
     Report,
     ResetPrefixCache,
@@ -86,8 +87,8 @@ class _Worker:
         # The host imports torch in `load`, after the cores are set: its threads inherit them.
         cores = _pin(start.cores)
         load: Loader = importlib.import_module(host).load
-        loaded = load(start, len(cores))
         self._connection = connection
+        loaded = load(start, len(cores), lambda text: self._send(Phase(text)))
         self._inbox = inbox
         self._open = True
         self._loop = loaded.loop

@@ -95,6 +95,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """What the worker is doing on the way to `Ready`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartFailed:
     message: str
     unsupported: bool
@@ -128,4 +135,4 @@ class Died:
     message: str
 
 
-FromWorker: TypeAlias = Ready | StartFailed | Report | Reply | Died
+FromWorker: TypeAlias = Phase | Ready | StartFailed | Report | Reply | Died
