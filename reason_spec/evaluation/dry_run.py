@@ -54,6 +54,7 @@ def _row(name: str, settings: EngineSettings, cores: tuple[int, ...]) -> dict[st
     return {
         "engine": name,
         **asdict(found),
+        "model": settings.model,
         "on_each_device": found.on_each_device,
         "free_on_each_device": free_memory(found),
         "cores": list(cores),

@@ -225,11 +225,11 @@ class WorkerEngine(Engine):
 
     def _receive(self) -> None:
         assert self._worker is not None
-        for message in self._worker.receive():
-            if message is None:
-                self._hung_up.set()
-                self._ending = self._ending or asyncio.create_task(self._end())
-                return
+        message = self._worker.receive()
+        if message is None:
+            self._hung_up.set()
+            self._ending = self._ending or asyncio.create_task(self._end())
+        else:
             self._handle(message)
 
     def _handle(self, message: FromWorker) -> None:
@@ -247,6 +247,8 @@ class WorkerEngine(Engine):
                     question.set_result(message)
             case Phase(text):
                 self.phase = text
+            case Ready() | StartFailed() if self._ready.done():
+                pass  # the start was given up meanwhile
             case Ready():
                 self.phase = ""
                 self._ready.set_result(message)

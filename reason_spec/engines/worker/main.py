@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -68,9 +69,11 @@ def main(connection: Connection, host: str) -> None:
 def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoReturn:
     """Move messages into the inbox; end the process when nobody is at the other end any more."""
     parent = os.getppid()
+    readable = select.poll()
+    readable.register(connection.fileno(), select.POLLIN)
     while True:
         try:
-            if connection.poll(_PARENT_CHECK_SECONDS):
+            if readable.poll(1000 * _PARENT_CHECK_SECONDS):
                 for message in connection.recv():
                     inbox.put(message)
             elif os.getppid() != parent:

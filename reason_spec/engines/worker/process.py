@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -92,13 +92,17 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self._connection.send(messages)
 
-    def receive(self) -> Iterator[FromWorker | None]:
-        """Yield the messages that are there; None last, once the worker has gone."""
+    def receive(self) -> FromWorker | None:
+        """Return the next message, None once the worker has gone; call it when there is something to read.
+
+        One at a time: asking the connection whether there is more takes longer than another turn of the
+        event loop.
+        """
         try:
-            while self._connection.poll():
-                yield self._connection.recv()
+            message: FromWorker = self._connection.recv()
+            return message
         except (EOFError, OSError):
-            yield None
+            return None
 
     def end(self) -> Ending:
         """Close the pipe, wait for the process to end, and make it end if it does not."""
