@@ -111,9 +111,10 @@ class WorkerEngine(Engine):
                 self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
                 self._info = await self._ready
         except BaseException as error:
+            phase, self.phase = self.phase, ""
             await self.close()
             if isinstance(error, TimeoutError):
-                words = f" (it was {self.phase})" if self.phase else ""
+                words = f" (it was {phase})"
                 words += f". Its last words: {self._last_words}" if self._last_words else ""
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
@@ -245,10 +246,10 @@ class WorkerEngine(Engine):
             case Reply(number):
                 if (question := self._questions.get(number)) is not None and not question.done():
                     question.set_result(message)
+            case Phase() | Ready() | StartFailed() if self._ready.done():
+                pass  # the start was given up meanwhile
             case Phase(text):
                 self.phase = text
-            case Ready() | StartFailed() if self._ready.done():
-                pass  # the start was given up meanwhile
             case Ready():
                 self.phase = ""
                 self._ready.set_result(message)
