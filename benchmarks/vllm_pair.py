@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import random
 import statistics
 import sys
@@ -44,11 +45,13 @@ STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strate
 ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("autoregressive", "none", "autoregressive", {}),
     ("token:ngram", "ngram", "autoregressive", {}),
+    ("token:suffix", "suffix", "autoregressive", {}),
     ("token:draft_model", "draft_model", "autoregressive", {}),
     ("token:prompt_lookup", "hint", "token", {}),
     ("token:draft_ahead", "hint", "speculative", {}),
     ("step:semantic", "none", "lookahead", STEP_ALONE),
     ("step:semantic, ngram", "ngram", "lookahead", STEP_ALONE),
+    ("step:semantic, suffix", "suffix", "lookahead", STEP_ALONE),
     ("both:exact", "hint", "lookahead", {"verifier.name": "exact"}),
     ("both:semantic", "hint", "lookahead", {}),
 )
@@ -135,6 +138,9 @@ async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitS
     verifiers: dict[str, Verifier] = {}
     for name, method, strategy, own in ROWS:
         if options.rows and not any(wanted in name for wanted in options.rows):
+            continue
+        if method == "suffix" and importlib.util.find_spec("arctic_inference") is None:
+            sys.stderr.write(f"{name}: left out, it needs pip install arctic-inference (and a compiler)\n")
             continue
         settings = load_settings(flags=_flags(method, own, options, target) | {"strategy.name": strategy})
         if method not in accelerators:

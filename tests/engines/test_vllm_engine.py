@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -201,7 +202,14 @@ async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
     await contract.a_killed_worker_fails_what_is_live_and_what_comes_after(engine)
 
 
-@pytest.mark.parametrize("method", ["none", "ngram", "draft_model"])
+NEEDS_ARCTIC = pytest.mark.skipif(
+    importlib.util.find_spec("arctic_inference") is None, reason="suffix needs the package arctic-inference"
+)
+
+
+@pytest.mark.parametrize(
+    "method", ["none", "ngram", "draft_model", pytest.param("suffix", marks=NEEDS_ARCTIC)]
+)
 async def test_vllms_own_methods_write_the_same(
     method: str, model_folder: Callable[[str], Path], wide: Served
 ) -> None:
