@@ -271,7 +271,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     table = Table()
     headings = "row|T|tokens/s|s/problem|speed-up|same|right|loss ≤|passes|α step|α token|depth"
     for heading in headings.split("|"):
-        table.add_column(heading, justify="left" if heading == "row" else "right")
+        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
     for row in rows:
         numbers = (row.accuracy, row.loss_upper95, row.passes_per_token, row.alpha_step, row.alpha_token)
         shown = ["-" if number is None else f"{number:.3f}" for number in numbers]
@@ -285,7 +285,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             f"{row.same_tokens:.0%}",
             *shown,
         )
-    Console(width=120).print(table)
+    Console(width=140).print(table)
 
 
 def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Sequence[Any]], None]) -> None:
