@@ -8,33 +8,59 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from reason_spec.engines.base import Delta, GenerationResult, Request
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
-from reason_spec.engines.worker.writer import TextWriter
+from reason_spec.engines.worker.writer import TextWriter, WrittenTokens
 from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Usage
 
 
-class Writing(Protocol):
+class Writing(ABC):
     """A generation in one of the two languages that servers speak: tokens, or text."""
 
-    finish: FinishReason | None
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._prompt = request.prefix.to_tuple()
+        self._num_passes = 0
 
     @property
     def usage(self) -> Usage:
         """The work so far; a message with text counts as a pass."""
+        return Usage(
+            num_prompt_tokens=len(self._prompt),
+            num_generated_tokens=self._num_generated,
+            num_discarded_tokens=self._num_discarded,
+            num_passes=self._num_passes,
+        )
 
+    @property
+    @abstractmethod
+    def finish(self) -> FinishReason | None:
+        """Why the generation is over, None while it is not."""
+
+    @property
+    @abstractmethod
+    def _num_generated(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def _num_discarded(self) -> int: ...
+
+    @abstractmethod
     def body(self) -> dict[str, Any]:
         """Return the completion request for what is still to be written."""
 
+    @abstractmethod
     def take(self, choice: dict[str, Any]) -> Delta | None:
         """Take one event of the stream; return what can be delivered."""
 
+    @abstractmethod
     def end(self, reason: str) -> Delta | None:
         """Take the server's own reason for ending its request; ``finish`` stays None to go on.
 
@@ -44,10 +70,12 @@ class Writing(Protocol):
             ServerError: the server ended it without having finished.
         """
 
-    def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult: ...
+    @abstractmethod
+    def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
+        """Return the result; call it once, at the end."""
 
 
-class TokenWriting:
+class TokenWriting(Writing):
     """Prompt and continuation as token ids: nothing is ever encoded twice."""
 
     def __init__(
@@ -57,33 +85,28 @@ class TokenWriting:
         max_context: int,
         boundary_ids: frozenset[int],
     ) -> None:
-        self.finish: FinishReason | None = None
-        self._num_passes = 0
-        self._request = request
-        self._prompt = request.prefix.to_tuple()
+        super().__init__(request)
         self._eos_ids = tokenizer.eos_ids
-        self._max_tokens = min(request.max_tokens, max_context - len(self._prompt))
         self._boundary_ids = boundary_ids
-        self._writer = TextWriter(replace(request, max_tokens=self._max_tokens), tokenizer)
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
-        self._num_delivered = 0
-        self._num_discarded = 0
+        self._written = WrittenTokens(request, tokenizer, max_context - len(self._prompt))
 
     @property
-    def usage(self) -> Usage:
-        return Usage(
-            num_prompt_tokens=len(self._prompt),
-            num_generated_tokens=len(self._tokens),
-            num_discarded_tokens=self._num_discarded,
-            num_passes=self._num_passes,
-        )
+    def finish(self) -> FinishReason | None:
+        return self._written.finish
+
+    @property
+    def _num_generated(self) -> int:
+        return len(self._written.tokens)
+
+    @property
+    def _num_discarded(self) -> int:
+        return self._written.num_discarded
 
     def body(self) -> dict[str, Any]:
-        prompt = [*self._prompt, *self._tokens]
+        prompt = [*self._prompt, *self._written.tokens]
         return {
             "prompt": prompt,
-            "max_tokens": self._max_tokens - len(self._tokens),
+            "max_tokens": self._written.max_tokens - len(self._written.tokens),
             "logprobs": 0,
             "return_token_ids": True,
             "stop_token_ids": sorted(self._boundary_ids),
@@ -100,46 +123,25 @@ class TokenWriting:
         if tokens:
             self._num_passes += 1
         if len(logprobs) != len(tokens):
-            logprobs = [math.nan] * len(tokens)
-        for index, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
-            self._tokens.append(token)
-            self._logprobs.append(math.nan if logprob is None else logprob)
-            self.finish = self._writer.feed(token)
-            if self.finish is not None:
-                self._num_discarded += len(tokens) - index - 1
-                break
-        return self._delta()
-
-    def _delta(self) -> Delta | None:
-        new = len(self._tokens) - self._num_delivered
-        waits = self.finish is None and new < self._request.delta_tokens
-        if not self._request.stream or new == 0 or waits:
-            return None
-        start, self._num_delivered = self._num_delivered, len(self._tokens)
-        return Delta(tuple(self._tokens[start:]), tuple(self._logprobs[start:]))
+            logprobs = [None] * len(tokens)
+        self._written.take(tokens, [math.nan if logprob is None else logprob for logprob in logprobs])
+        return self._written.take_delta()
 
     def end(self, reason: str) -> Delta | None:
         if reason not in ("length", "stop"):
             raise ServerError(f"it ended the request with finish_reason {reason!r}")
+        written = self._written
         if reason == "length":
-            self.finish = "length"
-        elif not (self._tokens and self._tokens[-1] in self._boundary_ids):
-            self.finish = "eos"
+            written.finish = "length"
+        elif not (written.tokens and written.tokens[-1] in self._boundary_ids):
+            # The server ended the text by a token of its own, and did not send it.
             ending = sorted(self._eos_ids)[:1]
-            self._tokens += ending
-            self._logprobs += [math.nan] * len(ending)
-        return self._delta()
+            written.take(ending, [math.nan] * len(ending))
+            written.finish = "eos"
+        return written.take_delta()
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
-        return GenerationResult(
-            tokens=tuple(self._tokens),
-            text=self._writer.text,
-            logprobs=tuple(self._logprobs),
-            finish=finish,
-            usage=self.usage,
-            num_stop_overlap=self._writer.num_stop_overlap,
-            error=error,
-        )
+        return self._written.result(finish, self.usage, error)
 
 
 class _Characters:
@@ -151,7 +153,7 @@ class _Characters:
         return chr(token).encode("utf-8", "surrogatepass")
 
 
-class TextWriting:
+class TextWriting(Writing):
     """Prompt and continuation as text: for servers that neither take nor return token ids.
 
     Text is encoded line by line: its tokens need not be the ones that the model wrote, and their
@@ -159,11 +161,9 @@ class TextWriting:
     """
 
     def __init__(self, request: Request, tokenizer: HuggingFaceTokenizer, max_context: int) -> None:
-        self.finish: FinishReason | None = None
-        self._num_passes = 0
-        self._request = request
+        super().__init__(request)
+        self._finish: FinishReason | None = None
         self._tokenizer = tokenizer
-        self._prompt = request.prefix.to_tuple()
         self._prompt_text = tokenizer.decode_prompt(self._prompt)
         self._max_tokens = min(request.max_tokens, max_context - len(self._prompt))
         # Characters are counted here, and the server counts the tokens.
@@ -172,16 +172,19 @@ class TextWriting:
         self._line: list[str] = []
         self._tokens: list[int] = []
         self._num_delivered = 0
-        self._num_discarded = 0
+        self._num_unread = 0
 
     @property
-    def usage(self) -> Usage:
-        return Usage(
-            num_prompt_tokens=len(self._prompt),
-            num_generated_tokens=len(self._tokens),
-            num_discarded_tokens=self._num_discarded,
-            num_passes=self._num_passes,
-        )
+    def finish(self) -> FinishReason | None:
+        return self._finish
+
+    @property
+    def _num_generated(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def _num_discarded(self) -> int:
+        return self._num_unread
 
     def body(self) -> dict[str, Any]:
         self._encode_line()
@@ -200,10 +203,10 @@ class TextWriting:
                 self._encode_line()
             self._written.append(character)
             self._line.append(character)
-            self.finish = self._writer.feed(ord(character))
-            if self.finish is not None:
+            self._finish = self._writer.feed(ord(character))
+            if self._finish is not None:
                 self._encode_line()
-                self._num_discarded += len(self._tokenizer.encode(text[index + 1 :]))
+                self._num_unread += len(self._tokenizer.encode(text[index + 1 :]))
                 break
         return self._delta()
 
@@ -221,9 +224,9 @@ class TextWriting:
     def end(self, reason: str) -> Delta | None:
         if reason not in ("length", "stop"):
             raise ServerError(f"it ended the request with finish_reason {reason!r}")
-        self.finish = "length" if reason == "length" else "eos"
+        self._finish = "length" if reason == "length" else "eos"
         self._encode_line()
-        if self.finish == "eos":
+        if self._finish == "eos":
             self._tokens += sorted(self._tokenizer.eos_ids)[:1]
         return self._delta()
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.engines.worker.writer import TextWriter
+from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Usage
 
@@ -137,11 +137,10 @@ class VllmLoop:
         number = int(output.request_id)
         if (writing := self._writing.get(number)) is not None:
             writing.take(output)
-            finish = writing.finish or ("length" if output.finished else None)
-            if (delta := writing.take_delta(final=finish is not None)) is not None:
+            if (delta := writing.written.take_delta()) is not None:
                 report.deltas.append((number, delta))
-            if finish is not None:
-                self._end(number, finish)
+            if writing.written.finish is not None:
+                self._end(number, writing.written.finish)
         elif (scoring := self._scoring.get(number)) is not None and output.finished:
             del self._scoring[number], self._names[number]
             score = scoring.read(output.prompt_logprobs)
@@ -191,17 +190,10 @@ class _Writing:
     """A request to write."""
 
     def __init__(self, request: Request, num_prompt: int, tokenizer: Tokenizer, max_context: int) -> None:
-        self.finish: FinishReason | None = None
-        self._request = request
-        self._writer = TextWriter(request, tokenizer)
-        self._room = max_context - num_prompt
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
-        self._num_delivered = 0
+        self.written = WrittenTokens(request, tokenizer, max_context - num_prompt)
         self._num_prompt = num_prompt
         self._num_cached = 0
         self._num_passes = 0
-        self._num_discarded = 0
         self._num_drafted = 0
         self._num_accepted = 0
         self._num_partings = 0
@@ -214,15 +206,10 @@ class _Writing:
         # Told only of requests that vLLM ends itself.
         self.count_drafts(completion.spec_decode_metrics)
         tokens = list(completion.token_ids)
-        for index, (token, logprobs) in enumerate(zip(tokens, completion.logprobs, strict=True)):
-            self._tokens.append(token)
-            self._logprobs.append(logprobs[token].logprob)
-            self.finish = self._writer.feed(token)
-            if self.finish is None and len(self._tokens) >= self._room:
-                self.finish = "length"
-            if self.finish is not None:
-                self._num_discarded += len(tokens) - index - 1
-                return
+        pairs = zip(tokens, completion.logprobs, strict=True)
+        self.written.take(tokens, [logprobs[token].logprob for token, logprobs in pairs])
+        if self.written.finish is None and output.finished:
+            self.written.finish = "length"
 
     def count_drafts(self, metrics: Any) -> None:
         """Take vLLM's own count of drafts; None where nothing is drafted."""
@@ -233,20 +220,13 @@ class _Writing:
         self._num_accepted = sum(accepted for accepted, _ in steps)
         self._num_partings = sum(accepted < drafted for accepted, drafted in steps)
 
-    def take_delta(self, *, final: bool) -> Delta | None:
-        new = len(self._tokens) - self._num_delivered
-        if not self._request.stream or new == 0 or (new < self._request.delta_tokens and not final):
-            return None
-        start, self._num_delivered = self._num_delivered, len(self._tokens)
-        return Delta(tuple(self._tokens[start:]), tuple(self._logprobs[start:]))
-
     @property
     def usage(self) -> Usage:
         return Usage(
             num_prompt_tokens=self._num_prompt,
             num_cached_prompt_tokens=self._num_cached,
-            num_generated_tokens=len(self._tokens),
-            num_discarded_tokens=self._num_discarded,
+            num_generated_tokens=len(self.written.tokens),
+            num_discarded_tokens=self.written.num_discarded,
             num_passes=self._num_passes,
             num_partings=self._num_partings,
             num_drafted_tokens=self._num_drafted,
@@ -254,15 +234,7 @@ class _Writing:
         )
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
-        return GenerationResult(
-            tokens=tuple(self._tokens),
-            text=self._writer.text,
-            logprobs=tuple(self._logprobs),
-            finish=finish,
-            usage=self.usage,
-            num_stop_overlap=self._writer.num_stop_overlap,
-            error=error,
-        )
+        return self.written.result(finish, self.usage, error)
 
 
 class _Scoring:

@@ -1,13 +1,15 @@
-"""Follows the text of one generation token by token and says when it is over."""
+"""Follows one generation token by token: says when it is over, and makes its deltas and its result."""
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import Delta, GenerationResult, Request
 from reason_spec.segment import BoundaryScanner, StopScanner
-from reason_spec.types import FinishReason
+from reason_spec.types import FinishReason, Usage
 
 
 class Vocabulary(Protocol):
@@ -66,3 +68,48 @@ class TextWriter:
     def num_stop_overlap(self) -> int:
         """Characters of the stop that lie before this generation."""
         return 0 if self._stop_start is None else max(0, -self._stop_start)
+
+
+class WrittenTokens:
+    """The certain tokens of a generation. ``room`` is how many the model's context has left for them."""
+
+    def __init__(self, request: Request, vocabulary: Vocabulary, room: int) -> None:
+        self.max_tokens = min(request.max_tokens, room)
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.num_discarded = 0
+        self.finish: FinishReason | None = None
+        self._request = request
+        self._writer = TextWriter(replace(request, max_tokens=self.max_tokens), vocabulary)
+        self._num_delivered = 0
+
+    def take(self, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Take tokens up to the end of the generation; those behind it are counted as discarded."""
+        for index, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            self.finish = self._writer.feed(token)
+            if self.finish is not None:
+                self.num_discarded += len(tokens) - index - 1
+                return
+
+    def take_delta(self) -> Delta | None:
+        """Return what was not delivered yet; None while it is too little, or nothing is to be streamed."""
+        new = len(self.tokens) - self._num_delivered
+        waits = self.finish is None and new < self._request.delta_tokens
+        if not self._request.stream or new == 0 or waits:
+            return None
+        start, self._num_delivered = self._num_delivered, len(self.tokens)
+        return Delta(tuple(self.tokens[start:]), tuple(self.logprobs[start:]))
+
+    def result(self, finish: FinishReason, usage: Usage, error: str | None = None) -> GenerationResult:
+        """Return the result; call it once, at the end."""
+        return GenerationResult(
+            tokens=tuple(self.tokens),
+            text=self._writer.text,
+            logprobs=tuple(self.logprobs),
+            finish=finish,
+            usage=usage,
+            num_stop_overlap=self._writer.num_stop_overlap,
+            error=error,
+        )
