@@ -74,7 +74,8 @@ class WrittenTokens:
     """The certain tokens of a generation. ``room`` is how many the model's context has left for them."""
 
     def __init__(self, request: Request, vocabulary: Vocabulary, room: int) -> None:
-        self.max_tokens = min(request.max_tokens, room)
+        # Without any room the request is refused, and nothing is taken.
+        self.max_tokens = max(1, min(request.max_tokens, room))
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.num_discarded = 0
