@@ -112,6 +112,9 @@ def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, target
     speculative: dict[str, Any] = {}
     if method == "ngram":
         speculative = {"prompt_lookup_max": 4, "prompt_lookup_min": 2, "num_speculative_tokens": 8}
+    elif method == "suffix":
+        # It would remember the same problems from other rows, and no reset of the prefix cache empties it.
+        speculative = {"suffix_decoding_max_cached_requests": 0}
     elif method == "draft_model":
         speculative = {"model": str(options.draft), "num_speculative_tokens": options.draft_tokens}
     shared = {"enforce_eager": options.eager}
