@@ -150,7 +150,9 @@ class Accelerator:
         strategy = self.settings.strategy
         verdict = 0.0 if self.verifier is None else await measure_verdict(self.verifier)
         costs = await measure_costs(self.target, draft, verdict=verdict)
-        return Planner(costs, max_depth=strategy.depth, max_draft_tokens=strategy.num_draft_tokens)
+        # Where the target drafts by itself its tokens are no part of the budget.
+        max_draft_tokens = strategy.num_draft_tokens if self.target.takes_hints else 0
+        return Planner(costs, max_depth=strategy.depth, max_draft_tokens=max_draft_tokens)
 
     async def calibrate(self) -> None:
         """Measure on how many cores the target is fastest alone, and use them when it is alone.
@@ -358,13 +360,13 @@ def share_out_cores(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the target's and the draft's cores: the draft gets one, the target all others.
 
-    Beside a target that is served elsewhere the draft gets all.
+    Where one of them is served elsewhere, the other gets all.
 
     Two workers with threads on the same cores wait for each other in every parallel region; with
     a single core they have to share it.
     """
-    if settings.target.kind == "remote":
-        return cores, settings.draft.cores or cores
+    if "remote" in (settings.target.kind, settings.draft.kind):
+        return settings.target.cores or cores, settings.draft.cores or cores
     free = tuple(core for core in cores if core not in (settings.target.cores or ())) or cores
     draft = settings.draft.cores or free[-1:]
     rest = tuple(core for core in cores if not with_draft or core not in draft) or cores

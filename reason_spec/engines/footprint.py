@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.machine import auto_device
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 
@@ -31,6 +32,14 @@ class Footprint:
     weights: int
     per_cached_token: int
     cache_tokens: int | None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The devices that hold the model, by names that two engines on one device have in common."""
+        kind, _, numbers = self.device.partition(":")
+        if kind != "cuda":
+            return (kind,)
+        return tuple(f"cuda:{n}" for n in (numbers.split(",") if numbers else range(self.num_devices)))
 
     @property
     def cache(self) -> int:
@@ -105,13 +114,7 @@ def _placement(settings: EngineSettings) -> tuple[str, int]:
         if device == "auto":
             device = "cpu" if on_cpu(settings) else "cuda"
         return device, int(parallel[0]) * int(parallel[1])
-    if device == "auto":
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device == "cpu" and torch.backends.mps.is_available():
-            device = "mps"
-    return device, 1
+    return auto_device() if device == "auto" else device, 1
 
 
 def _count_parameters(config: PretrainedConfig, settings: EngineSettings) -> int:

@@ -16,6 +16,15 @@ def available_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return free
 
 
+def auto_device() -> str:
+    """Return the device that ``auto`` stands for: the best one that torch can use here."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def read_words(file: Path) -> list[str]:
     """Return the words of a file of the system, none where there is no such file."""
     try:

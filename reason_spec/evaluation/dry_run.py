@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reason_spec.accelerator import available_cores, share_out_cores
-from reason_spec.engines.footprint import Footprint, footprint
+from reason_spec.engines.footprint import footprint
 from reason_spec.engines.machine import available_memory_bytes
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.strategies.factory import strategy_class
@@ -56,36 +57,36 @@ def _row(name: str, settings: EngineSettings, cores: tuple[int, ...]) -> dict[st
         **asdict(found),
         "model": settings.model,
         "on_each_device": found.on_each_device,
-        "free_on_each_device": free_memory(found),
+        "free": {place: free_memory(place) for place in found.places},
         "cores": list(cores),
     }
 
 
-def free_memory(engine: Footprint) -> int | None:
-    """Return the bytes that are free on the engine's device, the fullest of several; None: not known here."""
-    if engine.device == "cpu":
+def free_memory(place: str) -> int | None:
+    """Return the bytes that are free on a device; None where it is not seen from here."""
+    if place == "cpu":
         return available_memory_bytes()
     import torch
 
-    if not (engine.device.startswith("cuda") and torch.cuda.is_available()):
+    kind, _, number = place.partition(":")
+    if kind != "cuda" or not torch.cuda.is_available() or int(number) >= torch.cuda.device_count():
         return None
-    numbers = engine.device.partition(":")[2]
-    devices = [int(number) for number in numbers.split(",")] if numbers else range(engine.num_devices)
-    return min(torch.cuda.mem_get_info(device)[0] for device in devices)
+    return torch.cuda.mem_get_info(int(number))[0]
 
 
 def _shortages(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what does not fit, devices that hold both models counted together."""
-    needed: dict[str, int] = {}
+    """Return what does not fit, the models of one device counted together."""
+    needed: Counter[str] = Counter()
     free: dict[str, int] = {}
     for row in rows:
-        if row.get("free_on_each_device") is not None:
-            needed[row["device"]] = needed.get(row["device"], 0) + row["on_each_device"]
-            free[row["device"]] = row["free_on_each_device"]
+        for place, there in row.get("free", {}).items():
+            if there is not None:
+                needed[place] += row["on_each_device"]
+                free[place] = there
     return [
-        f"{device}: {_size(needed[device])} needed at the least, {_size(free[device])} free"
-        for device in needed
-        if needed[device] > free[device]
+        f"{place}: {_size(needed[place])} needed at the least, {_size(free[place])} free"
+        for place in needed
+        if needed[place] > free[place]
     ]
 
 
@@ -120,7 +121,7 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
     cache = f"what is left, {per_token} a token"
     if tokens is not None:
         cache = f"{_size(tokens * row['per_cached_token'])} for {tokens:,} tokens"
-    free = row["free_on_each_device"]
+    free = [there for there in row["free"].values() if there is not None]
     return {
         **column,
         "on": place,
@@ -129,7 +130,7 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
         "weights": _size(row["weights"]),
         "keys and values": cache,
         "on each device": _size(row["on_each_device"]),
-        "free there": "not seen from here" if free is None else _size(free),
+        "free there": _size(min(free)) if free else "not seen from here",
     }
 
 

@@ -61,8 +61,8 @@ class Lookahead(Strategy):
             return self._search(settings, request, recorder)
         kind: type[Autoregressive] = Autoregressive
         if plan.num_draft_tokens > 0:
-            shared = can_share_tokens(self.draft, self.target)
-            kind = DraftModelSpeculation if shared else TokenSpeculation
+            handed_over = self.target.takes_hints and can_share_tokens(self.draft, self.target)
+            kind = DraftModelSpeculation if handed_over else TokenSpeculation
         return kind(settings, self.target, self.draft, self.verifier)._write_steps(request, recorder)
 
     async def _search(

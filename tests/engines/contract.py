@@ -1,4 +1,4 @@
-"""What every engine with a worker process must do, called by the tests of each."""
+"""What every engine with a worker process must do, inherited by the tests of each."""
 
 from __future__ import annotations
 
@@ -17,58 +17,62 @@ from tests.engines.tiny_models import Served
 PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
 
 
-async def streams_what_the_model_writes(engine: WorkerEngine, model: Served) -> None:
-    expected = model.generate(PROMPT.to_tuple(), 30)
-    generation = engine.submit(Request(PROMPT, 30))
-    tokens = [token async for delta in generation for token in delta.tokens]
-    result = await generation.result()
-    assert tuple(tokens) == result.tokens == expected
-    assert result.finish == "length"
-    assert result.text == engine.tokenizer.decode(expected)
-    single = min(engine.pass_times, key=lambda time: time.num_tokens)
-    assert single.num_tokens == 1
-    assert single.count > 10
-    assert single.seconds > 0
+class WorkerEngineContract:
+    """Tests for the test class of an engine to inherit.
 
+    Its module has the fixtures ``engine``, ``own_engine`` (one that a test may kill) and ``served``, the
+    same model in Transformers.
+    """
 
-async def cancelled_work_leaves_the_engine(engine: WorkerEngine) -> None:
-    generation = engine.submit(Request(PROMPT, 240))
-    async for _ in generation:
-        break
-    generation.cancel()
-    generation.cancel()
-    usage = await generation.closed()
-    assert (await generation.result()).finish == "cancelled"
-    assert 1 <= usage.num_generated_tokens < 240
-    stats = await engine.stats()
-    assert (stats.num_running, stats.num_waiting) == (0, 0)
-    await engine.reset_prefix_cache()
-    assert (await engine.stats()).num_cached_tokens == 0
+    async def test_streams_what_the_model_writes(self, engine: WorkerEngine, served: Served) -> None:
+        expected = served.generate(PROMPT.to_tuple(), 30)
+        generation = engine.submit(Request(PROMPT, 30))
+        tokens = [token async for delta in generation for token in delta.tokens]
+        result = await generation.result()
+        assert tuple(tokens) == result.tokens == expected
+        assert result.finish == "length"
+        assert result.text == engine.tokenizer.decode(expected)
+        single = min(engine.pass_times, key=lambda time: time.num_tokens)
+        assert single.num_tokens == 1
+        assert single.count > 10
+        assert single.seconds > 0
 
+    async def test_cancelled_work_leaves_the_engine(self, engine: WorkerEngine) -> None:
+        generation = engine.submit(Request(PROMPT, 240))
+        async for _ in generation:
+            break
+        generation.cancel()
+        generation.cancel()
+        usage = await generation.closed()
+        assert (await generation.result()).finish == "cancelled"
+        assert 1 <= usage.num_generated_tokens < 240
+        stats = await engine.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        await engine.reset_prefix_cache()
+        assert (await engine.stats()).num_cached_tokens == 0
 
-async def a_prefix_without_room_fails_its_generation_alone(engine: WorkerEngine) -> None:
-    generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
-    with pytest.raises(EngineError, match=r"target.*no room"):
-        await generation.result()
-    assert (await generation.closed()).num_generated_tokens == 0
-    with pytest.raises(EngineError, match=r"another model"):
-        await engine.submit(Request(Prefix((100_000,)), 5)).result()
-    assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+    async def test_a_prefix_without_room_fails_its_generation_alone(self, engine: WorkerEngine) -> None:
+        generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
+        with pytest.raises(EngineError, match=r"target.*no room"):
+            await generation.result()
+        assert (await generation.closed()).num_generated_tokens == 0
+        with pytest.raises(EngineError, match=r"another model"):
+            await engine.submit(Request(Prefix((100_000,)), 5)).result()
+        assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
 
-
-async def a_killed_worker_fails_what_is_live_and_what_comes_after(engine: WorkerEngine) -> None:
-    """Kills the worker of an engine that was started for this, and closes it."""
-    generation = engine.submit(Request(PROMPT, 240))
-    async for _ in generation:
-        break
-    assert engine.worker_pid is not None
-    psutil.Process(engine.worker_pid).kill()
-    with pytest.raises(EngineError, match=r"'target'.*SIGKILL.*start the engine again"):
-        await asyncio.wait_for(generation.result(), 30)
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await engine.submit(Request(PROMPT, 2)).result()
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await engine.score(PROMPT, (1,))
-    with pytest.raises(EngineError, match="SIGKILL"):
-        await engine.stats()
-    await engine.close()
+    async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
+        self, own_engine: WorkerEngine
+    ) -> None:
+        generation = own_engine.submit(Request(PROMPT, 240))
+        async for _ in generation:
+            break
+        assert own_engine.worker_pid is not None
+        psutil.Process(own_engine.worker_pid).kill()
+        with pytest.raises(EngineError, match=r"'target'.*SIGKILL.*start the engine again"):
+            await asyncio.wait_for(generation.result(), 30)
+        with pytest.raises(EngineError, match="SIGKILL"):
+            await own_engine.submit(Request(PROMPT, 2)).result()
+        with pytest.raises(EngineError, match="SIGKILL"):
+            await own_engine.score(PROMPT, (1,))
+        with pytest.raises(EngineError, match="SIGKILL"):
+            await own_engine.stats()

@@ -20,15 +20,27 @@ from reason_spec.engines.factory import create_engine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
-from tests.engines import contract
-from tests.engines.contract import PROMPT
+from tests.engines.contract import PROMPT, WorkerEngineContract
 from tests.engines.tiny_models import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture
+def served(qwen: Served) -> Served:
+    return qwen
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[TorchEngine]:
+    engine = make_engine(model_folder("qwen3"))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[TorchEngine]:
     engine = make_engine(model_folder("qwen3"))
     await engine.start()
     yield engine
@@ -49,8 +61,8 @@ async def gone(pid: int, seconds: float = 20.0) -> bool:
     return False
 
 
-async def test_streams_what_transformers_writes(engine: TorchEngine, qwen: Served) -> None:
-    await contract.streams_what_the_model_writes(engine, qwen)
+class TestTorchKeepsTheContract(WorkerEngineContract):
+    pass
 
 
 async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwen: Served) -> None:
@@ -60,10 +72,6 @@ async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwe
     results = await asyncio.gather(*(generation.result() for generation in generations))
     assert all(result.tokens == expected for result in results)
     assert results[1].usage.num_accepted_draft_tokens > 0
-
-
-async def test_cancelling_frees_the_slot_before_it_is_closed(engine: TorchEngine) -> None:
-    await contract.cancelled_work_leaves_the_engine(engine)
 
 
 async def test_scores_and_counts(engine: TorchEngine) -> None:
@@ -112,10 +120,6 @@ async def test_a_score_that_nobody_waits_for_is_cancelled(engine: TorchEngine) -
     assert (stats.num_running, stats.num_waiting) == (0, 0)
 
 
-async def test_a_prefix_without_room_fails_its_generation_alone(engine: TorchEngine) -> None:
-    await contract.a_prefix_without_room_fails_its_generation_alone(engine)
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform has no core affinity")
 async def test_all_threads_move_to_the_cores_they_are_given(engine: TorchEngine) -> None:
     assert engine.worker_pid is not None
@@ -134,14 +138,6 @@ async def test_all_threads_move_to_the_cores_they_are_given(engine: TorchEngine)
 
 async def test_the_engines_side_keeps_its_environment(engine: TorchEngine) -> None:
     assert "OMP_WAIT_POLICY" not in os.environ
-
-
-async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
-    model_folder: Callable[[str], Path],
-) -> None:
-    engine = make_engine(model_folder("qwen3"))
-    await engine.start()
-    await contract.a_killed_worker_fails_what_is_live_and_what_comes_after(engine)
 
 
 async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Callable[[str], Path]) -> None:

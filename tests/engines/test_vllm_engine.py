@@ -24,8 +24,7 @@ from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
 from reason_spec.speculation.acceptance import truncated_probabilities
 from reason_spec.types import NoiseKey, Sampling
-from tests.engines import contract
-from tests.engines.contract import PROMPT
+from tests.engines.contract import PROMPT, WorkerEngineContract
 from tests.engines.tiny_models import Served
 
 pytestmark = [
@@ -37,13 +36,21 @@ NUM_SAMPLES = 1500
 
 
 @pytest.fixture(scope="module")
-def wide(serve: Callable[[str], Served]) -> Served:
+def served(serve: Callable[[str], Served]) -> Served:
     """vLLM's attention on CPUs wants heads of 32 at least."""
     return serve("qwen3-wide")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[VllmEngine]:
+    engine = make_engine(model_folder("qwen3-wide"))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[VllmEngine]:
     engine = make_engine(model_folder("qwen3-wide"))
     await engine.start()
     yield engine
@@ -62,12 +69,12 @@ def make_engine(folder: Path, **settings: object) -> VllmEngine:
     return engine
 
 
-async def test_streams_what_transformers_writes(engine: VllmEngine, wide: Served) -> None:
-    await contract.streams_what_the_model_writes(engine, wide)
+class TestVllmKeepsTheContract(WorkerEngineContract):
+    pass
 
 
-async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, wide: Served) -> None:
-    expected = wide.generate(PROMPT.to_tuple(), 40)
+async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, served: Served) -> None:
+    expected = served.generate(PROMPT.to_tuple(), 40)
     wrong = (*expected[:12], (expected[12] + 1) % 260, *expected[13:])
     for hint, most_passes in ((expected, 4), (wrong, 8)):
         result = await engine.submit(Request(PROMPT, 40, hint=hint, num_draft_tokens=24)).result()
@@ -76,8 +83,8 @@ async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, wide
         assert result.usage.num_accepted_draft_tokens > 20
 
 
-async def test_hints_that_come_late_are_taken(engine: VllmEngine, wide: Served) -> None:
-    expected = wide.generate(PROMPT.to_tuple(), 120)
+async def test_hints_that_come_late_are_taken(engine: VllmEngine, served: Served) -> None:
+    expected = served.generate(PROMPT.to_tuple(), 120)
     generation = engine.submit(Request(PROMPT, 120))
     async for _ in generation:
         generation.offer_hint(expected[2:], start=2)
@@ -87,21 +94,21 @@ async def test_hints_that_come_late_are_taken(engine: VllmEngine, wide: Served) 
     assert result.usage.num_passes < 60
 
 
-async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, wide: Served) -> None:
+async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, served: Served) -> None:
     prompts = [PROMPT.extend((20 + i,)) for i in range(8)]
     generations = [
         engine.submit(Request(prompt, 25, token_drafter="prompt_lookup" if i % 2 else "none"))
         for i, prompt in enumerate(prompts)
     ]
     results = await asyncio.gather(*(generation.result() for generation in generations))
-    assert [r.tokens for r in results] == [wide.generate(p.to_tuple(), 25) for p in prompts]
+    assert [r.tokens for r in results] == [served.generate(p.to_tuple(), 25) for p in prompts]
 
 
 async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
-    engine: VllmEngine, wide: Served
+    engine: VllmEngine, served: Served
 ) -> None:
     """Boundaries are found by our scanner: a delimiter of two tokens is seen as well as one of one."""
-    expected = wide.generate(PROMPT.to_tuple(), 60)
+    expected = served.generate(PROMPT.to_tuple(), 60)
     texts = [engine.tokenizer.decode(expected[i : i + 2]) for i in range(4, 40)]
     delimiter = next(text for text in texts if text.isprintable() and len(text) == 2 and text.isascii())
     result = await engine.submit(Request(PROMPT, 60, boundary=Boundary(delimiter))).result()
@@ -109,10 +116,6 @@ async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
     assert result.text.endswith(delimiter)
     assert result.tokens == expected[: len(result.tokens)]
     assert result.usage.num_passes == len(result.tokens) < 60
-
-
-async def test_cancelled_work_leaves_the_engine(engine: VllmEngine) -> None:
-    await contract.cancelled_work_leaves_the_engine(engine)
 
 
 async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engine: VllmEngine) -> None:
@@ -126,12 +129,12 @@ async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engi
     await engine.reset_prefix_cache()
 
 
-async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, wide: Served) -> None:
+async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, served: Served) -> None:
     """Also a second time, when the prefix cache holds all of it."""
     prefix = PROMPT.extend(tuple(range(20, 70)))
     continuation = tuple(range(30, 45))
     text = prefix.to_tuple() + continuation
-    logits = wide.logits(text)
+    logits = served.logits(text)
     rows = logits.log_softmax(-1)[len(prefix) - 1 : -1]
     exact = [float(row[token]) for row, token in zip(rows, continuation, strict=True)]
     for _ in range(2):
@@ -144,14 +147,14 @@ async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, wide:
     ids=["plain", "top_k", "top_p", "both"],
 )
 async def test_samples_with_drafts_have_the_models_distribution(
-    engine: VllmEngine, wide: Served, sampling: Sampling
+    engine: VllmEngine, served: Served, sampling: Sampling
 ) -> None:
     """Two tokens from a place where the second is always drafted, right or wrong."""
-    first = int(wide.logits(PROMPT.to_tuple())[-1].argmax())
+    first = int(served.logits(PROMPT.to_tuple())[-1].argmax())
     prefix = PROMPT.extend((first,))
-    likely = truncated_probabilities(wide.logits(prefix.to_tuple())[-1].numpy(), sampling)
+    likely = truncated_probabilities(served.logits(prefix.to_tuple())[-1].numpy(), sampling)
     token = int(likely.argmax())
-    behind = truncated_probabilities(wide.logits((*prefix.to_tuple(), token))[-1].numpy(), sampling)
+    behind = truncated_probabilities(served.logits((*prefix.to_tuple(), token))[-1].numpy(), sampling)
     draft = int(np.argsort(behind)[-2])
     requests = [
         Request(
@@ -184,22 +187,10 @@ async def test_equal_seeds_draw_equal_samples_and_others_do_not(engine: VllmEngi
     assert results[0].tokens == results[1].tokens != results[2].tokens
 
 
-async def test_a_prefix_without_room_fails_its_generation_alone(engine: VllmEngine) -> None:
-    await contract.a_prefix_without_room_fails_its_generation_alone(engine)
-
-
 async def test_what_vllm_refuses_is_told_in_its_own_words(model_folder: Callable[[str], Path]) -> None:
     engine = make_engine(model_folder("qwen3-wide"), vllm={"max_num_seqz": 3})
     with pytest.raises(EngineError, match=r"target.*max_num_seqz"):
         await engine.start()
-
-
-async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
-    model_folder: Callable[[str], Path],
-) -> None:
-    engine = make_engine(model_folder("qwen3-wide"))
-    await engine.start()
-    await contract.a_killed_worker_fails_what_is_live_and_what_comes_after(engine)
 
 
 NEEDS_ARCTIC = pytest.mark.skipif(
@@ -211,7 +202,7 @@ NEEDS_ARCTIC = pytest.mark.skipif(
     "method", ["none", "ngram", "draft_model", pytest.param("suffix", marks=NEEDS_ARCTIC)]
 )
 async def test_vllms_own_methods_write_the_same(
-    method: str, model_folder: Callable[[str], Path], wide: Served
+    method: str, model_folder: Callable[[str], Path], served: Served
 ) -> None:
     speculative: dict[str, dict[str, object]] = {
         "ngram": {"prompt_lookup_max": 3},
@@ -224,7 +215,7 @@ async def test_vllms_own_methods_write_the_same(
         result = await engine.submit(Request(PROMPT, 60, hint=(1, 2, 3))).result()
     finally:
         await engine.close()
-    assert result.tokens == wide.generate(PROMPT.to_tuple(), 60)
+    assert result.tokens == served.generate(PROMPT.to_tuple(), 60)
     assert (result.usage.num_drafted_tokens > 0) == (method != "none")
 
 

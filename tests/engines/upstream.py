@@ -63,8 +63,7 @@ class Upstream:
         self.most_live = 0
         self.num_hung_up = 0
         self.lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -90,127 +89,138 @@ def serving(upstream: Upstream) -> Iterator[Upstream]:
         upstream.close()
 
 
-def _handler_of(upstream: Upstream) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
 
-        def log_message(self, *args: Any) -> None:
-            pass
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        super().__init__(("127.0.0.1", 0), _Handler)
 
-        def do_GET(self) -> None:
-            if self._refuse_without_key():
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def upstream(self) -> Upstream:
+        return self.server.upstream
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self._refuse_without_key():
+            return
+        model: dict[str, Any] = {"id": self.upstream.model, "object": "model"}
+        if self.upstream.max_model_len is not None:
+            model["max_model_len"] = self.upstream.max_model_len
+        self._answer(200, {"object": "list", "data": [model]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._refuse_without_key():
+            return
+        if not self.path.endswith("/completions"):
+            self._answer(404, {"error": {"message": "no such path"}})
+            return
+        with self.upstream.lock:
+            self.upstream.bodies.append(body)
+            streamed = body.get("stream", False)
+            fault = self.upstream.faults.pop(0) if self.upstream.faults and streamed else None
+            self.upstream.num_live += 1
+            self.upstream.most_live = max(self.upstream.most_live, self.upstream.num_live)
+        try:
+            self._complete(body, fault)
+        except OSError:
+            with self.upstream.lock:
+                self.upstream.num_hung_up += 1
+        finally:
+            with self.upstream.lock:
+                self.upstream.num_live -= 1
+
+    def _refuse_without_key(self) -> bool:
+        wrong = (
+            self.upstream.key is not None
+            and self.headers.get("Authorization") != f"Bearer {self.upstream.key}"
+        )
+        if wrong:
+            self._answer(401, {"error": {"message": "a key is needed"}})
+        return wrong
+
+    def _complete(self, body: dict[str, Any], fault: Fault | None) -> None:
+        prompt = body["prompt"]
+        if isinstance(prompt, list) and not self.upstream.takes_tokens:
+            self._answer(400, {"error": {"message": "prompt must be a string"}})
+            return
+        if fault is not None and fault.kind == "status":
+            self._answer(fault.status, {"error": {"message": "as was asked"}}, fault.headers)
+            return
+        tokens = list(prompt) if isinstance(prompt, list) else list(self.upstream.to_tokens(prompt))
+        written = list(self.upstream.continuation(tokens))[: body["max_tokens"]]
+        ended = "length" if len(written) == body["max_tokens"] else "stop"
+        for index, token in enumerate(written):
+            if token in body.get("stop_token_ids", ()):
+                written, ended = written[: index + 1], "stop"
+                break
+        if not body.get("stream"):
+            choice = self._choice(body, written, ended)
+            if "prompt_logprobs" in body:
+                choice["prompt_logprobs"] = [None, *({str(t): {"logprob": -t / 100}} for t in tokens[1:])]
+            choice["prompt_token_ids"] = tokens
+            self._answer(200, {"choices": [choice]})
+            return
+        self._stream(body, written, ended, fault)
+
+    def _choice(self, body: dict[str, Any], tokens: Sequence[int], ended: str | None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "text": self.upstream.to_text(tokens), "finish_reason": ended}
+        if self.upstream.takes_tokens and body.get("return_token_ids"):
+            choice["token_ids"] = list(tokens)
+        if body.get("logprobs") is not None:
+            choice["logprobs"] = {"token_logprobs": [-0.5] * len(tokens)}
+        return choice
+
+    def _stream(self, body: dict[str, Any], written: Sequence[int], ended: str, fault: Fault | None) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        self._send(": alive\n\n")
+        for start in range(0, max(1, len(written)), self.upstream.chunk):
+            if fault is not None and start >= fault.after and self._fail(fault):
                 return
-            model: dict[str, Any] = {"id": upstream.model, "object": "model"}
-            if upstream.max_model_len is not None:
-                model["max_model_len"] = upstream.max_model_len
-            self._answer(200, {"object": "list", "data": [model]})
+            time.sleep(self.upstream.seconds_per_chunk)
+            last = start + self.upstream.chunk >= len(written)
+            if last and fault is not None and fault.kind == "odd ending":
+                ended = "abort"
+            choice = self._choice(body, written[start : start + self.upstream.chunk], ended if last else None)
+            self._send(f"data: {json.dumps({'choices': [choice]})}\n\n")
+        self._send("data: [DONE]\n\n")
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self._refuse_without_key():
-                return
-            if not self.path.endswith("/completions"):
-                self._answer(404, {"error": {"message": "no such path"}})
-                return
-            with upstream.lock:
-                upstream.bodies.append(body)
-                streamed = body.get("stream", False)
-                fault = upstream.faults.pop(0) if upstream.faults and streamed else None
-                upstream.num_live += 1
-                upstream.most_live = max(upstream.most_live, upstream.num_live)
-            try:
-                self._complete(body, fault)
-            except OSError:
-                with upstream.lock:
-                    upstream.num_hung_up += 1
-            finally:
-                with upstream.lock:
-                    upstream.num_live -= 1
+    def _fail(self, fault: Fault) -> bool:
+        match fault.kind:
+            case "stall":
+                time.sleep(fault.seconds)
+                return False
+            case "garbage":
+                self._send("data: {not json\n\n")
+                return True
+            case "error event":
+                self._send('data: {"error": {"message": "the engine died", "code": 500}}\n\n')
+                return True
+            case "break":
+                return True
+        return False
 
-        def _refuse_without_key(self) -> bool:
-            wrong = upstream.key is not None and self.headers.get("Authorization") != f"Bearer {upstream.key}"
-            if wrong:
-                self._answer(401, {"error": {"message": "a key is needed"}})
-            return wrong
+    def _send(self, text: str) -> None:
+        self.wfile.write(text.encode())
+        self.wfile.flush()
 
-        def _complete(self, body: dict[str, Any], fault: Fault | None) -> None:
-            prompt = body["prompt"]
-            if isinstance(prompt, list) and not upstream.takes_tokens:
-                self._answer(400, {"error": {"message": "prompt must be a string"}})
-                return
-            if fault is not None and fault.kind == "status":
-                self._answer(fault.status, {"error": {"message": "as was asked"}}, fault.headers)
-                return
-            tokens = list(prompt) if isinstance(prompt, list) else list(upstream.to_tokens(prompt))
-            written = list(upstream.continuation(tokens))[: body["max_tokens"]]
-            ended = "length" if len(written) == body["max_tokens"] else "stop"
-            for index, token in enumerate(written):
-                if token in body.get("stop_token_ids", ()):
-                    written, ended = written[: index + 1], "stop"
-                    break
-            if not body.get("stream"):
-                choice = self._choice(body, written, ended)
-                if "prompt_logprobs" in body:
-                    choice["prompt_logprobs"] = [None, *({str(t): {"logprob": -t / 100}} for t in tokens[1:])]
-                choice["prompt_token_ids"] = tokens
-                self._answer(200, {"choices": [choice]})
-                return
-            self._stream(body, written, ended, fault)
-
-        def _choice(self, body: dict[str, Any], tokens: Sequence[int], ended: str | None) -> dict[str, Any]:
-            choice: dict[str, Any] = {"index": 0, "text": upstream.to_text(tokens), "finish_reason": ended}
-            if upstream.takes_tokens and body.get("return_token_ids"):
-                choice["token_ids"] = list(tokens)
-            if body.get("logprobs") is not None:
-                choice["logprobs"] = {"token_logprobs": [-0.5] * len(tokens)}
-            return choice
-
-        def _stream(
-            self, body: dict[str, Any], written: Sequence[int], ended: str, fault: Fault | None
-        ) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self.close_connection = True
-            self._send(": alive\n\n")
-            for start in range(0, max(1, len(written)), upstream.chunk):
-                if fault is not None and start >= fault.after and self._fail(fault):
-                    return
-                time.sleep(upstream.seconds_per_chunk)
-                last = start + upstream.chunk >= len(written)
-                if last and fault is not None and fault.kind == "odd ending":
-                    ended = "abort"
-                choice = self._choice(body, written[start : start + upstream.chunk], ended if last else None)
-                self._send(f"data: {json.dumps({'choices': [choice]})}\n\n")
-            self._send("data: [DONE]\n\n")
-
-        def _fail(self, fault: Fault) -> bool:
-            match fault.kind:
-                case "stall":
-                    time.sleep(fault.seconds)
-                    return False
-                case "garbage":
-                    self._send("data: {not json\n\n")
-                    return True
-                case "error event":
-                    self._send('data: {"error": {"message": "the engine died", "code": 500}}\n\n')
-                    return True
-                case "break":
-                    return True
-            return False
-
-        def _send(self, text: str) -> None:
-            self.wfile.write(text.encode())
-            self.wfile.flush()
-
-        def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    return Handler
+    def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

@@ -72,15 +72,21 @@ class Wire:
                     data = line.removeprefix("data:").strip()
                     if data == "[DONE]":
                         return
-                    event = json.loads(data)
-                    if "error" in event:
-                        self._raise_error(server, event["error"], data)
-                    for choice in event.get("choices") or ():
+                    for choice in self._choices(server, data):
                         yield choice
         except httpx2.HTTPError as error:
             raise _unreachable(server, error) from None
-        except (ValueError, TypeError, AttributeError):
+
+    def _choices(self, server: Server, data: str) -> list[dict[str, Any]]:
+        """Return the choices of one event."""
+        try:
+            event = dict(json.loads(data))
+            choices = [dict(choice) for choice in event.get("choices") or ()]
+        except (ValueError, TypeError):
             raise ServerError(f"{server.url} sent {data[:80]!r}, which is no event") from None
+        if "error" in event:
+            self._raise_error(server, event["error"], data)
+        return choices
 
     async def reset_prefix_cache(self, server: Server) -> None:
         """Ask for it where the server knows how to."""

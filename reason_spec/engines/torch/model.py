@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reason_spec.engines.machine import auto_device
 from reason_spec.engines.torch.attention import (
     ATTENTION_NAME,
     ActivePass,
@@ -179,12 +180,7 @@ def check_against_plain_forward(name: str, model: Model) -> None:
 
 def _pick_device(name: str) -> torch.device:
     if name == "auto":
-        if torch.cuda.is_available():
-            name = "cuda"
-        elif torch.backends.mps.is_available():
-            name = "mps"
-        else:
-            name = "cpu"
+        name = auto_device()
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

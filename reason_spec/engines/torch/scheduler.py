@@ -92,7 +92,7 @@ class Scheduler:
         return bool(self._running or self._waiting or self._rejected)
 
     def submit(self, number: int, request: Request) -> None:
-        sequence = WritingSequence(number, request, self._trie, self._tokenizer)
+        sequence = WritingSequence(number, request, self._trie, self._tokenizer, self._runner.max_context)
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 
@@ -221,7 +221,7 @@ class Scheduler:
 
     def _write_from_kept(self, sequence: WritingSequence, kept: Predictions, report: StepReport) -> None:
         """Append one token; what would have been drafted there counts as checked."""
-        drafts = sequence.propose(1)
+        drafts = sequence.propose().first(1)
         self._write(sequence, TokenTree(), {ROOT: KEPT_ENTRY}, kept, report)
         num_accepted = int(list(drafts.tokens) == sequence.tokens[-1:])
         sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
@@ -306,8 +306,7 @@ class Scheduler:
         sequence = work.sequence
         if not isinstance(sequence, WritingSequence) or not work.completes_text:
             return 0
-        room = self._runner.max_context - len(sequence.tokens) - 1
-        drafts = sequence.propose(room)
+        drafts = sequence.propose()
         while drafts and not self._can_take(num_slots + len(drafts)):
             drafts = drafts.first(len(drafts) - 1)
         if drafts:
@@ -377,13 +376,13 @@ class Scheduler:
 
         certain, nodes = accept(drafts, choose)
         logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
-        kept = sequence.write(certain, logprobs, self._runner.max_context)
+        kept = sequence.write(certain, logprobs)
         nodes = nodes[:kept]
-        parted = sequence.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)
+        parted = sequence.written.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)
         sequence.count(
             num_drafted_tokens=len(drafts), num_accepted_draft_tokens=len(nodes), num_partings=int(parted)
         )
-        if (delta := sequence.take_delta()) is not None:
+        if (delta := sequence.written.take_delta()) is not None:
             report.deltas.append((sequence.number, delta))
         return nodes
 

@@ -7,10 +7,10 @@ from itertools import count
 
 import numpy as np
 
-from reason_spec.engines.base import Delta, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
-from reason_spec.engines.worker.writer import TextWriter
+from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.types import FinishReason, Usage
@@ -151,36 +151,31 @@ class Sequence:
 class WritingSequence(Sequence):
     """A request to write."""
 
-    def __init__(self, number: int, request: Request, trie: PrefixTrie, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, number: int, request: Request, trie: PrefixTrie, tokenizer: Tokenizer, max_context: int
+    ) -> None:
         prompt = request.prefix.to_tuple()
         super().__init__(number, prompt, len(prompt), trie, request.priority)
         self.request = request
-        self.writer = TextWriter(request, tokenizer)
-        self.logprobs: list[float] = []
-        self.finish: FinishReason | None = None
+        self.written = WrittenTokens(request, tokenizer, max_context - len(prompt))
         self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
-        self._num_delivered = 0
         self.count(num_prompt_tokens=len(prompt))
 
     @property
     def finished(self) -> bool:
-        return self.finish is not None or super().finished
-
-    @property
-    def num_generated(self) -> int:
-        return len(self.tokens) - self.num_prefix
+        return self.written.finish is not None or super().finished
 
     def offer_hint(self, hint: Hint) -> None:
         """Take a hint in the place of an earlier one with its index; those of all indices are followed."""
         if hint.index not in self._hints:
-            self._hints[hint.index] = HintDrafter(generated=self.tokens[self.num_prefix :])
+            self._hints[hint.index] = HintDrafter(generated=self.written.tokens)
         self._hints[hint.index].offer(hint.tokens, hint.start)
 
-    def propose(self, budget: int) -> TokenTree:
+    def propose(self) -> TokenTree:
         """Draft the next tokens: the hints first, then what followed the same tokens before."""
-        budget = min(budget, self.request.num_draft_tokens)
-        longest = min(budget, self.request.max_tokens - self.num_generated - 1)
+        budget = self.request.num_draft_tokens
+        longest = min(budget, self.written.max_tokens - len(self.written.tokens) - 1)
         if longest < 1:
             return TokenTree()
         paths = [path for hint in self._hints.values() if (path := hint.propose(longest))]
@@ -190,49 +185,23 @@ class WritingSequence(Sequence):
             paths = self._lookup.propose_several(longest, self.request.num_lookup_paths)
         return TokenTree.merge(paths, budget)
 
-    def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float], max_context: int) -> int:
+    def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
         """Append certain tokens up to the end of the generation; return how many were kept."""
-        kept = 0
-        for token, logprob in zip(tokens, logprobs, strict=True):
-            self.tokens.append(token)
-            self.logprobs.append(logprob)
-            kept += 1
-            self.finish = self.writer.feed(token)
-            if self.finish is None and len(self.tokens) >= max_context:
-                self.finish = "length"
-            if self.finish is not None:
-                break
+        before = len(self.written.tokens)
+        self.written.take(tokens, logprobs)
+        kept = self.written.tokens[before:]
+        self.tokens += kept
         for hint in self._hints.values():
-            hint.extend(tokens[:kept])
+            hint.extend(kept)
         if self._lookup is not None:
-            self._lookup.extend(tokens[:kept])
-        self.count(num_generated_tokens=kept, num_discarded_tokens=len(tokens) - kept)
-        return kept
-
-    def take_delta(self) -> Delta | None:
-        """Return what was not delivered yet; None while it is too little, or nothing is to be streamed."""
-        new = len(self.logprobs) - self._num_delivered
-        if not self.request.stream or (new < self.request.delta_tokens and self.finish is None):
-            return None
-        start, self._num_delivered = self._num_delivered, len(self.logprobs)
-        return Delta(tuple(self.tokens[self.num_prefix + start :]), tuple(self.logprobs[start:]))
+            self._lookup.extend(kept)
+        self.count(num_generated_tokens=len(kept), num_discarded_tokens=len(tokens) - len(kept))
+        return len(kept)
 
     def result(self) -> GenerationResult:
         """Return the result; the path must be released by now."""
-        finish: FinishReason
-        if self.error is not None:
-            finish = "failed"
-        else:
-            finish = self.finish or "cancelled"
-        return GenerationResult(
-            tokens=tuple(self.tokens[self.num_prefix :]),
-            text=self.writer.text,
-            logprobs=tuple(self.logprobs),
-            finish=finish,
-            usage=self.usage,
-            num_stop_overlap=self.writer.num_stop_overlap,
-            error=self.error,
-        )
+        finish: FinishReason = self.written.finish or "cancelled"
+        return self.written.result("failed" if self.error is not None else finish, self.usage, self.error)
 
 
 class ScoringSequence(Sequence):

@@ -36,7 +36,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     tokenizer = load_tokenizer(settings.model, settings.revision)
     arguments = engine_arguments(settings, require_vllm())
     compiles = not arguments.get("enforce_eager")
-    tell("loading the weights" + (" and compiling, which takes minutes the first time" if compiles else ""))
+    tell("loading the weights" + (" and compiling, which takes a minute or more" if compiles else ""))
     engine = _make_engine(arguments)
     tell("timing passes")
     if engine.vllm_config.device_config.device_type == "cpu":
