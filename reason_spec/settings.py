@@ -228,8 +228,10 @@ class Settings(_Section):
 
     @property
     def hash(self) -> str:
-        """A short hash over all values; equal settings have equal hashes on every machine."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """A short hash over all values but the addresses of servers, which move; equal on every machine."""
+        addresses = {"remote": {"base_urls"}}
+        values = self.model_dump(mode="json", exclude={"target": addresses, "draft": addresses})
+        canonical = json.dumps(values, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:

@@ -100,6 +100,13 @@ def test_two_engines_never_share_a_core_where_there_are_two(
     assert share_out_cores(load_settings(flags=dict(flags)), cores, with_draft=True) == expected
 
 
+@pytest.mark.parametrize("served", ["target", "draft"])
+def test_beside_a_served_model_the_other_gets_every_core(served: str) -> None:
+    flags = {f"{served}.kind": "remote", f"{served}.remote.base_urls": ["http://gpu-1:8000/v1"]}
+    target, draft = share_out_cores(load_settings(flags=flags), (0, 1, 2), with_draft=True)
+    assert (target if served == "draft" else draft) == (0, 1, 2)
+
+
 def test_a_lone_target_gets_every_core() -> None:
     assert share_out_cores(Settings(), (0, 1), with_draft=False)[0] == (0, 1)
 

@@ -85,5 +85,13 @@ def test_settings_survive_a_round_trip_and_keep_their_hash(depth: int, width: in
     assert again.hash == settings.hash
 
 
+def test_a_server_may_move_and_its_runs_go_on() -> None:
+    flags = [
+        {"target.kind": "remote", "target.remote.base_urls": [f"http://{host}/v1"]} for host in ("a", "b:1")
+    ]
+    first, second = (load_settings(flags=dict(each)) for each in flags)
+    assert first.hash == second.hash
+
+
 def test_different_settings_have_different_hashes() -> None:
     assert load_settings(flags={"strategy.depth": 1}).hash != load_settings(flags={"strategy.depth": 2}).hash

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.planner import Planner
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.events import Recorder
@@ -16,7 +18,7 @@ from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.lookahead import Lookahead
-from reason_spec.types import NoiseKey, Prefix, Sampling, Step, Verdict
+from reason_spec.types import NoiseKey, Plan, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.scripts import StoryScript
@@ -64,9 +66,10 @@ def solve(
     stop_after: int | None = None,
     draft_fails_after: int | None = None,
     target_seconds: float = 0.0,
+    target_kind: type[ScriptedEngine] = ScriptedEngine,
 ) -> Outcome:
     async def run() -> Outcome:
-        target = ScriptedEngine("target", target_script, seconds_per_pass=target_seconds)
+        target = target_kind("target", target_script, seconds_per_pass=target_seconds)
         draft = ScriptedEngine("draft", draft_script, tokenizer=draft_tokenizer, fail_after=draft_fails_after)
         await target.start()
         await draft.start()
@@ -97,6 +100,26 @@ def solve(
 
 def autoregressive(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
     return Autoregressive(StrategySettings(), target, None, None)
+
+
+class DraftsByItself(ScriptedEngine):
+    """Takes no hints, as a served target and vLLM with a token method of its own."""
+
+    takes_hints = False
+
+
+def planned(plan: Plan) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
+    class Fixed(Planner):
+        def plan(self) -> Plan:
+            return plan
+
+    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        strategy = Lookahead(StrategySettings(), target, draft, ExactVerifier())
+        costs = Costs(PassCost(((1, 0.02), (64, 0.02))), draft_token=0.001)
+        strategy.planner = Fixed(costs, max_depth=4, max_draft_tokens=16)
+        return strategy
+
+    return make
 
 
 def speculative(run_tokens: int = 8) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
@@ -319,3 +342,14 @@ def test_a_draft_that_repeats_itself_is_not_followed() -> None:
     ]
     assert outcome.text == solve(autoregressive, StoryScript(1), StoryScript(1)).text
     assert len(drafted_ahead) <= 3 * len(outcome.steps)
+
+
+@pytest.mark.parametrize("target_kind", [ScriptedEngine, DraftsByItself])
+@pytest.mark.parametrize("plan", [Plan(0, 0), Plan(0, 8), Plan(2, 8)], ids=str)
+def test_every_plan_can_be_written_whether_the_target_takes_hints_or_not(
+    plan: Plan, target_kind: type[ScriptedEngine]
+) -> None:
+    scripts = StoryScript(1), StoryScript(1, 0.7)
+    ahead = solve(planned(plan), *scripts, target_kind=target_kind)
+    assert ahead.tokens == solve(autoregressive, *scripts).tokens
+    assert ahead.left_running == 0
