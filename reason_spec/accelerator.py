@@ -56,12 +56,23 @@ class Accelerator:
     """
 
     def __init__(
-        self, settings: Settings, target: Engine, draft: Engine | None, verifier: Verifier | None
+        self,
+        settings: Settings,
+        target: Engine,
+        draft: Engine | None,
+        verifier: Verifier | None,
+        strategies: Sequence[str] = (),
     ) -> None:
+        """Args:
+        verifier: decides for every strategy; None: each strategy's own, by the settings.
+        strategies: those that will be used; none stands for the one in the settings.
+        """
         self.settings = settings
         self.target = target
         self.draft = draft
         self.verifier = verifier
+        self.strategies = tuple(strategies) or (settings.strategy.name,)
+        self._verifiers: dict[str, Verifier] = {}
         self._cores = available_cores()
         self._shared_target_cores, self._draft_cores = share_out_cores(
             settings, self._cores, draft is not None
@@ -89,7 +100,6 @@ class Accelerator:
             MissingDependencyError: a part needs a package that is not installed.
         """
         from reason_spec.engines.factory import create_engine
-        from reason_spec.verifiers.base import create_verifier
 
         if settings is None:
             settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
@@ -99,11 +109,40 @@ class Accelerator:
         with_draft = any(strategy_class(name).needs_draft for name in names)
         cores = share_out_cores(settings, available_cores(), with_draft)
         target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}))
-        draft = verifier = None
+        draft = None
         if with_draft:
             draft = create_engine("draft", settings.draft.model_copy(update={"cores": cores[1]}))
-            verifier = create_verifier(settings=settings.verifier)
-        return cls(settings, target, draft, verifier)
+        accelerator = cls(settings, target, draft, None, names)
+        for name in names:
+            accelerator.verifier_for(name)
+        return accelerator
+
+    def verifier_for(self, strategy: str) -> Verifier | None:
+        """Return what decides about drafted steps under a strategy; None where it asks nobody.
+
+        Raises:
+            SettingsError: there is no such verifier, or it cannot do what the strategy asks of it.
+        """
+        from reason_spec.verifiers.base import AUTO, Models, create_verifier
+
+        chosen = strategy_class(strategy)
+        if chosen.default_verifier is None:
+            return None
+        verifier = self.verifier
+        if verifier is None:
+            name = self.settings.verifier.name
+            name = chosen.default_verifier if name == AUTO else name
+            if name not in self._verifiers:
+                models = Models(self.target)
+                self._verifiers[name] = create_verifier(name, self.settings.verifier, models)
+            verifier = self._verifiers[name]
+        chosen.check_verifier(verifier)
+        return verifier
+
+    @property
+    def _parts(self) -> list[Engine | Verifier]:
+        parts = (self.target, self.draft, self.verifier, *self._verifiers.values())
+        return [part for part in parts if part is not None]
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -125,14 +164,14 @@ class Accelerator:
         """
         if self._started:
             return
-        parts = [part for part in (self.target, self.draft, self.verifier) if part is not None]
-        results = await asyncio.gather(*(part.start() for part in parts), return_exceptions=True)
+        results = await asyncio.gather(*(part.start() for part in self._parts), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             await self.close()
             raise failures[0]
         self._started = True
-        wants_planner = self.settings.strategy.planner and self.target.has_costs
+        planned = any(strategy_class(name).planned for name in self.strategies)
+        wants_planner = planned and self.settings.strategy.planner and self.target.has_costs
         if self.draft is not None and wants_planner and self.draft.has_costs:
             try:
                 self.planner = await self._make_planner(self.draft)
@@ -143,12 +182,12 @@ class Accelerator:
     async def close(self) -> None:
         """Stop everything; may be called twice."""
         self._started = False
-        parts = [part for part in (self.target, self.draft, self.verifier) if part is not None]
-        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        await asyncio.gather(*(part.close() for part in self._parts), return_exceptions=True)
 
     async def _make_planner(self, draft: Engine) -> Planner:
         strategy = self.settings.strategy
-        verdict = 0.0 if self.verifier is None else await measure_verdict(self.verifier)
+        verifier = self.verifier_for(next(name for name in self.strategies if strategy_class(name).planned))
+        verdict = 0.0 if verifier is None else await measure_verdict(verifier)
         costs = await measure_costs(self.target, draft, verdict=verdict)
         # Where the target drafts by itself its tokens are no part of the budget.
         max_draft_tokens = strategy.num_draft_tokens if self.target.takes_hints else 0
@@ -201,8 +240,9 @@ class Accelerator:
         settings = self.settings.strategy
         if name is not None:
             settings = settings.model_copy(update={"name": name})
-        planner = self.planner if settings.planner else None
-        return create_strategy(settings, self.target, self.draft, self.verifier, planner)
+        planner = self.planner if settings.planner and strategy_class(settings.name).planned else None
+        verifier = self.verifier_for(settings.name)
+        return create_strategy(settings, self.target, self.draft, verifier, planner)
 
     async def solve(
         self,

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 from reason_spec.types import Plan, Step, Usage, Verdict
 
-EventKind: TypeAlias = Literal["started", "hinted", "written", "cancelled", "verified", "final"]
+EventKind: TypeAlias = Literal["started", "hinted", "written", "cancelled", "checked", "verified", "final"]
+"""``verified`` carries the verdict that decides about a drafted step, ``checked`` one that left it open."""
 Lane: TypeAlias = Literal["draft", "target", "verifier"]
 
 

@@ -30,7 +30,7 @@ def names_of(kind: NameKind) -> list[str]:
     if kind == "verifier":
         from reason_spec.verifiers.base import verifier_names
 
-        return list(verifier_names())
+        return ["auto", *verifier_names()]
     from reason_spec.tasks.base import task_names
 
     return list(task_names())
@@ -133,7 +133,7 @@ VerifierOption = Annotated[
     _setting(
         "verifier.name",
         "--verifier",
-        text="What decides whether a drafted step stands: {values}.",
+        text="What decides whether a drafted step stands (auto: the strategy's own; a+b: cheap first): {values}.",
         panel=_STRATEGY,
         autocompletion=complete_name("verifier"),
     ),
@@ -270,7 +270,8 @@ def resolve_settings(
         raise SettingsError(f"{name} is given twice: by --set and by its own flag")
     settings = load_settings(config, {**given, **assigned})
     check_name("strategy", settings.strategy.name)
-    check_name("verifier", settings.verifier.name)
+    for name in settings.verifier.name.split("+"):
+        check_name("verifier", name)
     check_name("task", settings.task.name)
     return settings
 

@@ -121,17 +121,32 @@ class EngineSettings(_Section):
 class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
-    name: str = Field(default="lookahead", description="autoregressive, token, speculative, lookahead")
+    name: str = Field(
+        default="lookahead", description="autoregressive, token, speculative, lookahead, specreason, hybrid"
+    )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
     )
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead, at the most")
     width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
+    first_by_target: int = Field(
+        default=0, ge=0, description="specreason, hybrid: so many first steps are the target's, undrafted"
+    )
+    max_corrections: int = Field(
+        default=2,
+        ge=0,
+        le=8,
+        description="hybrid: tokens the target mends in a drafted step before it writes it",
+    )
     step_max_tokens: int = Field(
         default=512, ge=1, description="a longer step is cut and goes on as the next"
     )
     token_drafter: Literal["none", "prompt_lookup"] = Field(
         default="prompt_lookup", description="where neither a hint nor the draft model applies"
+    )
+    draft_token_drafter: Literal["none", "prompt_lookup"] = Field(
+        default="none",
+        description="drafts tokens for the draft model: only where its larger passes cost no more",
     )
     num_draft_tokens: int = Field(
         default=16, ge=1, le=128, description="token drafts of a branch checked in one pass, at the most"
@@ -154,8 +169,11 @@ class StrategySettings(_Section):
 class VerifierSettings(_Section):
     """What decides whether a drafted step stands."""
 
-    name: str = Field(default="semantic", description="semantic, numbers, embedding, exact")
+    name: str = Field(default="auto", description="auto, semantic, numbers, embedding, exact, likelihood")
     threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's own")
+    thresholds: dict[str, float] = Field(
+        default={}, description="thresholds by verifier, for several joined with +"
+    )
     deadline: float = Field(
         default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
     )

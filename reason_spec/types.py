@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Literal, TypeAlias
 
@@ -130,7 +130,9 @@ class Verdict:
     """A verifier's answer about one drafted step.
 
     ``score`` is the verifier's own measure (higher means more likely the same step), None where it
-    has none. ``cost_seconds`` and ``cost_tokens`` are what this verdict took.
+    has none. ``cost_seconds`` and ``cost_tokens`` are what this verdict took, ``work`` what of it the
+    target's engine did. ``num_sound`` counts the leading tokens of a refused step that nothing is to be
+    said against, and ``instead`` is the token to go on with there; None where the verifier cannot tell.
     """
 
     decision: Decision
@@ -138,10 +140,22 @@ class Verdict:
     cost_seconds: float = 0.0
     cost_tokens: int = 0
     reason: str = ""
+    work: Usage = field(default_factory=Usage)
+    num_sound: int | None = None
+    instead: int | None = None
 
     @property
     def accepted(self) -> bool:
         return self.decision == "accept"
+
+    def after(self, earlier: Verdict) -> Verdict:
+        """Return this verdict with the costs of an earlier one on the same step added."""
+        return replace(
+            self,
+            cost_seconds=self.cost_seconds + earlier.cost_seconds,
+            cost_tokens=self.cost_tokens + earlier.cost_tokens,
+            work=self.work + earlier.work,
+        )
 
 
 @dataclass(frozen=True, slots=True)

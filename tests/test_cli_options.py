@@ -203,7 +203,7 @@ def test_help_shows_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPatch
     text = succeed("solve", "--help").stdout
     defaults = Settings()
     assert f"Steps the draft runs ahead, at the most. Default: {defaults.strategy.depth}." in text
-    assert f"Default: {defaults.verifier.name}." in text
+    assert f"Default: {defaults.verifier.name}" in text
     assert f"Default: {defaults.sampling.max_tokens}." in text
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, final
+from typing import Final, NamedTuple, final
 
+from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.settings import VerifierSettings
-from reason_spec.types import FinishReason, LossClass, Step, Verdict
+from reason_spec.types import FinishReason, LossClass, Prefix, Step, Verdict
 
 _CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
 _MAX_CHARS: Final = 20_000
@@ -23,10 +24,14 @@ _TWO_WORDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VerificationContext:
-    """What both steps follow: the question, and the text of the steps accepted so far."""
+    """What both steps follow: the question, and the text of the steps accepted so far.
+
+    ``target_prefix`` is all of it in the target's tokens, chat template included, where there is a target.
+    """
 
     question: str = ""
     prefix_text: str = ""
+    target_prefix: Prefix | None = None
 
 
 class Verifier(ABC):
@@ -44,9 +49,12 @@ class Verifier(ABC):
     - equal tokens of one tokenizer match.
     """
 
-    name: ClassVar[str]
-    loss_class: ClassVar[LossClass]
-    needs_target_step: ClassVar[bool] = True
+    name: str
+    loss_class: LossClass
+    judges_alone: bool = False
+    """Whether it may accept a drafted step before the target has written its own."""
+    compares: bool = True
+    """Whether it may accept a drafted step beside the target's own."""
 
     def __init__(self, deadline_seconds: float = 2.0) -> None:
         if not deadline_seconds > 0:
@@ -87,8 +95,10 @@ class Verifier(ABC):
 
     def _judge_by_rules(self, drafted: Step, target: Step | None) -> Verdict | None:
         if target is None:
-            if self.needs_target_step:
+            if not self.judges_alone:
                 return Verdict("unknown", reason=f"{self.name} compares, and there is no target step")
+            if drafted.finish in _CUT:
+                return Verdict("unknown", reason=f"the drafted step was cut ({drafted.finish})")
             return None
         if drafted.ends_text != target.ends_text:
             return Verdict("reject", 0.0, reason="only one of the steps ends the text")
@@ -132,40 +142,67 @@ def tokens_equal(a: Step, b: Step) -> bool:
     return bool(a.tokens) and a.tokenizer_id == b.tokenizer_id and a.tokens == b.tokens
 
 
-def _exact(settings: VerifierSettings) -> Verifier:
+class Models(NamedTuple):
+    """The running models that verifiers may ask; None where there is none."""
+
+    target: Engine | None = None
+
+
+class _Given(NamedTuple):
+    """What a verifier is made of; ``threshold`` None is its own."""
+
+    settings: VerifierSettings
+    threshold: float | None
+    models: Models
+
+
+def _exact(given: _Given) -> Verifier:
     from reason_spec.verifiers.exact import ExactVerifier
 
-    return ExactVerifier(settings.deadline)
+    return ExactVerifier(given.settings.deadline)
 
 
-def _numbers(settings: VerifierSettings) -> Verifier:
+def _numbers(given: _Given) -> Verifier:
     from reason_spec.verifiers.numbers import NumbersVerifier
 
-    return NumbersVerifier(settings.deadline)
+    return NumbersVerifier(given.settings.deadline)
 
 
-def _embedding(settings: VerifierSettings) -> Verifier:
+def _embedding(given: _Given) -> Verifier:
     from reason_spec.verifiers.embedding import EmbeddingVerifier
     from reason_spec.verifiers.encoder import SentenceEncoder
 
-    encoder = SentenceEncoder(settings.embedding_model)
-    return EmbeddingVerifier(encoder, settings.threshold, settings.deadline)
+    return EmbeddingVerifier(
+        SentenceEncoder(given.settings.embedding_model), given.threshold, given.settings.deadline
+    )
 
 
-def _semantic(settings: VerifierSettings) -> Verifier:
+def _semantic(given: _Given) -> Verifier:
     from reason_spec.verifiers.encoder import SentenceEncoder
     from reason_spec.verifiers.semantic import SemanticVerifier
 
-    encoder = SentenceEncoder(settings.embedding_model)
-    return SemanticVerifier(encoder, settings.threshold, settings.deadline)
+    return SemanticVerifier(
+        SentenceEncoder(given.settings.embedding_model), given.threshold, given.settings.deadline
+    )
 
 
-_FACTORIES: Final[dict[str, Callable[[VerifierSettings], Verifier]]] = {
+def _likelihood(given: _Given) -> Verifier:
+    from reason_spec.verifiers.likelihood import LikelihoodVerifier
+
+    if given.models.target is None:
+        raise SettingsError("verifier likelihood asks the target, and here is none; choose one that compares")
+    return LikelihoodVerifier(given.models.target, given.threshold, given.settings.deadline)
+
+
+_FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "semantic": _semantic,
     "numbers": _numbers,
     "embedding": _embedding,
     "exact": _exact,
+    "likelihood": _likelihood,
 }
+AUTO: Final = "auto"
+"""Stands for the verifier of the strategy in use."""
 
 
 def verifier_names() -> tuple[str, ...]:
@@ -173,19 +210,46 @@ def verifier_names() -> tuple[str, ...]:
     return tuple(_FACTORIES)
 
 
-def create_verifier(name: str | None = None, settings: VerifierSettings | None = None) -> Verifier:
+def create_verifier(
+    name: str | None = None, settings: VerifierSettings | None = None, models: Models | None = None
+) -> Verifier:
     """Build a verifier; no model is loaded before ``start`` or the first ``verify``.
 
     Args:
-        name: overrides ``settings.name``.
+        name: overrides ``settings.name``; several joined with ``+`` make a cascade.
         settings: the verifier's part of the settings tree; None means the defaults.
+        models: the running models, for verifiers that ask one.
 
     Raises:
-        SettingsError: the name is unknown.
+        SettingsError: a name is unknown, or a threshold belongs to no verifier in use.
     """
     settings = settings or VerifierSettings()
     name = name or settings.name
-    factory = _FACTORIES.get(name)
-    if factory is None:
-        raise unknown_name("verifier", name, _FACTORIES)
-    return factory(settings)
+    names = [verifier_names()[0]] if name == AUTO else [part.strip() for part in name.split("+")]
+    for part in names:
+        if part not in _FACTORIES:
+            raise unknown_name("verifier", part, _FACTORIES)
+    thresholds = _thresholds(settings, names)
+    stages = [
+        _FACTORIES[part](_Given(settings, thresholds.get(part), models or Models()))
+        for part in dict.fromkeys(names)
+    ]
+    if len(stages) == 1:
+        return stages[0]
+    from reason_spec.verifiers.cascade import CascadeVerifier
+
+    return CascadeVerifier(stages, settings.deadline)
+
+
+def _thresholds(settings: VerifierSettings, names: Sequence[str]) -> dict[str, float]:
+    for name in settings.thresholds:
+        if name not in _FACTORIES:
+            raise unknown_name("verifier", name, _FACTORIES)
+    if settings.threshold is None:
+        return settings.thresholds
+    if len(names) > 1:
+        raise SettingsError(
+            f"verifier.threshold = {settings.threshold} belongs to none of {'+'.join(names)}: "
+            f"set verifier.thresholds.{names[0]}"
+        )
+    return {**settings.thresholds, names[0]: settings.threshold}

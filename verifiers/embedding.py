@@ -89,8 +89,8 @@ class EncodingVerifier(Verifier):
 class EmbeddingVerifier(EncodingVerifier):
     """Accepts from ``threshold`` on, rejects below."""
 
-    name: ClassVar[str] = "embedding"
-    loss_class: ClassVar[LossClass] = "verified"
+    name: str = "embedding"
+    loss_class: LossClass = "verified"
     default_threshold: ClassVar[float] = PAPER_THRESHOLD
 
     async def _compare(self, context: str, drafted: str, target: str) -> Verdict:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -15,8 +13,8 @@ class ExactVerifier(Verifier):
     different continuations for the model. Across tokenizers the texts decide.
     """
 
-    name: ClassVar[str] = "exact"
-    loss_class: ClassVar[LossClass] = "exact"
+    name: str = "exact"
+    loss_class: LossClass = "exact"
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         assert target is not None

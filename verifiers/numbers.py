@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -225,8 +224,8 @@ def _listed(values: Iterable[object]) -> str:
 class NumbersVerifier(Verifier):
     """Judges by numbers alone; ``unknown`` where words would have to be understood."""
 
-    name: ClassVar[str] = "numbers"
-    loss_class: ClassVar[LossClass] = "verified"
+    name: str = "numbers"
+    loss_class: LossClass = "verified"
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         assert target is not None

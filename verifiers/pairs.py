@@ -64,7 +64,7 @@ async def verify_file_async(
     input_path: str | Path, output_path: str | Path, verifier: Verifier, skip_bad: bool = False
 ) -> VerifySummary:
     """``verify_file`` inside a running event loop; closes ``verifier`` at the end."""
-    if not verifier.needs_target_step:
+    if not verifier.compares:
         raise SettingsError(f"verifier {verifier.name!r} compares no steps; choose one that does")
     source, destination = Path(input_path), Path(output_path)
     pairs: list[Pair] = []

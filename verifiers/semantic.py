@@ -30,8 +30,8 @@ class SemanticVerifier(EncodingVerifier):
     or guards spoke against, so that no threshold on it accepts what they refused.
     """
 
-    name: ClassVar[str] = "semantic"
-    loss_class: ClassVar[LossClass] = "verified"
+    name: str = "semantic"
+    loss_class: LossClass = "verified"
     default_threshold: ClassVar[float] = DEFAULT_THRESHOLD
 
     async def _compare(self, context: str, drafted: str, target: str) -> Verdict:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, TypeAlias, TypedDict
 
 from reason_spec.errors import EngineError
-from reason_spec.segment import Boundary
+from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.types import FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup"]
@@ -52,7 +52,8 @@ class Request:
     """What an engine is asked to write.
 
     ``boundary`` None writes to the end of the text; else the generation ends with its step.
-    ``stop_context`` is the end of the text already written, in which a stop may have begun.
+    ``stop_context`` is the end of the text already written, in which a stop may have begun;
+    ``step_context`` the beginning of a step that the prefix ends within.
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted.
     ``num_draft_tokens`` bounds the drafts of one pass, ``num_lookup_paths`` the continuations that
     prompt lookup proposes side by side.
@@ -67,6 +68,7 @@ class Request:
     boundary: Boundary | None = None
     stops: tuple[str, ...] = ()
     stop_context: str = ""
+    step_context: str = ""
     hint: tuple[int, ...] = ()
     token_drafter: TokenDrafterName = "none"
     num_draft_tokens: int = 16
@@ -78,6 +80,14 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+    def boundary_scanner(self) -> BoundaryScanner | None:
+        """Return what finds the end of the step, its beginning read; None where no end is looked for."""
+        if self.boundary is None:
+            return None
+        scanner = BoundaryScanner(self.boundary)
+        scanner.feed(self.step_context.encode())
+        return scanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +128,13 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Log-probabilities of a given continuation, one for each of its tokens, from one pass."""
+    """Log-probabilities of a given continuation, one for each of its tokens, from one pass.
+
+    ``best`` holds the token that the model finds most likely at each of these places.
+    """
 
     logprobs: tuple[float, ...]
+    best: tuple[int, ...]
     usage: Usage
 
 

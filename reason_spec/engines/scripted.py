@@ -239,7 +239,7 @@ class ScriptedEngine(Engine):
             continuation = (*self._tokenizer.encode(self._script(text, request.sampling)), END_OF_TEXT)
         except EngineError as failure:
             continuation, error = (), str(failure)
-        scanner = BoundaryScanner(request.boundary) if request.boundary else None
+        scanner = request.boundary_scanner()
         stop_scanner = StopScanner(request.stops, request.stop_context)
         running = _Running(generation, continuation, scanner, stop_scanner, hint=Hint(request.hint))
         running.usage = Usage(num_prompt_tokens=len(prefix))
@@ -260,7 +260,8 @@ class ScriptedEngine(Engine):
         expected = (*self._tokenizer.encode(self._script(text, Sampling())), END_OF_TEXT)
         agreed = _common_length(expected, continuation)
         logprobs = tuple(0.0 if index < agreed else float("-inf") for index in range(len(continuation)))
-        return Score(logprobs, Usage(num_passes=1, num_scored_tokens=len(continuation)))
+        best = (*expected, *[END_OF_TEXT] * len(continuation))[: len(continuation)]
+        return Score(logprobs, best, Usage(num_passes=1, num_scored_tokens=len(continuation)))
 
     async def stats(self) -> EngineStats:
         return EngineStats(len(self._running), 0, 0, self._num_passes, 0.0, self._usage)

@@ -365,8 +365,8 @@ def _loading(settings: Settings, accelerator: Accelerator) -> str:
     parts = [f"target {_model_name(settings.target)}"]
     if accelerator.draft is not None:
         parts.append(f"draft {_model_name(settings.draft)}")
-    if accelerator.verifier is not None:
-        parts.append(f"verifier {settings.verifier.name}")
+    verifiers = (accelerator.verifier_for(name) for name in accelerator.strategies)
+    parts += dict.fromkeys(f"verifier {verifier.name}" for verifier in verifiers if verifier is not None)
     return f"Loading {', '.join(parts)}"
 
 

@@ -213,9 +213,13 @@ def _read_step(record: dict[str, Any]) -> StepRecord:
         origin=record["origin"],
         tokens=record["tokens"],
         finish=record["finish"],
-        verdict=None if verdict is None else Verdict(**verdict),
+        verdict=None if verdict is None else _read_verdict(verdict),
         token_ids=tuple(record["token_ids"]),
     )
+
+
+def _read_verdict(record: dict[str, Any]) -> Verdict:
+    return Verdict(**{**record, "work": Usage(**record.get("work", {}))})
 
 
 def _read_work(record: dict[str, Any]) -> Work:

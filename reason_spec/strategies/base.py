@@ -43,6 +43,10 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     needs_draft: ClassVar[bool] = True
+    default_verifier: ClassVar[str | None] = None
+    """The verifier it uses where none is named; None: it needs none."""
+    planned: ClassVar[bool] = False
+    """Whether a planner may choose how far ahead it goes."""
 
     def __init__(
         self,
@@ -57,6 +61,8 @@ class Strategy(ABC):
         self.target = target
         self._draft = draft
         self._verifier = verifier
+        if verifier is not None:
+            self.check_verifier(verifier)
 
     @property
     def draft(self) -> Engine:
@@ -67,6 +73,14 @@ class Strategy(ABC):
     def verifier(self) -> Verifier:
         assert self._verifier is not None, f"strategy {self.name} was built without a verifier"
         return self._verifier
+
+    @classmethod  # noqa: B027 - most need nothing of it
+    def check_verifier(cls, verifier: Verifier) -> None:
+        """Check that a verifier can do what this strategy asks of it.
+
+        Raises:
+            SettingsError: it cannot; the message says which ones can.
+        """
 
     @property
     @abstractmethod

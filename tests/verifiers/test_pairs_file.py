@@ -112,7 +112,7 @@ def test_a_verifier_without_a_second_step_is_refused(tmp_path: Path) -> None:
     class Alone(Verifier):
         name = "alone"
         loss_class: LossClass = "routed"
-        needs_target_step = False
+        judges_alone, compares = True, False
 
         async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
             return Verdict("accept")

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import SettingsError
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import FinishReason, LossClass, Step, Verdict
 from reason_spec.verifiers.base import (
+    Models,
     VerificationContext,
     Verifier,
     create_verifier,
@@ -62,8 +64,11 @@ class Hangs(Yes):
         return Verdict("accept")
 
 
+MODELS = Models(ScriptedEngine("target", WrittenAnswers({}, None)))
+
+
 class NeedsNoTarget(Yes):
-    needs_target_step = False
+    judges_alone = True
 
 
 async def test_a_failing_judge_is_unknown_with_its_reason() -> None:
@@ -193,10 +198,10 @@ async def test_very_long_steps_are_unknown_but_for_equal_ones() -> None:
 
 def test_the_factory_knows_its_names_and_the_settings_default() -> None:
     for name in verifier_names():
-        verifier = create_verifier(name, VerifierSettings(deadline=1.5))
+        verifier = create_verifier(name, VerifierSettings(deadline=1.5), MODELS)
         assert verifier.name == name
         assert verifier.deadline_seconds == 1.5
-    assert create_verifier().name == VerifierSettings().name == verifier_names()[0]
+    assert create_verifier().name == verifier_names()[0]
     with pytest.raises(SettingsError, match=r"'nonsense'.*semantic"):
         create_verifier("nonsense")
 

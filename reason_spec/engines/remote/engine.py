@@ -286,19 +286,21 @@ class RemoteEngine(Engine):
         if self._closed:
             raise self._error("it is closed")
         if not continuation:
-            return Score((), Usage())
+            return Score((), (), Usage())
         if not self._by_tokens:
             raise self._error("scores need a server that takes and returns token ids, as vLLM does")
         if (refusal := self._known_limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             raise self._error(refusal)
-        body = {"prompt": list(text), "max_tokens": 1, "prompt_logprobs": 0, "temperature": 0.0}
+        body = {"prompt": list(text), "max_tokens": 1, "prompt_logprobs": 1, "temperature": 0.0}
         rows = (await self._complete_anywhere(body)).get("prompt_logprobs")
         if not rows or len(rows) != len(text):
             raise self._error("the server returns no log-probabilities of a prompt")
-        pairs = zip(rows[len(prefix) :], continuation, strict=True)
+        wanted = rows[len(prefix) :]
         usage = Usage(num_prompt_tokens=len(prefix), num_passes=1, num_scored_tokens=len(continuation))
         self._retired_usage += usage
-        return Score(tuple(float(row[str(token)]["logprob"]) for row, token in pairs), usage)
+        logprobs = tuple(float(row[str(t)]["logprob"]) for row, t in zip(wanted, continuation, strict=True))
+        best = tuple(int(max(row, key=lambda token, row=row: row[token]["logprob"])) for row in wanted)  # type: ignore[misc]
+        return Score(logprobs, best, usage)
 
     async def _complete_anywhere(self, body: dict[str, Any]) -> dict[str, Any]:
         num_failed = 0

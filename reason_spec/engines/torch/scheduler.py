@@ -390,7 +390,8 @@ class Scheduler:
     def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:
         start = len(sequence.logprobs)
         scored = list(sequence.continuation[start : start + len(entries)])
-        sequence.take_logprobs(predictions.logprobs(entries, scored))
+        best = [predictions.best(entry) for entry in entries]
+        sequence.take(predictions.logprobs(entries, scored), best)
 
     def _keep(
         self,

@@ -214,6 +214,7 @@ class ScoringSequence(Sequence):
         super().__init__(number, [*prefix, *continuation[:-1]], len(prefix), trie, priority=0)
         self.continuation = tuple(continuation)
         self.logprobs: list[float] = []
+        self._best: list[int] = []
         self.count(num_prompt_tokens=len(prefix))
 
     @property
@@ -224,9 +225,10 @@ class ScoringSequence(Sequence):
     def first_predicting(self) -> int:
         return self.num_prefix - 1 + len(self.logprobs)
 
-    def take_logprobs(self, logprobs: SequenceOf[float]) -> None:
+    def take(self, logprobs: SequenceOf[float], best: SequenceOf[int]) -> None:
         self.logprobs.extend(logprobs)
+        self._best.extend(best)
         self.count(num_scored_tokens=len(logprobs))
 
     def result(self) -> Score:
-        return Score(logprobs=tuple(self.logprobs), usage=self.usage)
+        return Score(tuple(self.logprobs), tuple(self._best), self.usage)

@@ -68,7 +68,7 @@ class VllmLoop:
     def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
         scoring = _Scoring(prefix, continuation)
         if not continuation:
-            self._ended.append((number, Score((), Usage())))
+            self._ended.append((number, Score((), (), Usage())))
             return
         text = (*prefix, *continuation)
         # vLLM writes one token behind what it scores.
@@ -262,7 +262,8 @@ class _Scoring:
             num_passes=self._num_passes,
             num_scored_tokens=len(self.continuation),
         )
-        return Score(tuple(logprob for logprob in found if logprob is not None), usage)
+        best = tuple(max(row, key=lambda token: row[token].logprob) for row in wanted)
+        return Score(tuple(logprob for logprob in found if logprob is not None), best, usage)
 
 
 def _writing_parameters(request: Request, num_prompt: int) -> Any:
@@ -292,7 +293,7 @@ def _scoring_parameters(*, reads_cache: bool) -> Any:
     return SamplingParams(
         temperature=0.0,
         max_tokens=1,
-        prompt_logprobs=0,
+        prompt_logprobs=1,
         skip_reading_prefix_cache=not reads_cache,
         ignore_eos=True,
         detokenize=False,

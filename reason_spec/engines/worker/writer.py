@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from reason_spec.engines.base import Delta, GenerationResult, Request
-from reason_spec.segment import BoundaryScanner, StopScanner
+from reason_spec.segment import StopScanner
 from reason_spec.types import FinishReason, Usage
 
 
@@ -32,7 +32,7 @@ class TextWriter:
         self._eos_ids = vocabulary.eos_ids
         self._max_tokens = request.max_tokens
         self._num_tokens = 0
-        self._scanner = BoundaryScanner(request.boundary) if request.boundary else None
+        self._scanner = request.boundary_scanner()
         self._stops = StopScanner(request.stops, request.stop_context)
         self._context_length = len(request.stop_context)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -1,0 +1,573 @@
+"""The search that all stepwise strategies share: who writes each position, and which steps stand.
+
+The draft runs up to ``depth`` steps ahead of what is final. A position is decided in one of two ways:
+
+- the target writes its own step at once, and the verifier compares the two (Lookahead Reasoning,
+  arXiv 2506.19830, section 3). Drafts that stand let several positions be checked in parallel;
+- the verifier first judges the drafted step alone. Where it accepts, the target writes nothing there; where
+  it does not, the target writes the step, and what was only left open is compared (``alone``: SpecReason,
+  arXiv 2504.07891, section 4.1, without its turns: the draft writes on while its step is judged).
+
+Where no draft stands the target's step does, and everything built on the drafts is cancelled. Each decision
+makes one step final.
+
+Added to the papers: the drafted step is also handed to the target's token level as a hint, so that a step
+both models write alike costs the target one or two passes; where the target parts from it, the draft model
+writes the rest of the step anew in the target's words, as a hint again; and a position refused ahead of
+time goes on from the target's step at once, without waiting for those before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from reason_spec.engines.base import Engine, Generation, Request, TokenDrafterName
+from reason_spec.events import Recorder
+from reason_spec.segment import StopScanner
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
+from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
+from reason_spec.types import Prefix, Sampling, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+_SIBLING_TEMPERATURE = 0.8
+"""Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
+
+
+@dataclass(eq=False, slots=True)
+class _Draft:
+    """One attempt of the draft at a position, and the branch that trusts it."""
+
+    generation: Generation
+    begun: tuple[int, ...] = ()
+    """Tokens of the step that were there before this attempt: sound ones of an earlier, and one mended."""
+    step: Step | None = None
+    verdict: Verdict | None = None
+    successor: _Branch | None = None
+    judging: asyncio.Task[None] | None = None
+    settled: bool = False
+    """Written, and judged where steps are judged alone; or of no use."""
+
+
+@dataclass(eq=False, slots=True)
+class _Branch:
+    """A position of the solution: what is assumed before it, and the steps written for it."""
+
+    number: int
+    step_index: int
+    target_prefix: Prefix
+    draft_prefix: Prefix
+    num_tokens_left: int
+    previous: Step | None
+    text_before: str
+    decision: asyncio.Future[Step]
+    target_generation: Generation | None = None
+    ahead: DraftAhead | None = None
+    target_step: Step | None = None
+    drafts: list[_Draft] = field(default_factory=list)
+    target_started: bool = False
+    drafting_started: bool = False
+    chosen: _Draft | None = None
+    successor: _Branch | None = None
+    dropped: bool = False
+
+    @property
+    def decided(self) -> bool:
+        return self.decision.done()
+
+    def descendants(self) -> Iterator[_Branch]:
+        """Yield the branches behind this one: behind the chosen step, or behind every draft."""
+        behind = [self.successor] if self.decided else [draft.successor for draft in self.drafts]
+        for branch in behind:
+            if branch is not None:
+                yield branch
+                yield from branch.descendants()
+
+
+class Search:
+    """The live branches of one solution.
+
+    Args:
+        alone: whether a drafted step is judged before the target writes anything.
+        by_target: number of first steps that are the target's without any draft.
+        max_corrections: how many tokens of a drafted step the target mends before it writes its own.
+    """
+
+    def __init__(
+        self,
+        target: Engine,
+        draft: Engine,
+        verifier: Verifier,
+        settings: StrategySettings,
+        request: SolveRequest,
+        recorder: Recorder,
+        *,
+        alone: bool = False,
+        by_target: int = 0,
+        max_corrections: int = 0,
+    ) -> None:
+        self._settings = settings
+        self._target = target
+        self._draft = draft
+        self._verifier = verifier
+        self._request = request
+        self._recorder = recorder
+        self._alone = alone
+        self._by_target = by_target
+        # A mended token has to be one of the draft's too.
+        self._max_corrections = max_corrections if can_share_tokens(draft, target) else 0
+        hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
+        hinted = hinted and self._target.takes_hints
+        # Without the hint there is nothing that the target could part from.
+        self._redrafts = hinted and settings.use_redraft and can_share_tokens(self._draft, self._target)
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work: list[tuple[Literal["draft", "target"], Generation]] = []
+        self._kept: set[Generation] = set()
+        self._aheads: list[DraftAhead] = []
+        self._num_branches = 0
+        self._root_index = 0
+
+    async def steps(self) -> AsyncGenerator[Step]:
+        """Yield the steps as they become final; cancel what is left when closed."""
+        try:
+            if self._alone:
+                self._spawn(self._read_prompt())
+            root = self._open_root()
+            while True:
+                step = await self._decided(root)
+                yield step
+                if step.ends_text or root.num_tokens_left <= len(step.tokens):
+                    return
+                root = self._advance(root)
+        finally:
+            await self._close()
+
+    def _open_root(self) -> _Branch:
+        assert self._request.draft_prompt is not None
+        return self._open(
+            step_index=0,
+            target_prefix=self._request.target_prompt,
+            draft_prefix=self._request.draft_prompt,
+            num_tokens_left=self._request.max_tokens,
+            previous=None,
+            text_before="",
+        )
+
+    async def _decided(self, root: _Branch) -> Step:
+        """Wait for the final step of a position, or for the failure of any work on it."""
+        waiting: set[asyncio.Future[Any]] = {root.decision, self._failure}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure.done():
+            self._failure.result()
+        if root.target_generation is not None:
+            self._kept.add(root.target_generation)
+        if root.chosen is not None:
+            self._kept.add(root.chosen.generation)
+        return root.decision.result()
+
+    def _advance(self, root: _Branch) -> _Branch:
+        """Return the position behind a decided one, and let the draft look further ahead."""
+        self._root_index += 1
+        if root.successor is None:
+            root.successor = self._open_behind(root, root.decision.result())
+        for branch in [root.successor, *root.successor.descendants()]:
+            if branch.decided:
+                self._go_on_from(branch)
+            else:
+                self._start(branch)
+        return root.successor
+
+    async def _close(self) -> None:
+        """Cancel all work, wait until the engines are free of it, and count it."""
+        for task in self._tasks:
+            task.cancel()
+        for _, generation in self._work:
+            generation.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A failure of the draft's engine was noted when it came; here all work is only counted.
+        closing = (ahead.close(self._recorder) for ahead in self._aheads)
+        await asyncio.gather(*closing, return_exceptions=True)
+        for lane, generation in self._work:
+            usage = await generation.closed()
+            self._recorder.add_work(lane, usage, kept=generation in self._kept)
+        if self._failure.done():
+            self._failure.exception()
+
+    # --- a position opens: the target writes, the draft tries -----------------------------------
+
+    def _open(
+        self,
+        *,
+        step_index: int,
+        target_prefix: Prefix,
+        draft_prefix: Prefix,
+        num_tokens_left: int,
+        previous: Step | None,
+        text_before: str,
+    ) -> _Branch:
+        decision: asyncio.Future[Step] = asyncio.get_running_loop().create_future()
+        branch = _Branch(
+            self._num_branches,
+            step_index,
+            target_prefix,
+            draft_prefix,
+            num_tokens_left,
+            previous,
+            text_before,
+            decision,
+        )
+        self._num_branches += 1
+        self._start(branch)
+        return branch
+
+    def _open_behind(self, branch: _Branch, step: Step) -> _Branch:
+        target_tokens = tokens_for(step, self._target)
+        return self._open(
+            step_index=branch.step_index + 1,
+            target_prefix=branch.target_prefix.extend(target_tokens),
+            draft_prefix=branch.draft_prefix.extend(tokens_for(step, self._draft)),
+            num_tokens_left=branch.num_tokens_left - len(target_tokens),
+            previous=step,
+            text_before=branch.text_before + step.text,
+        )
+
+    def _start(self, branch: _Branch) -> None:
+        """Let those write that can and may; called again when the root has come nearer."""
+        if not self._alone:
+            self._start_target(branch)
+        if branch.drafting_started or branch.target_step is not None:
+            return
+        drafted = branch.step_index >= self._by_target and self._settings.depth > 0
+        if not drafted or len(branch.draft_prefix) >= self._draft.max_context:
+            self._start_target(branch)
+        elif self._within_depth(branch):
+            self._start_drafting(branch)
+
+    def _start_target(self, branch: _Branch) -> None:
+        if not branch.target_started:
+            branch.target_started = True
+            self._spawn(self._write_target(branch))
+
+    def _start_drafting(self, branch: _Branch) -> None:
+        branch.drafting_started = True
+        for index in range(self._settings.width):
+            self._try_draft(branch, self._sibling_sampling(index))
+
+    def _try_draft(self, branch: _Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> None:
+        request = self._request_for("draft", branch, sampling, begun)
+        if self._alone:
+            # Nobody is handed a part of it.
+            request = replace(request, stream=False)
+        draft = _Draft(self._submit("draft", branch, request), begun)
+        branch.drafts.append(draft)
+        self._spawn(self._write_draft(branch, draft))
+
+    def _sibling_sampling(self, index: int) -> Sampling:
+        sampling = self._request.sampling
+        if index == 0:
+            return sampling
+        noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
+        return replace(sampling, temperature=max(sampling.temperature, _SIBLING_TEMPERATURE), noise=noise)
+
+    def _request_for(
+        self,
+        lane: Literal["draft", "target"],
+        branch: _Branch,
+        sampling: Sampling,
+        begun: tuple[int, ...] = (),
+    ) -> Request:
+        context_length = self._request.stop_context_length
+        prefix = branch.target_prefix if lane == "target" else branch.draft_prefix
+        begun_text = self._target.tokenizer.decode(begun) if begun else ""
+        return Request(
+            prefix=prefix.extend(begun) if begun else prefix,
+            max_tokens=min(self._settings.step_max_tokens, branch.num_tokens_left) - len(begun),
+            sampling=sampling,
+            boundary=self._request.boundary,
+            stops=self._request.stops,
+            stop_context=(branch.text_before + begun_text)[-context_length:] if context_length else "",
+            step_context=begun_text,
+            token_drafter=self._token_drafter(lane),
+            num_draft_tokens=self._settings.num_draft_tokens,
+            num_lookup_paths=self._settings.lookup_paths,
+            priority=branch.step_index,
+            stream=self._redrafts,
+            delta_tokens=1 if lane == "target" else self._settings.draft_run_tokens,
+        )
+
+    def _token_drafter(self, lane: Literal["draft", "target"]) -> TokenDrafterName:
+        if lane == "draft":
+            return self._settings.draft_token_drafter
+        # Where the draft model hands over what it expects, guesses from the text only cost room.
+        return "none" if self._redrafts else self._settings.token_drafter
+
+    def _submit(self, lane: Literal["draft", "target"], branch: _Branch, request: Request) -> Generation:
+        engine = self._target if lane == "target" else self._draft
+        generation = engine.submit(request)
+        self._work.append((lane, generation))
+        self._recorder.emit("started", lane, branch.step_index, branch.number)
+        return generation
+
+    async def _read_prompt(self) -> None:
+        """Let the target read the prompt while the draft writes; else the first step to judge would wait."""
+        *before, last = self._request.target_prompt.to_tuple()
+        scored = await self._target.score(Prefix(tuple(before)), (last,))
+        self._recorder.add_work("target", scored.usage, kept=True)
+
+    # --- the three kinds of work on a position ---------------------------------------------------
+
+    async def _write_target(self, branch: _Branch) -> None:
+        generation = self._submit(
+            "target", branch, self._request_for("target", branch, self._request.sampling)
+        )
+        branch.target_generation = generation
+        branch.ahead = self._start_ahead(branch, generation)
+        if branch.ahead is not None:
+            self._spawn(branch.ahead.follow())
+        for draft in branch.drafts:
+            self._hint_step(branch, draft)
+        step = await self._finished("target", branch, generation)
+        if step is None or branch.dropped:
+            return
+        branch.target_step = step
+        for draft in branch.drafts:
+            # A draft that is slower than the target itself has nothing left to save.
+            if draft.step is None:
+                self._cancel("draft", branch, draft.generation)
+        await asyncio.gather(*(self._verify(branch, draft) for draft in self._comparable(branch)))
+        if not branch.dropped:
+            self._decide(branch)
+
+    def _start_ahead(self, branch: _Branch, generation: Generation) -> DraftAhead | None:
+        """Let the draft model write the rest of a step anew where the target parts from the drafted one."""
+        if not self._redrafts:
+            return None
+        request = self._request_for("draft", branch, self._request.sampling)
+        ahead = DraftAhead(
+            self._draft,
+            generation,
+            request,
+            max_ahead=self._settings.num_draft_tokens,
+            min_chance=self._settings.min_draft_chance,
+            waits=True,
+        )
+        self._aheads.append(ahead)
+        return ahead
+
+    async def _write_draft(self, branch: _Branch, draft: _Draft) -> None:
+        if draft is branch.drafts[0] and draft.generation.request.stream:
+            written: list[int] = []
+            async for delta in draft.generation:
+                written += delta.tokens
+                self._hint(branch, tuple(written))
+        step = await self._finished("draft", branch, draft.generation)
+        if step is None or branch.dropped or branch.decided or branch.target_step is not None:
+            return
+        if self._has_twin(branch, step):
+            self._settle(branch, draft)
+            return
+        draft.step = self._for_target(step, draft.begun)
+        self._hint_step(branch, draft)
+        repeats = branch.previous is not None and branch.previous.text == step.text
+        tokens_left = branch.num_tokens_left - len(draft.step.tokens)
+        if not (step.ends_text or repeats) and tokens_left > 0:
+            draft.successor = self._open_behind(branch, draft.step)
+        if self._alone:
+            draft.judging = self._spawn(self._judge(branch, draft))
+
+    async def _judge(self, branch: _Branch, draft: _Draft) -> None:
+        """Let a drafted step stand, or leave it to the target, before the target has written anything."""
+        await self._verify(branch, draft)
+        if branch.dropped or branch.decided:
+            return
+        if draft.verdict is not None and draft.verdict.accepted:
+            self._decide(branch)
+            return
+        if draft not in self._comparable(branch) and draft.successor is not None:
+            self._drop(draft.successor)
+            draft.successor = None
+        if draft.verdict is None or not await self._correct(branch, draft, draft.verdict):
+            self._settle(branch, draft)
+
+    async def _correct(self, branch: _Branch, draft: _Draft, verdict: Verdict) -> bool:
+        """Let the target write the token at which a step goes wrong, and the draft go on behind it.
+
+        Return False where that is of no use: the target is to write the step then.
+        """
+        num_corrections = sum(bool(other.begun) for other in branch.drafts)
+        if verdict.num_sound is None or draft.step is None or num_corrections >= self._max_corrections:
+            return False
+        sound = draft.step.tokens[: verdict.num_sound]
+        request = self._request_for("target", branch, self._request.sampling, sound)
+        if self._request.sampling.greedy and verdict.instead is not None:
+            mended = verdict.instead
+        else:
+            request = replace(request, max_tokens=1, stream=False, token_drafter="none")
+            written = (await self._submit("target", branch, request).result()).tokens
+            if branch.dropped or branch.decided or not written:
+                return False
+            mended = written[0]
+        begun = (*sound, mended)
+        room = min(self._settings.step_max_tokens, branch.num_tokens_left) - len(begun)
+        if room < 1 or self._ends_step(request, mended):
+            return False
+        draft.settled = True
+        if draft.successor is not None:
+            self._drop(draft.successor)
+            draft.successor = None
+        self._try_draft(branch, self._request.sampling, begun)
+        return True
+
+    def _ends_step(self, request: Request, token: int) -> bool:
+        tokenizer, scanner = self._target.tokenizer, request.boundary_scanner()
+        token_bytes = tokenizer.token_bytes(token)
+        stops = StopScanner(request.stops, request.stop_context)
+        return (
+            token in tokenizer.eos_ids
+            or (scanner is not None and scanner.feed(token_bytes))
+            or stops.feed(token_bytes.decode(errors="replace")) is not None
+        )
+
+    def _for_target(self, step: Step, begun: tuple[int, ...]) -> Step:
+        """Return a drafted step whole, in the target's tokens."""
+        tokenizer = self._target.tokenizer
+        tokens = (*begun, *tokens_for(step, self._target))
+        text = tokenizer.decode(begun) + step.text if begun else step.text
+        logprobs = None if begun else step.logprobs
+        return replace(step, text=text, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id, logprobs=logprobs)
+
+    def _settle(self, branch: _Branch, draft: _Draft) -> None:
+        """Leave the position to the target where none of its drafts can stand by itself any more."""
+        draft.settled = True
+        if self._alone and all(other.settled for other in branch.drafts):
+            self._start_target(branch)
+
+    def _comparable(self, branch: _Branch) -> list[_Draft]:
+        """Return the drafts that may still turn out to be the same step as the target's own."""
+        return [
+            draft
+            for draft in branch.drafts
+            if draft.step is not None
+            and self._verifier.compares
+            and (draft.verdict is None or draft.verdict.decision == "unknown")
+        ]
+
+    async def _verify(self, branch: _Branch, draft: _Draft) -> None:
+        assert draft.step is not None
+        context = VerificationContext(self._request.question, branch.text_before, branch.target_prefix)
+        earlier = draft.verdict
+        verdict = await self._verifier.verify(context, draft.step, branch.target_step)
+        self._recorder.add_work("target", verdict.work, kept=True)
+        draft.verdict = verdict if earlier is None else verdict.after(earlier)
+        # An undecided step that the target's own may still be compared with has its verdict to come.
+        still_open = branch.target_step is None and draft in self._comparable(branch)
+        self._recorder.emit(
+            "checked" if still_open else "verified",
+            "verifier",
+            branch.step_index,
+            branch.number,
+            text=draft.step.text,
+            verdict=draft.verdict,
+        )
+
+    def _decide(self, branch: _Branch) -> None:
+        """Let the first accepted draft stand, else the target's step; drop what follows the others."""
+        judged = [draft for draft in branch.drafts if draft.verdict is not None]
+        branch.chosen = next((draft for draft in judged if draft.verdict and draft.verdict.accepted), None)
+        for draft in branch.drafts:
+            if draft is branch.chosen:
+                continue
+            if draft.judging is not None:
+                draft.judging.cancel()
+            self._cancel("draft", branch, draft.generation)
+            if draft.successor is not None:
+                self._drop(draft.successor)
+        if branch.chosen is not None and branch.chosen.step is not None:
+            step = replace(branch.chosen.step, verdict=branch.chosen.verdict)
+            branch.successor = branch.chosen.successor
+        else:
+            assert branch.target_step is not None, "a position was decided without a step"
+            step = replace(branch.target_step, verdict=judged[0].verdict if judged else None)
+        branch.decision.set_result(step)
+        self._go_on_from(branch)
+
+    def _go_on_from(self, branch: _Branch) -> None:
+        """Open the position behind a decided one, ahead of time where the depth allows it."""
+        step = branch.decision.result()
+        over = step.ends_text or branch.num_tokens_left <= len(step.tokens)
+        if branch.successor is None and not over and self._within_depth(branch):
+            branch.successor = self._open_behind(branch, step)
+
+    def _within_depth(self, branch: _Branch) -> bool:
+        return branch.step_index - self._root_index < self._settings.depth
+
+    # --- helpers -----------------------------------------------------------------------------------
+
+    async def _finished(
+        self, lane: Literal["draft", "target"], branch: _Branch, generation: Generation
+    ) -> Step | None:
+        """Wait for a generation; None where it was cancelled."""
+        result = await generation.result()
+        if result.finish == "cancelled":
+            return None
+        engine: Engine = self._target if lane == "target" else self._draft
+        self._recorder.emit(
+            "written", lane, branch.step_index, branch.number, text=result.text, num_tokens=len(result.tokens)
+        )
+        return step_from_result(result, lane, engine)
+
+    def _hint_step(self, branch: _Branch, draft: _Draft) -> None:
+        """Hand the target a drafted step; a sibling of the first may be right where that is not."""
+        if draft.step is None or branch.target_generation is None:
+            return
+        if draft is branch.drafts[0]:
+            self._hint(branch, draft.step.tokens)
+            self._recorder.emit("hinted", "target", branch.step_index, branch.number)
+        elif self._settings.use_hint:
+            branch.target_generation.offer_hint(draft.step.tokens, index=branch.drafts.index(draft))
+
+    def _hint(self, branch: _Branch, drafted: tuple[int, ...]) -> None:
+        """Hand the target what the draft has written of the step, unless the two have parted."""
+        if not self._settings.use_hint or branch.target_generation is None:
+            return
+        if branch.ahead is None or branch.ahead.expect(drafted):
+            branch.target_generation.offer_hint(drafted)
+
+    @staticmethod
+    def _has_twin(branch: _Branch, step: Step) -> bool:
+        return any(other.step is not None and other.step.text == step.text for other in branch.drafts)
+
+    def _drop(self, branch: _Branch) -> None:
+        for lost in [branch, *branch.descendants()]:
+            lost.dropped = True
+            if lost.ahead is not None:
+                lost.ahead.stop()
+            if lost.target_generation is not None:
+                self._cancel("target", lost, lost.target_generation)
+            for draft in lost.drafts:
+                self._cancel("draft", lost, draft.generation)
+                if draft.judging is not None:
+                    draft.judging.cancel()
+
+    def _cancel(self, lane: Literal["draft", "target"], branch: _Branch, generation: Generation) -> None:
+        if not generation.done and not generation.cancel_requested:
+            generation.cancel()
+            self._recorder.emit("cancelled", lane, branch.step_index, branch.number)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_failure)
+        return task
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is None or self._failure.done():
+            return
+        error = task.exception()
+        assert error is not None
+        self._failure.set_exception(error)

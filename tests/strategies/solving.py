@@ -1,0 +1,95 @@
+"""Solves scripted problems with a strategy, and keeps what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
+from reason_spec.events import Recorder
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.autoregressive import Autoregressive
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.types import Prefix, Sampling, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+from tests.strategies.scripts import StoryScript
+
+PROMPT = "question\n"
+
+
+@dataclass
+class Outcome:
+    steps: list[Step]
+    recorder: Recorder
+    left_running: int
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(step.text for step in self.steps)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for step in self.steps for token in step.tokens)
+
+
+class AnyBirds(Verifier):
+    """Accepts every step about as many birds, whatever its first word."""
+
+    name = "any-birds"
+    loss_class = "verified"
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        assert target is not None
+        same = drafted.text.split()[1:] == target.text.split()[1:]
+        return Verdict("accept" if same else "reject")
+
+
+def solve(
+    make: Callable[[ScriptedEngine, ScriptedEngine], Strategy],
+    target_script: StoryScript,
+    draft_script: Script,
+    *,
+    max_tokens: int = 10_000,
+    stops: tuple[str, ...] = (),
+    sampling: Sampling | None = None,
+    draft_tokenizer: ScriptedTokenizer | None = None,
+    stop_after: int | None = None,
+    draft_fails_after: int | None = None,
+    target_seconds: float = 0.0,
+    target_kind: type[ScriptedEngine] = ScriptedEngine,
+) -> Outcome:
+    async def run() -> Outcome:
+        target = target_kind("target", target_script, seconds_per_pass=target_seconds)
+        draft = ScriptedEngine("draft", draft_script, tokenizer=draft_tokenizer, fail_after=draft_fails_after)
+        await target.start()
+        await draft.start()
+        request = SolveRequest(
+            question=PROMPT,
+            target_prompt=Prefix(target.tokenizer.encode(PROMPT)),
+            draft_prompt=Prefix(draft.tokenizer.encode(PROMPT)),
+            max_tokens=max_tokens,
+            sampling=sampling or Sampling(),
+            stops=stops,
+        )
+        recorder = Recorder()
+        steps: list[Step] = []
+        try:
+            async with aclosing(make(target, draft).solve(request, recorder)) as writing:
+                async for step in writing:
+                    steps.append(step)
+                    if len(steps) == stop_after:
+                        break
+            left = (await target.stats()).num_running + (await draft.stats()).num_running
+        finally:
+            await target.close()
+            await draft.close()
+        return Outcome(steps, recorder, left)
+
+    return asyncio.run(run())
+
+
+def autoregressive(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+    return Autoregressive(StrategySettings(), target, None, None)
