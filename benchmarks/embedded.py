@@ -32,7 +32,6 @@ from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.grading import parse_answer
 from reason_spec.settings import EngineSettings, Settings, load_settings
-from reason_spec.verifiers.base import Verifier, create_verifier
 
 TEMPERATURES = (0.0, 0.6)
 MAX_TOKENS = 448
@@ -102,9 +101,8 @@ class Row:
 class Ours:
     """The accelerator, under the settings of one row at a time; engines are shared by all rows."""
 
-    def __init__(self, accelerator: Accelerator, verifiers: dict[str, Verifier]) -> None:
+    def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._verifiers = verifiers
         self._planners: dict[str, Planner] = {}
         assert accelerator.planner is not None
         self.costs = accelerator.planner.costs
@@ -112,7 +110,6 @@ class Ours:
     def take_settings(self, settings: Settings) -> None:
         """Use settings, with a planner that has seen only what was written under them."""
         self._accelerator.settings = settings
-        self._accelerator.verifier = self._verifiers[settings.verifier.name]
         if settings.hash not in self._planners:
             strategy = settings.strategy
             self._planners[settings.hash] = Planner(
@@ -120,8 +117,10 @@ class Ours:
             )
         self._accelerator.planner = self._planners[settings.hash]
 
-    async def prepare(self, strategy: str) -> None:
-        await self._accelerator.prepare(strategy)
+    async def prepare(self, settings: Settings) -> None:
+        """Empty caches, and load what these settings need."""
+        self.take_settings(settings)
+        await self._accelerator.prepare(settings.strategy.name)
 
     async def solve(self, settings: Settings, problem: Example, index: int) -> Run:
         """Solve one problem; its index keys the sampling noise, the same for every row."""
@@ -213,8 +212,7 @@ async def measure_accuracy(
     ours: Ours, settings: Settings, chosen: Sequence[Example], at_once: int
 ) -> list[bool]:
     """Solve many problems, ``at_once`` of them at a time."""
-    await ours.prepare(settings.strategy.name)
-    ours.take_settings(settings)
+    await ours.prepare(settings)
     places = asyncio.Semaphore(at_once)
     num_done = 0
 
@@ -312,21 +310,14 @@ async def measure(
     """Measure every row; ``flags`` are settings for all of them, such as another target."""
     flags = flags or {}
     chosen = list(islice(problems("test", seed), max(problems_timed, problems_graded)))
-    verifiers = {
-        name: create_verifier(settings=load_settings(flags={"verifier.name": name}).verifier)
-        for name in ("exact", "semantic")
-    }
     base = load_settings(flags=flags)
     plain = Transformers(base.target, max_tokens)
     strategies = tuple(strategy for _, strategy, _ in ROWS)
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
-        own = accelerator.verifier
-        for verifier in verifiers.values():
-            await verifier.start()
         await accelerator.calibrate()
         threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
         sys.stderr.write(f"transformers runs on {threads} threads\n")
-        ours = Ours(accelerator, verifiers)
+        ours = Ours(accelerator)
         arms, settings = _arms(ours, plain, temperatures, max_tokens, flags)
         await time_rows(arms, chosen[:problems_timed], seed)
         accuracies: dict[tuple[str, float], list[bool]] = {}
@@ -335,9 +326,6 @@ async def measure(
                 accuracies[name, temperature] = await measure_accuracy(
                     ours, settings[name, temperature], chosen[:problems_graded], at_once
                 )
-        accelerator.verifier = own
-        for verifier in verifiers.values():
-            await verifier.close()
     baselines = {arm.temperature: arm for arm in arms if arm.name == "autoregressive"}
     return [row_of(arm, baselines[arm.temperature], accuracies, ours.costs) for arm in arms]
 
@@ -358,7 +346,7 @@ def _arms(
             settings[name, temperature] = row_settings
 
             async def solve(problem: Example, index: int, row_settings: Settings = row_settings) -> Run:
-                await ours.prepare(row_settings.strategy.name)
+                await ours.prepare(row_settings)
                 return await ours.solve(row_settings, problem, index)
 
             arms.append(Arm(name, temperature, solve))

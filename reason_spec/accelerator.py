@@ -72,7 +72,7 @@ class Accelerator:
         self.draft = draft
         self.verifier = verifier
         self.strategies = tuple(strategies) or (settings.strategy.name,)
-        self._verifiers: dict[str, Verifier] = {}
+        self._verifiers: dict[tuple[str, str], Verifier] = {}
         self._cores = available_cores()
         self._shared_target_cores, self._draft_cores = share_out_cores(
             settings, self._cores, draft is not None
@@ -132,10 +132,11 @@ class Accelerator:
         if verifier is None:
             name = self.settings.verifier.name
             name = chosen.default_verifier if name == AUTO else name
-            if name not in self._verifiers:
+            key = (name, self.settings.verifier.model_dump_json())
+            if key not in self._verifiers:
                 models = Models(self.target)
-                self._verifiers[name] = create_verifier(name, self.settings.verifier, models)
-            verifier = self._verifiers[name]
+                self._verifiers[key] = create_verifier(name, self.settings.verifier, models)
+            verifier = self._verifiers[key]
         chosen.check_verifier(verifier)
         return verifier
 
@@ -228,9 +229,12 @@ class Accelerator:
     async def prepare(self, strategy: str) -> None:
         """Give the target the cores that a strategy leaves it, and forget all cached prefixes.
 
+        A verifier that was not needed before is loaded.
         Between timed runs this keeps one strategy from living on another one's work.
         """
         await self._use_cores(self.target_cores(strategy))
+        if (verifier := self.verifier_for(strategy)) is not None:
+            await verifier.start()
         await self.target.reset_prefix_cache()
         if self.draft is not None:
             await self.draft.reset_prefix_cache()

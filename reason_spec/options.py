@@ -133,7 +133,7 @@ VerifierOption = Annotated[
     _setting(
         "verifier.name",
         "--verifier",
-        text="What decides whether a drafted step stands (auto: the strategy's own; a+b: cheap first): {values}.",
+        text="What decides whether a drafted step stands, several joined with +: {values}.",
         panel=_STRATEGY,
         autocompletion=complete_name("verifier"),
     ),
