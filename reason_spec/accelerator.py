@@ -7,21 +7,24 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from reason_spec.control.costs import measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, Message, Request
 from reason_spec.events import Listener, Recorder
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import EngineSettings, Settings, load_settings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.types import LossClass, Prefix, Step
 from reason_spec.verifiers.base import Verifier, measure_verdict
+
+if TYPE_CHECKING:
+    from reason_spec.verifiers.asking import Questions
 
 _CALIBRATION_TOKENS = 48
 _T = TypeVar("_T")
@@ -134,11 +137,32 @@ class Accelerator:
             name = chosen.default_verifier if name == AUTO else name
             key = (name, self.settings.verifier.model_dump_json())
             if key not in self._verifiers:
-                models = Models(self.target)
+                models = Models(self.target, *self._judge())
                 self._verifiers[key] = create_verifier(name, self.settings.verifier, models)
             verifier = self._verifiers[key]
         chosen.check_verifier(verifier)
         return verifier
+
+    def _judge(self) -> tuple[Callable[[], Engine] | None, Questions | None]:
+        """Return what makes the model that verifiers ask, and how it wants to be asked.
+
+        Beside the embedded target it is the embedded judge; beside another the target itself is asked.
+        """
+        from reason_spec.engines.factory import create_engine
+        from reason_spec.pair import wording
+        from reason_spec.verifiers.asking import Questions
+
+        settings = self.settings.verifier.judge
+        target = self.settings.target
+        if settings is None:
+            if target.model != "embedded" or target.kind not in ("torch", "vllm"):
+                return None, None
+            settings = EngineSettings(kind=target.kind, dtype=target.dtype, device=target.device)
+        if settings.cores is None:
+            # It works while the target waits for it.
+            settings = settings.model_copy(update={"cores": self._shared_target_cores})
+        trained = Questions(wording.SCORE_QUESTION, "", wording.JUDGE_QUESTION, "")
+        return lambda: create_engine("judge", settings), trained if settings.model == "embedded" else None
 
     @property
     def _parts(self) -> list[Engine | Verifier]:

@@ -169,7 +169,9 @@ class StrategySettings(_Section):
 class VerifierSettings(_Section):
     """What decides whether a drafted step stands."""
 
-    name: str = Field(default="auto", description="auto, semantic, numbers, embedding, exact, likelihood")
+    name: str = Field(
+        default="auto", description="auto, semantic, numbers, embedding, exact, likelihood, utility, judge"
+    )
     threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's own")
     thresholds: dict[str, float] = Field(
         default={}, description="thresholds by verifier, for several joined with +"
@@ -178,6 +180,9 @@ class VerifierSettings(_Section):
         default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
     )
     embedding_model: str | None = Field(default=None, description="null: the pinned MiniLM")
+    judge: EngineSettings | None = Field(
+        default=None, description="utility, judge: the model they ask; null: the pair's own, or the target"
+    )
 
 
 class SamplingSettings(_Section):

@@ -7,12 +7,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import FinishReason, LossClass, Prefix, Step, Verdict
+
+if TYPE_CHECKING:
+    from reason_spec.verifiers.asking import AskingVerifier, Questions
 
 _CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
 _MAX_CHARS: Final = 20_000
@@ -142,10 +145,16 @@ def tokens_equal(a: Step, b: Step) -> bool:
     return bool(a.tokens) and a.tokenizer_id == b.tokenizer_id and a.tokens == b.tokens
 
 
-class Models(NamedTuple):
-    """The running models that verifiers may ask; None where there is none."""
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models that verifiers may ask; None where there is none.
+
+    ``make_judge`` makes an engine that the verifier itself starts and closes; None: the target is asked.
+    """
 
     target: Engine | None = None
+    make_judge: Callable[[], Engine] | None = None
+    questions: Questions | None = None
 
 
 class _Given(NamedTuple):
@@ -194,12 +203,40 @@ def _likelihood(given: _Given) -> Verifier:
     return LikelihoodVerifier(given.models.target, given.threshold, given.settings.deadline)
 
 
+def _utility(given: _Given) -> Verifier:
+    from reason_spec.verifiers.asking import UtilityVerifier
+
+    return _asking(given, UtilityVerifier, 7 / 9)
+
+
+def _judge(given: _Given) -> Verifier:
+    from reason_spec.verifiers.asking import JudgeVerifier
+
+    return _asking(given, JudgeVerifier, 0.5)
+
+
+def _asking(given: _Given, kind: type[AskingVerifier], threshold: float) -> Verifier:
+    models = given.models
+    model = models.make_judge() if models.make_judge is not None else models.target
+    if model is None:
+        raise SettingsError(f"verifier {kind.name} asks a model, and here is none: set verifier.judge.model")
+    return kind(
+        model,
+        threshold if given.threshold is None else given.threshold,
+        given.settings.deadline,
+        owned=models.make_judge is not None,
+        questions=models.questions,
+    )
+
+
 _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "semantic": _semantic,
     "numbers": _numbers,
     "embedding": _embedding,
     "exact": _exact,
     "likelihood": _likelihood,
+    "utility": _utility,
+    "judge": _judge,
 }
 AUTO: Final = "auto"
 """Stands for the verifier of the strategy in use."""

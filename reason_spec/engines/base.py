@@ -43,8 +43,14 @@ class Tokenizer(Protocol):
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text; special tokens add none."""
 
+    def decode_prompt(self, tokens: Sequence[int]) -> str:
+        """Decode with special tokens by their names."""
+
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Encode a conversation up to where the assistant's answer begins."""
+
+    def encode_turn(self, question: str) -> tuple[int, ...]:
+        """Encode what ends an answer under way and asks something more, up to where the reply begins."""
 
 
 @dataclass(frozen=True, slots=True)

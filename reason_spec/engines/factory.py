@@ -36,11 +36,12 @@ def create_engine(name: str, settings: EngineSettings) -> Engine:
 
 
 def resolve_model(name: str, model: str) -> str:
-    """Return the folder of the embedded model for the engine called ``draft`` or ``target``."""
+    """Return the folder of the embedded model for the engine called ``draft``, ``target`` or ``judge``."""
     if model != "embedded":
         return str(Path(model).expanduser()) if model.startswith("~") else model
     from reason_spec.pair import embedded_path
 
-    if name not in ("draft", "target"):
-        raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")
-    return str(embedded_path("draft" if name == "draft" else "target"))
+    match name:
+        case "draft" | "target" | "judge":
+            return str(embedded_path(name))
+    raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")

@@ -69,11 +69,17 @@ class ScriptedTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(self._pieces[token] for token in tokens)
 
+    def decode_prompt(self, tokens: Sequence[int]) -> str:
+        return self.decode(tokens)
+
     def token_bytes(self, token: int) -> bytes:
         return self._pieces[token].encode()
 
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+
+    def encode_turn(self, question: str) -> tuple[int, ...]:
+        return self.encode(f"\nuser: {question}\n")
 
 
 @dataclass(frozen=True, slots=True)

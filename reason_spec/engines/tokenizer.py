@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from reason_spec.engines.base import Message
 from reason_spec.errors import EngineError
@@ -31,6 +31,9 @@ _SETTINGS_FILES = (
     "config.json",
     "special_tokens_map.json",
 )
+
+
+_ANSWER: Final = "THE-ANSWER-SO-FAR"
 
 
 class HuggingFaceTokenizer:
@@ -122,6 +125,28 @@ class HuggingFaceTokenizer:
         # The template's special tokens are meant as such.
         self._rust.encode_special_tokens = False
         return tuple(self._rust.encode(text, add_special_tokens=False).ids)
+
+    def encode_turn(self, question: str) -> tuple[int, ...]:
+        """Encode what stands between an answer and the reply to another question.
+
+        Raises:
+            EngineError: the chat template does not show earlier answers.
+        """
+        if self._chat_template is None:
+            return self._encode_raw(f"\n\n{question}\n")
+        turns: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": _ANSWER},
+            {"role": "user", "content": question},
+        ]
+        text = _render_chat(self._chat_template, turns, {**self._special_tokens, **self._chat_arguments})
+        _, found, behind = text.partition(_ANSWER)
+        if not found:
+            raise EngineError(
+                "the model's chat template shows no earlier answers, so it cannot be asked about one"
+            )
+        self._rust.encode_special_tokens = False
+        return tuple(self._rust.encode(behind, add_special_tokens=False).ids)
 
     def _encode_raw(self, text: str) -> tuple[int, ...]:
         self._rust.encode_special_tokens = True

@@ -351,6 +351,7 @@ async def test_scores_are_read_at_the_continuation(
         async with remote(folder, upstream) as engine:
             score = await engine.score(prompt, (10, 20, 30))
             assert score.logprobs == (-0.1, -0.2, -0.3)
+            assert score.best == (11, 21, 31)
             assert (await engine.score(prompt, ())).logprobs == ()
             with pytest.raises(EngineError, match="no room"):
                 await engine.score(Prefix((1,) * 600), (1,))

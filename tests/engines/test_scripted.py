@@ -117,4 +117,6 @@ async def test_score_tells_what_the_script_would_write() -> None:
     async with running() as engine:
         right = engine.tokenizer.encode("One bird")
         score = await engine.score(prefix(engine), (*right, END_OF_TEXT))
+    assert score.best[: len(right)] == right
+    assert score.best[len(right)] != END_OF_TEXT
     assert score.logprobs == (0.0,) * len(right) + (float("-inf"),)

@@ -301,3 +301,43 @@ def test_prompts_of_thinking_models_are_built_as_tokens_once(
     assert tokenizer.decode_prompt(tokens).endswith(ending)
     think = wrapped.convert_tokens_to_ids("<think>")
     assert tokens.count(think) == 1 + ("<think>" in ending)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"opens_thought": True}, {"enable_thinking": False}])
+def test_a_further_question_goes_on_where_the_answer_stopped(
+    tmp_path: Path, arguments: dict[str, bool]
+) -> None:
+    """Prompt, answer and turn make the tokens of the whole conversation."""
+    wrapped = byte_level_tokenizer()
+    wrapped.chat_template = THINKING_TEMPLATE
+    wrapped.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path), chat_arguments=arguments)
+    first: Message = {"role": "user", "content": "12?"}
+    answer: Message = {"role": "assistant", "content": "It is 12.\n\n"}
+    second: Message = {"role": "user", "content": "Sure?"}
+    # The template shows earlier answers without the thought that it begins new ones with.
+    prompt = wrapped.apply_chat_template([first], add_generation_prompt=True, tokenize=False)
+    joined = (
+        tuple(wrapped(prompt, add_special_tokens=False).input_ids)
+        + tokenizer.encode(answer["content"])
+        + tokenizer.encode_turn(second["content"])
+    )
+    assert tokenizer.decode_prompt(joined) == wrapped.apply_chat_template(
+        [first, answer, second], add_generation_prompt=True, tokenize=False, **arguments
+    )
+
+
+def test_a_model_without_a_template_is_asked_in_a_paragraph(tmp_path: Path) -> None:
+    wrapped = byte_level_tokenizer()
+    wrapped.chat_template = None
+    wrapped.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert tokenizer.decode(tokenizer.encode_turn("Sure?")) == "\n\nSure?\n"
+
+
+def test_a_template_that_hides_answers_cannot_ask_about_them(tmp_path: Path) -> None:
+    wrapped = byte_level_tokenizer()
+    wrapped.chat_template = "{{ messages[-1].content }}"
+    wrapped.save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match="shows no earlier answers"):
+        load_tokenizer(str(tmp_path)).encode_turn("Sure?")

@@ -378,6 +378,7 @@ def test_scores_are_the_modules_log_softmax(
     np.testing.assert_allclose(
         score.logprobs, logprobs[torch.arange(num_continuation), list(continuation)], atol=2e-4
     )
+    assert score.best == tuple(logprobs.argmax(-1).tolist())
     assert score.usage.num_scored_tokens == num_continuation
     if warm and num_continuation:
         # The prediction behind the prefix is kept only where the prefix was a whole prompt.

@@ -21,7 +21,7 @@ from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
-from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.settings import EngineSettings, VerifierSettings, load_settings
 from reason_spec.speculation.acceptance import truncated_probabilities
 from reason_spec.types import NoiseKey, Sampling
 from tests.engines.contract import PROMPT, WorkerEngineContract
@@ -138,7 +138,9 @@ async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, serve
     rows = logits.log_softmax(-1)[len(prefix) - 1 : -1]
     exact = [float(row[token]) for row, token in zip(rows, continuation, strict=True)]
     for _ in range(2):
-        assert (await engine.score(prefix, continuation)).logprobs == pytest.approx(exact, abs=2e-4)
+        score = await engine.score(prefix, continuation)
+        assert score.logprobs == pytest.approx(exact, abs=2e-4)
+        assert score.best == tuple(rows.argmax(-1).tolist())
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,14 @@ async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> 
         for name in names:
             await accelerator.prepare(name)
             solutions[name] = await accelerator.answer(question, strategy=name)
+        strict = VerifierSettings(name="likelihood+exact", thresholds={"likelihood": 1.0})
+        accelerator.settings = accelerator.settings.model_copy(update={"verifier": strict})
+        await accelerator.prepare("hybrid")
+        judged = await accelerator.answer(question, strategy="hybrid")
     plain = solutions["autoregressive"]
+    assert judged.text == plain.text
+    assert judged.recorder.target_usage.num_scored_tokens > 0
+    assert judged.recorder.target_usage.num_generated_tokens < plain.num_tokens
     assert all(solution.text == plain.text for solution in solutions.values())
     assert "7" in plain.text
     for name in names[1:]:

@@ -141,6 +141,7 @@ async def test_tokens_and_scores_are_those_of_the_torch_engine(servers: list[Ser
             assert steps[0].finish == "boundary"
             scores = [await engine.score(prompt, steps[0].tokens) for engine in (remote, own)]
             assert scores[0].logprobs == pytest.approx(scores[1].logprobs, abs=1e-3)
+            assert scores[0].best == scores[1].best == steps[0].tokens
     finally:
         await asyncio.gather(remote.close(), own.close())
 

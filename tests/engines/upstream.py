@@ -165,11 +165,16 @@ class _Handler(BaseHTTPRequestHandler):
         if not body.get("stream"):
             choice = self._choice(body, written, ended)
             if "prompt_logprobs" in body:
-                choice["prompt_logprobs"] = [None, *({str(t): {"logprob": -t / 100}} for t in tokens[1:])]
+                choice["prompt_logprobs"] = [None, *map(self._prompt_row, tokens[1:])]
             choice["prompt_token_ids"] = tokens
             self._answer(200, {"choices": [choice]})
             return
         self._stream(body, written, ended, fault)
+
+    @staticmethod
+    def _prompt_row(token: int) -> dict[str, Any]:
+        """A token of a prompt, and the one that is likeliest there, as vLLM returns them."""
+        return {str(token): {"logprob": -token / 100}, str(token + 1): {"logprob": -0.01}}
 
     def _choice(self, body: dict[str, Any], tokens: Sequence[int], ended: str | None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "text": self.upstream.to_text(tokens), "finish_reason": ended}

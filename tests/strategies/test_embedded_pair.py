@@ -203,3 +203,30 @@ def test_many_solutions_at_once_are_each_the_same_as_alone(accelerator: SyncAcce
     for question, solution in zip(QUESTIONS, batched, strict=False):
         alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=60)
         assert tokens_of(solution) == tokens_of(alone)
+
+
+@pytest.mark.parametrize("question", QUESTIONS[:6])
+def test_where_only_greedy_steps_are_likely_enough_the_answer_is_the_targets(
+    accelerator: SyncAccelerator, question: str
+) -> None:
+    """Steps judged alone, mended and compared: with the strictest threshold nothing else may stand."""
+    alone = answer(accelerator, question, "autoregressive")
+    strict = {"verifier__name": "likelihood+exact", "verifier__thresholds": {"likelihood": 1.0}}
+    written = answer(accelerator, question, "hybrid", **strict)
+    assert tokens_of(written) == tokens_of(alone)
+    assert any(step.origin == "draft" for step in written.steps)
+    assert running_requests(accelerator) == 0
+
+
+def test_the_target_writes_next_to_nothing_where_drafted_steps_are_likely(
+    accelerator: SyncAccelerator,
+) -> None:
+    num_tokens = num_written = num_passes = 0
+    for question in QUESTIONS[:6]:
+        written = answer(accelerator, question, "hybrid", verifier__name="likelihood+semantic")
+        num_tokens += len(tokens_of(written))
+        num_written += written.recorder.target_usage.num_generated_tokens
+        num_passes += written.recorder.target_usage.num_passes
+        assert written.loss_class == "routed"
+    assert num_written < 0.3 * num_tokens
+    assert num_passes < 0.15 * num_tokens

@@ -1,0 +1,161 @@
+"""Verifiers that ask a model, on the embedded models: what they read is what the models say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from math import exp
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import torch
+
+from reason_spec.engines.base import Engine
+from reason_spec.engines.factory import create_engine
+from reason_spec.errors import SettingsError
+from reason_spec.pair import embedded_path
+from reason_spec.pair import wording as words
+from reason_spec.pair.decoding import LoadedModel, load_pair_model
+from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
+from reason_spec.pair.measure import aligned_chances, expected_scores
+from reason_spec.pair.tokenizer import chat_prompt
+from reason_spec.settings import EngineSettings, VerifierSettings
+from reason_spec.types import Prefix, Step
+from reason_spec.verifiers.asking import JudgeVerifier, Questions, UtilityVerifier
+from reason_spec.verifiers.base import Models, VerificationContext, create_verifier
+from reason_spec.verifiers.likelihood import LikelihoodVerifier
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TRAINED = Questions(words.SCORE_QUESTION, "", words.JUDGE_QUESTION, "")
+PROBLEM = next(problem for problem in problems("test", 5) if problem.operations == 4)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def judge() -> AsyncIterator[Engine]:
+    engine = create_engine("judge", EngineSettings(dtype="float32", cores=(0,)))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def target() -> AsyncIterator[Engine]:
+    engine = create_engine("target", EngineSettings(dtype="float32", cores=(0,)))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def drafted(text: str, engine: Engine) -> Step:
+    return Step(text, engine.tokenizer.encode(text), "draft", "boundary", engine.tokenizer.tokenizer_id)
+
+
+def context(problem: Example, num_steps: int, engine: Engine) -> VerificationContext:
+    before = "".join(step + STEP_SEPARATOR for step in problem.steps[:num_steps])
+    asked = engine.tokenizer.encode_chat([{"role": "user", "content": problem.question}])
+    return VerificationContext(
+        problem.question, before, Prefix(asked).extend(engine.tokenizer.encode(before))
+    )
+
+
+def wrong(step: str) -> str:
+    """The step with another last digit in its result."""
+    place = max(index for index, letter in enumerate(step) if letter.isdigit())
+    return step[:place] + str((int(step[place]) + 1) % 10) + step[place + 1 :]
+
+
+async def test_a_score_is_the_judges_expected_digit(judge: Engine) -> None:
+    verifier = UtilityVerifier(judge, 0.5, 60, questions=TRAINED)
+    loaded = load_pair_model(embedded_path("judge"))
+    for index, own in enumerate(PROBLEM.steps[:-1]):
+        for text in (own, wrong(own)):
+            step = text + STEP_SEPARATOR
+            known = context(PROBLEM, index, judge)
+            verdict = await verifier.verify(known, drafted(step, judge))
+            (expected,) = expected_scores(loaded, [chat_prompt(PROBLEM.question) + known.prefix_text + step])
+            assert verdict.score == pytest.approx(expected / 9, abs=1e-3)
+            assert verdict.accepted == (expected / 9 >= 0.5)
+
+
+async def test_a_judgement_is_the_judges_chance_of_aligned(judge: Engine) -> None:
+    verifier = JudgeVerifier(judge, 0.5, 60, questions=TRAINED)
+    loaded = load_pair_model(embedded_path("judge"))
+    for own in PROBLEM.steps[:-1]:
+        other = wrong(own)
+        verdict = await verifier.verify(
+            VerificationContext(),
+            drafted(other + STEP_SEPARATOR, judge),
+            drafted(own + STEP_SEPARATOR, judge),
+        )
+        (chance,) = aligned_chances(loaded, [(other, own)])
+        assert verdict.score == pytest.approx(chance, abs=1e-3)
+        assert verdict.decision == ("accept" if chance >= 0.5 else "unknown")
+
+
+async def test_a_model_that_answers_something_else_gives_no_verdict(target: Engine) -> None:
+    """Asked for the solution of a problem it begins with a word."""
+    asked = Questions(PROBLEM.question, "", PROBLEM.question, "")
+    step = drafted(PROBLEM.steps[0] + STEP_SEPARATOR, target)
+    utility = await UtilityVerifier(target, 0.1, 60, questions=asked).verify(
+        context(PROBLEM, 0, target), step
+    )
+    other = drafted(PROBLEM.steps[1] + STEP_SEPARATOR, target)
+    judged = await JudgeVerifier(target, 0.1, 60, questions=asked).verify(VerificationContext(), step, other)
+    for verdict in (utility, judged):
+        assert (verdict.decision, verdict.score) == ("unknown", None)
+        assert "chance of" in verdict.reason
+
+
+async def test_the_likelihood_is_that_of_the_model(target: Engine) -> None:
+    loaded: LoadedModel = load_pair_model(embedded_path("target"))
+    verifier = LikelihoodVerifier(target, 0.9, 60)
+    for text in (PROBLEM.steps[1], wrong(PROBLEM.steps[1])):
+        known, step = context(PROBLEM, 1, target), drafted(text + STEP_SEPARATOR, target)
+        verdict = await verifier.verify(known, step)
+        assert known.target_prefix is not None
+        before = known.target_prefix.to_tuple()
+        with torch.inference_mode():
+            logits = loaded.model(torch.tensor([before + step.tokens])).logits[0, len(before) - 1 : -1]
+        rows = logits.float().log_softmax(-1)
+        logprobs = rows[torch.arange(len(step.tokens)), torch.tensor(step.tokens)]
+        of_digits = [
+            float(logprob)
+            for logprob, token in zip(logprobs, step.tokens, strict=True)
+            if target.tokenizer.decode((token,)).isdigit()
+        ]
+        assert verdict.score == pytest.approx(min(exp(logprobs.mean()), exp(min(of_digits))), abs=1e-3)
+        assert verdict.work.num_scored_tokens == len(step.tokens)
+        if not verdict.accepted:
+            assert verdict.num_sound is not None
+            assert verdict.instead == int(rows[verdict.num_sound].argmax())
+            assert verdict.instead != step.tokens[verdict.num_sound]
+
+
+async def test_scores_of_many_steps_are_asked_for_at_once(judge: Engine) -> None:
+    verifier = UtilityVerifier(judge, 0.5, 60, questions=TRAINED)
+    before = (await judge.stats()).num_passes
+    steps = [drafted(step + STEP_SEPARATOR, judge) for step in PROBLEM.steps[:-1]]
+    known = [context(PROBLEM, index, judge) for index in range(len(steps))]
+    await asyncio.gather(*(verifier.verify(c, s) for c, s in zip(known, steps, strict=True)))
+    assert (await judge.stats()).num_passes - before <= 2 * len(steps)
+
+
+async def test_an_owned_model_starts_and_ends_with_its_verifier(tmp_path: Path) -> None:
+    models = Models(make_judge=lambda: create_engine("judge", EngineSettings(cores=(0,))), questions=TRAINED)
+    verifier = create_verifier("utility", VerifierSettings(deadline=60), models)
+    await verifier.start()
+    step = PROBLEM.steps[0] + STEP_SEPARATOR
+    verdict = await verifier.verify(
+        VerificationContext(PROBLEM.question), Step(step, (), "draft", "boundary")
+    )
+    assert verdict.decision in ("accept", "reject")
+    await verifier.close()
+    again = await verifier.verify(VerificationContext(PROBLEM.question), Step(step, (), "draft", "boundary"))
+    assert again.decision == "unknown"
+
+
+async def test_without_a_model_to_ask_the_remedy_is_named() -> None:
+    for name in ("utility", "judge", "likelihood"):
+        with pytest.raises(SettingsError, match=name):
+            create_verifier(name)

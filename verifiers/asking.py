@@ -1,0 +1,168 @@
+"""Verifiers that ask a model for a word: ``utility`` (0 to 9) and ``judge`` (aligned or unaligned).
+
+The answer is not written: the chances of all possible answers are read where it would begin, so that an
+answer is more than a yes or no, and one that the model would not give counts as no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Final, NamedTuple
+
+from reason_spec.engines.base import Engine
+from reason_spec.errors import SettingsError
+from reason_spec.types import LossClass, Prefix, Step, Usage, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+_MIN_MASS: Final = 0.5
+"""A model that would rather say something else was not understood, or did not understand."""
+_OPEN_THOUGHT: Final = "<think>"
+_NO_THOUGHT: Final = "\n</think>\n\n"
+_DIGITS: Final = tuple("0123456789")
+_ALIGNED: Final = ("aligned", "unaligned")
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What the model is asked; a model that was trained for it knows its own wording."""
+
+    score: str = (
+        "Judge only the last step of the reasoning above. Are its facts correct, does it follow from what "
+        "stands before it, and does it bring the answer nearer? Reply with one digit from 0 (worthless) to "
+        "9 (fully sound) and nothing else."
+    )
+    score_opening: str = "The score is: "
+    compare: str = (
+        "Two drafts of one step of a solution:\n\nFirst: {first}\n\nSecond: {second}\n\nCalculations, names, "
+        "units and results count, wording does not. Reply aligned if both say the same, else unaligned."
+    )
+    compare_opening: str = ""
+
+
+class _Answers(NamedTuple):
+    chances: dict[str, float]
+    """Of each answer, given that it is one of them."""
+    mass: float
+    """The chance that it is one of them."""
+    work: Usage
+
+
+class AskingVerifier(Verifier):
+    """Asks ``model``, which it starts and closes where ``owned``: the target may be asked as well."""
+
+    def __init__(
+        self,
+        model: Engine,
+        threshold: float,
+        deadline_seconds: float = 5.0,
+        *,
+        owned: bool = False,
+        questions: Questions | None = None,
+    ) -> None:
+        super().__init__(deadline_seconds)
+        if not 0 <= threshold <= 1:
+            raise SettingsError(f"threshold of {self.name} = {threshold!r}: it lies between 0 and 1")
+        self.threshold = threshold
+        self._model = model
+        self._owned = owned
+        self._questions = questions or Questions()
+        self._starting: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        if self._owned and self._starting is None:
+            self._starting = asyncio.ensure_future(self._model.start())
+        if self._starting is not None:
+            await asyncio.shield(self._starting)
+
+    async def close(self) -> None:
+        if self._owned:
+            await self._model.close()
+
+    async def _ask(self, prompt: Prefix, opening: str, answers: Sequence[str]) -> _Answers:
+        """Return the chances of ``answers`` behind a prompt, each by all of its tokens."""
+        tokenizer = self._model.tokenizer
+        # A template that opens a thought wants it closed before the answer.
+        end = tokenizer.decode_prompt(prompt.to_tuple()[-8:]).rstrip()
+        beginning = (_NO_THOUGHT if end.endswith(_OPEN_THOUGHT) else "") + opening
+        if beginning:
+            prompt = prompt.extend(tokenizer.encode(beginning))
+        scores = await asyncio.gather(
+            *(self._model.score(prompt, tokenizer.encode(answer)) for answer in answers)
+        )
+        chances = [exp(sum(score.logprobs)) for score in scores]
+        mass = sum(chances)
+        work = sum((score.usage for score in scores), Usage()) if not self._owned else Usage()
+        shares = {
+            answer: chance / mass if mass else 0.0 for answer, chance in zip(answers, chances, strict=True)
+        }
+        return _Answers(shares, mass, work)
+
+
+class UtilityVerifier(AskingVerifier):
+    """Scores a drafted step before the target has written anything (SpecReason, arXiv 2504.07891).
+
+    ``score`` is the expected digit over 9. The question stands in a turn behind the step, so that the keys
+    and values of all before it are used again where the target itself is asked.
+    """
+
+    name: str = "utility"
+    loss_class: LossClass = "routed"
+    judges_alone: bool = True
+    compares: bool = False
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        tokenizer = self._model.tokenizer
+        if self._owned or context.target_prefix is None:
+            asked = tokenizer.encode_chat([{"role": "user", "content": context.question}])
+            before = Prefix(asked).extend(tokenizer.encode(context.prefix_text + drafted.text))
+        else:
+            before = context.target_prefix.extend(drafted.tokens)
+        prompt = before.extend(tokenizer.encode_turn(self._questions.score))
+        answers = await self._ask(prompt, self._questions.score_opening, _DIGITS)
+        expected = sum(int(digit) * chance for digit, chance in answers.chances.items())
+        likeliest = max(answers.chances, key=answers.chances.__getitem__)
+        reason = f"score {expected:.2f}, most likely {likeliest}"
+        if answers.mass < _MIN_MASS:
+            reason = f"no score: a digit comes with a chance of {answers.mass:.2f}"
+            return Verdict("unknown", reason=reason, work=answers.work)
+        score = expected / 9
+        return Verdict(
+            "accept" if score >= self.threshold else "reject",
+            score,
+            cost_tokens=len(drafted.tokens),
+            reason=reason,
+            work=answers.work,
+        )
+
+
+class JudgeVerifier(AskingVerifier):
+    """Asks whether the drafted step says the same as the target's (Lookahead Reasoning, section 4.3).
+
+    ``score`` is the chance of ``aligned`` against ``unaligned``.
+    """
+
+    name: str = "judge"
+    loss_class: LossClass = "verified"
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        assert target is not None
+        if drafted.text == target.text:
+            return Verdict("accept", 1.0, reason="same text")
+        first, second = drafted.text.strip(), target.text.strip()
+        question = self._questions.compare.format(first=first, second=second)
+        prompt = Prefix(self._model.tokenizer.encode_chat([{"role": "user", "content": question}]))
+        answers = await self._ask(prompt, self._questions.compare_opening, _ALIGNED)
+        if answers.mass < _MIN_MASS:
+            reason = f"no judgement: aligned or unaligned come with a chance of {answers.mass:.2f}"
+            return Verdict("unknown", reason=reason, work=answers.work)
+        score = answers.chances["aligned"]
+        return Verdict(
+            "accept" if score >= self.threshold else "unknown",
+            score,
+            cost_tokens=len(prompt),
+            reason=f"aligned with a chance of {score:.3f}",
+            work=answers.work,
+        )
