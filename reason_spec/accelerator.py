@@ -25,6 +25,7 @@ from reason_spec.verifiers.base import Verifier, measure_verdict
 
 if TYPE_CHECKING:
     from reason_spec.verifiers.asking import Questions
+    from reason_spec.verifiers.reward import Reward
 
 _CALIBRATION_TOKENS = 48
 _T = TypeVar("_T")
@@ -137,7 +138,7 @@ class Accelerator:
             name = chosen.default_verifier if name == AUTO else name
             key = (name, self.settings.verifier.model_dump_json())
             if key not in self._verifiers:
-                models = Models(self.target, *self._judge())
+                models = Models(self.target, *self._judge(), self._reward_loader())
                 self._verifiers[key] = create_verifier(name, self.settings.verifier, models)
             verifier = self._verifiers[key]
         chosen.check_verifier(verifier)
@@ -163,6 +164,14 @@ class Accelerator:
             settings = settings.model_copy(update={"cores": self._shared_target_cores})
         trained = Questions(wording.SCORE_QUESTION, "", wording.JUDGE_QUESTION, "")
         return lambda: create_engine("judge", settings), trained if settings.model == "embedded" else None
+
+    def _reward_loader(self) -> Callable[[], Reward] | None:
+        """Return what loads the reward head of the embedded target; None beside another target."""
+        if self.settings.target.model != "embedded":
+            return None
+        from reason_spec.pair.reward import load_embedded_reward
+
+        return load_embedded_reward
 
     @property
     def _parts(self) -> list[Engine | Verifier]:

@@ -122,7 +122,8 @@ class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
     name: str = Field(
-        default="lookahead", description="autoregressive, token, speculative, lookahead, specreason, hybrid"
+        default="lookahead",
+        description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
@@ -170,7 +171,8 @@ class VerifierSettings(_Section):
     """What decides whether a drafted step stands."""
 
     name: str = Field(
-        default="auto", description="auto, semantic, numbers, embedding, exact, likelihood, utility, judge"
+        default="auto",
+        description="auto, semantic, numbers, embedding, exact, likelihood, utility, judge, reward",
     )
     threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's own")
     thresholds: dict[str, float] = Field(
@@ -180,6 +182,10 @@ class VerifierSettings(_Section):
         default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
     )
     embedding_model: str | None = Field(default=None, description="null: the pinned MiniLM")
+    reward_model: str | None = Field(
+        default=None,
+        description="reward: folder or id of a sequence classifier; null: the embedded pair's head",
+    )
     judge: EngineSettings | None = Field(
         default=None, description="utility, judge: the model they ask; null: the pair's own, or the target"
     )

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from reason_spec.engines.base import Engine
@@ -16,6 +17,7 @@ from reason_spec.types import FinishReason, LossClass, Prefix, Step, Verdict
 
 if TYPE_CHECKING:
     from reason_spec.verifiers.asking import AskingVerifier, Questions
+    from reason_spec.verifiers.reward import Reward
 
 _CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
 _MAX_CHARS: Final = 20_000
@@ -155,6 +157,7 @@ class Models:
     target: Engine | None = None
     make_judge: Callable[[], Engine] | None = None
     questions: Questions | None = None
+    load_reward: Callable[[], Reward] | None = None
 
 
 class _Given(NamedTuple):
@@ -229,6 +232,20 @@ def _asking(given: _Given, kind: type[AskingVerifier], threshold: float) -> Veri
     )
 
 
+def _reward(given: _Given) -> Verifier:
+    from reason_spec.verifiers.reward import RewardVerifier, load_classifier
+
+    load, model = given.models.load_reward, given.settings.reward_model
+    if model is not None:
+        load = partial(load_classifier, model)
+    if load is None:
+        raise SettingsError(
+            "verifier reward needs a reward model, and only the embedded target has one of its own: "
+            "set verifier.reward_model"
+        )
+    return RewardVerifier(load, given.threshold, given.settings.deadline)
+
+
 _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "semantic": _semantic,
     "numbers": _numbers,
@@ -237,6 +254,7 @@ _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "likelihood": _likelihood,
     "utility": _utility,
     "judge": _judge,
+    "reward": _reward,
 }
 AUTO: Final = "auto"
 """Stands for the verifier of the strategy in use."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib.util
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reason_spec.errors import MissingDependencyError, SettingsError
+from reason_spec.verifiers.batching import Batcher, use_one_core
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -44,22 +43,12 @@ class Embedding:
     num_encoded_tokens: int
 
 
-class _Waiting(NamedTuple):
-    text: str
-    future: asyncio.Future[Embedding]
-
-
 class SentenceEncoder:
     """Runs a sentence-transformers model on the CPU, in one thread of its own.
 
-    Concurrent ``encode`` calls are gathered: the first waits ``gather_seconds`` for company, and what
-    arrives while the model works forms the next batch. Vectors are kept, the least recently used go
-    first. Cancelling one caller leaves the others' batch alone.
-
-    The thread tells torch to use one core: OpenMP holds that number per calling thread, so nothing else
-    in the process changes. The process that verifies runs no other torch work; engines have their own.
-
-    May be used from one event loop after another, not from two at once.
+    Concurrent ``encode`` calls are gathered into batches (``Batcher``). Vectors are kept, the least recently
+    used go first. The thread uses one core, and nothing else in the process changes; engines have
+    processes of their own.
     """
 
     def __init__(
@@ -78,14 +67,15 @@ class SentenceEncoder:
         """
         self._model_name = model
         self._sha256 = sha256
-        self._max_batch = max_batch
-        self._gather_seconds = gather_seconds
         self._cache_entries = cache_entries
         self._cache: OrderedDict[str, Embedding] = OrderedDict()
-        self._waiting: list[_Waiting] = []
-        self._pending: dict[str, asyncio.Future[Embedding]] = {}
-        self._drain: asyncio.Task[None] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._batcher = Batcher(
+            self._encode_batch,
+            "sentence-encoder",
+            max_batch=max_batch,
+            gather_seconds=gather_seconds,
+            initializer=use_one_core,
+        )
         self._model: SentenceTransformer | None = None
         self._load_lock = threading.Lock()
         self.num_batches = 0
@@ -99,20 +89,13 @@ class SentenceEncoder:
             SettingsError: the model cannot be loaded, or its weights have another digest.
         """
         if self._model is None:
-            await asyncio.get_running_loop().run_in_executor(self._executor(), self._load)
+            await self._batcher.run(self._load)
 
     async def close(self) -> None:
         """Stop the thread and drop the model and the cache; ``start`` may follow."""
-        if self._drain is not None and not self._drain.done():
-            self._drain.cancel()
-        for waiting in self._waiting:
-            waiting.future.cancel()
-        self._waiting.clear()
-        self._pending.clear()
         self._cache.clear()
-        thread, self._thread, self._model = self._thread, None, None
-        if thread is not None:
-            await asyncio.to_thread(thread.shutdown, wait=True, cancel_futures=True)
+        self._model = None
+        await self._batcher.close()
 
     async def encode(self, text: str) -> Embedding:
         """Return the vectors of ``text``; the model must have been started."""
@@ -120,54 +103,11 @@ class SentenceEncoder:
         if cached is not None:
             self._cache.move_to_end(text)
             return Embedding(cached.windows, cached.num_tokens, 0)
-        loop = asyncio.get_running_loop()
-        future = self._pending.get(text)
-        if future is None or future.get_loop() is not loop:
-            future = loop.create_future()
-            future.add_done_callback(_retrieve)
-            self._pending[text] = future
-            self._waiting.append(_Waiting(text, future))
-        if self._drain is None or self._drain.done() or self._drain.get_loop() is not loop:
-            self._drain = loop.create_task(self._serve())
-        return await asyncio.shield(future)
-
-    async def _serve(self) -> None:
-        """Encode batch after batch until nobody waits."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._gather_seconds)
-        while self._waiting:
-            batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
-            batch = [waiting for waiting in batch if waiting.future.get_loop() is loop]
-            try:
-                texts = [waiting.text for waiting in batch]
-                embeddings = await loop.run_in_executor(self._executor(), self._encode_batch, texts)
-            except Exception as error:
-                for text, future in batch:
-                    self._settle(text, future, error)
-                continue
-            for (text, future), embedding in zip(batch, embeddings, strict=True):
-                self._remember(text, embedding)
-                self._settle(text, future, embedding)
-
-    def _settle(self, text: str, future: asyncio.Future[Embedding], outcome: Embedding | Exception) -> None:
-        if self._pending.get(text) is future:
-            del self._pending[text]
-        if future.done():
-            return
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-    def _remember(self, text: str, embedding: Embedding) -> None:
+        embedding = await self._batcher.ask(text)
         self._cache[text] = embedding
         while len(self._cache) > self._cache_entries:
             self._cache.popitem(last=False)
-
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "sentence-encoder", initializer=_use_one_core)
-        return self._thread
+        return embedding
 
     # --- in the encoder's thread ----------------------------------------------------------------
 
@@ -215,18 +155,6 @@ def _split_windows(model: SentenceTransformer, text: str) -> _Split:
     starts = [encoded.token_to_chars(index).start for index in range(0, num_tokens, room)]
     ends = [*starts[1:], len(text)]
     return _Split([text[start:end] for start, end in zip(starts, ends, strict=True)], num_tokens)
-
-
-def _retrieve(future: asyncio.Future[Embedding]) -> None:
-    """Mark an exception as seen: every caller may have been cancelled before it came."""
-    if not future.cancelled():
-        future.exception()
-
-
-def _use_one_core() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _load_model(name: str | None, sha256: str | None) -> SentenceTransformer:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reason_spec.errors import DataError, ReasonSpecError
-from reason_spec.pair import embedded_path
+from reason_spec.pair import embedded_path, reward_path
 from reason_spec.pair.decoding import LoadedModel, complete, load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
 from reason_spec.pair.grading import is_right_step
@@ -98,6 +98,25 @@ def rewards(target: LoadedModel, head: RewardHead, prefixes: Sequence[str]) -> l
     with torch.inference_mode():
         chances: list[float] = head(torch.stack(last)).sigmoid().tolist()
     return chances
+
+
+def load_embedded_reward() -> Callable[[Sequence[tuple[str, str]]], list[float]]:
+    """Load the embedded target and its head; the result rates pairs of a question and the steps so far.
+
+    Raises:
+        DataError: weights are missing, or belong to another target.
+    """
+    target = load_pair_model(embedded_path("target"))
+    head = load_reward_head(reward_path(), target.model)
+
+    def rate(texts: Sequence[tuple[str, str]]) -> list[float]:
+        """A last step without its blank line is read as if it had one."""
+        ended = [(question, answer.removesuffix(STEP_SEPARATOR)) for question, answer in texts]
+        return rewards(
+            target, head, [chat_prompt(question) + answer + STEP_SEPARATOR for question, answer in ended]
+        )
+
+    return rate
 
 
 def _right_so_far(solution: str, problem: Example) -> Iterator[bool]:

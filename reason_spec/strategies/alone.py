@@ -54,6 +54,13 @@ class SpecReason(Strategy):
         ).steps()
 
 
+class Rsd(SpecReason):
+    """Reward-guided speculation (arXiv 2501.19324): as ``specreason``, with the verdict of a reward model."""
+
+    name: ClassVar[str] = "rsd"
+    default_verifier: ClassVar[str | None] = "reward"
+
+
 class Hybrid(SpecReason):
     """Lookahead whose steps are judged alone first: the target writes only what that leaves open.
 

@@ -6,7 +6,7 @@ from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.alone import Hybrid, SpecReason
+from reason_spec.strategies.alone import Hybrid, Rsd, SpecReason
 from reason_spec.strategies.autoregressive import (
     Autoregressive,
     DraftModelSpeculation,
@@ -18,7 +18,15 @@ from reason_spec.verifiers.base import Verifier
 
 _STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
-    for strategy in (Autoregressive, TokenSpeculation, DraftModelSpeculation, Lookahead, SpecReason, Hybrid)
+    for strategy in (
+        Autoregressive,
+        TokenSpeculation,
+        DraftModelSpeculation,
+        Lookahead,
+        SpecReason,
+        Rsd,
+        Hybrid,
+    )
 }
 
 

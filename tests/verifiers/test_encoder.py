@@ -35,7 +35,7 @@ async def test_concurrent_texts_share_one_pass_of_the_model(minilm: SentenceEnco
 async def test_what_arrives_while_the_model_works_forms_the_next_batch(minilm: SentenceEncoder) -> None:
     before = minilm.num_batches
     first = [asyncio.create_task(minilm.encode(f"early {i}")) for i in range(32)]
-    while minilm._waiting or not minilm._pending:  # noqa: ASYNC110 - nothing else tells that a batch left
+    while minilm._batcher._waiting or not minilm._batcher._pending:  # noqa: ASYNC110 - nothing else tells that a batch left
         await asyncio.sleep(0)
     late = [asyncio.create_task(minilm.encode(f"late {i}")) for i in range(10)]
     await asyncio.gather(*first, *late)

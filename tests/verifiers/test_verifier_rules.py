@@ -64,7 +64,9 @@ class Hangs(Yes):
         return Verdict("accept")
 
 
-MODELS = Models(ScriptedEngine("target", WrittenAnswers({}, None)))
+MODELS = Models(
+    ScriptedEngine("target", WrittenAnswers({}, None)), load_reward=lambda: lambda texts: [0.5 for _ in texts]
+)
 
 
 class NeedsNoTarget(Yes):
