@@ -47,11 +47,18 @@ def complete_name(kind: NameKind) -> Callable[[str], list[str]]:
 
 def complete_strategies(incomplete: str) -> list[str]:
     """Complete the last of several strategies separated by commas."""
-    before, comma, last = incomplete.rpartition(",")
-    chosen = before.split(",")
-    return [
-        before + comma + name for name in names_of("strategy") if name.startswith(last) and name not in chosen
-    ]
+    return _complete_last("strategy", incomplete, ",")
+
+
+def complete_verifiers(incomplete: str) -> list[str]:
+    """Complete the last of several verifiers joined with ``+``."""
+    return _complete_last("verifier", incomplete, "+")
+
+
+def _complete_last(kind: NameKind, incomplete: str, separator: str) -> list[str]:
+    before, found, last = incomplete.rpartition(separator)
+    chosen = before.split(separator)
+    return [before + found + name for name in names_of(kind) if name.startswith(last) and name not in chosen]
 
 
 def complete_assignment(incomplete: str) -> list[str]:
@@ -135,7 +142,7 @@ VerifierOption = Annotated[
         "--verifier",
         text="What decides whether a drafted step stands, several joined with +: {values}.",
         panel=_STRATEGY,
-        autocompletion=complete_name("verifier"),
+        autocompletion=complete_verifiers,
     ),
 ]
 DepthOption = Annotated[

@@ -19,6 +19,7 @@ from reason_spec.options import (
     complete_assignment,
     complete_name,
     complete_strategies,
+    complete_verifiers,
     names_of,
 )
 from reason_spec.settings import Settings
@@ -220,6 +221,7 @@ def test_help_lists_every_name_there_is(kind: NameKind, monkeypatch: pytest.Monk
         (complete_name("verifier"), "se", ["semantic"]),
         (complete_name("task"), "gsm", ["gsm8k"]),
         (complete_strategies, "autoregressive,look", ["autoregressive,lookahead"]),
+        (complete_verifiers, "likelihood+sem", ["likelihood+semantic"]),
         (complete_strategies, "token,to", []),
         (complete_assignment, "strategy.de", ["strategy.depth="]),
     ],
