@@ -30,6 +30,7 @@ from reason_spec.settings import Settings, load_settings
 
 BASELINE = "autoregressive"
 LIKELIHOODS = (0.7, 0.8, 0.9, 0.95)
+REWARDS = (0.5, 0.7, 0.9)
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (BASELINE, BASELINE, {}),
     ("speculative", "speculative", {}),
@@ -40,8 +41,10 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         for strategy in ("specreason", "hybrid")
         for threshold in LIKELIHOODS
     ),
+    ("specreason, utility", "specreason", {"verifier.name": "utility"}),
+    *((f"rsd {threshold:g}", "rsd", {"verifier.thresholds": {"reward": threshold}}) for threshold in REWARDS),
 )
-"""Name, strategy and settings of each row. The number is the threshold of ``likelihood``."""
+"""Name, strategy and settings of each row. The number is the threshold of ``likelihood`` or ``reward``."""
 EXACT = (BASELINE, "speculative")
 
 
@@ -197,7 +200,7 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
-    parser.add_argument("--png", type=Path, help="plot accuracy against speed; needs matplotlib")
+    parser.add_argument("--png", type=Path, help="plot accuracy against speed; needs the extra plots")
     options = parser.parse_args()
     if options.problems < 1 or options.accuracy < 0:
         parser.error("--problems must be at least 1 and --accuracy at least 0")
