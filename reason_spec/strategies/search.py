@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from reason_spec.engines.base import Engine, Generation, Request, TokenDrafterName
+from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
@@ -134,7 +135,7 @@ class Search:
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed."""
         try:
-            if self._alone:
+            if self._alone and self._settings.depth > 0 and self._by_target == 0:
                 self._spawn(self._read_prompt())
             root = self._open_root()
             while True:
@@ -315,7 +316,13 @@ class Search:
     async def _read_prompt(self) -> None:
         """Let the target read the prompt while the draft writes; else the first step to judge would wait."""
         *before, last = self._request.target_prompt.to_tuple()
-        scored = await self._target.score(Prefix(tuple(before)), (last,))
+        if not before:
+            return
+        try:
+            scored = await self._target.score(Prefix(tuple(before)), (last,))
+        except EngineError:
+            # Nothing hangs on it; what does not work says so where it is needed.
+            return
         self._recorder.add_work("target", scored.usage, kept=True)
 
     # --- the three kinds of work on a position ---------------------------------------------------
@@ -367,15 +374,16 @@ class Search:
         step = await self._finished("draft", branch, draft.generation)
         if step is None or branch.dropped or branch.decided or branch.target_step is not None:
             return
-        if self._has_twin(branch, step):
+        whole = self._for_target(step, draft.begun)
+        if self._has_twin(branch, whole):
             self._settle(branch, draft)
             return
-        draft.step = self._for_target(step, draft.begun)
+        draft.step = whole
         self._hint_step(branch, draft)
-        repeats = branch.previous is not None and branch.previous.text == step.text
-        tokens_left = branch.num_tokens_left - len(draft.step.tokens)
+        repeats = branch.previous is not None and branch.previous.text == whole.text
+        tokens_left = branch.num_tokens_left - len(whole.tokens)
         if not (step.ends_text or repeats) and tokens_left > 0:
-            draft.successor = self._open_behind(branch, draft.step)
+            draft.successor = self._open_behind(branch, whole)
         if self._alone:
             draft.judging = self._spawn(self._judge(branch, draft))
 
@@ -443,7 +451,8 @@ class Search:
     def _settle(self, branch: _Branch, draft: _Draft) -> None:
         """Leave the position to the target where none of its drafts can stand by itself any more."""
         draft.settled = True
-        if self._alone and all(other.settled for other in branch.drafts):
+        wanted = self._alone and not (branch.dropped or branch.decided)
+        if wanted and all(other.settled for other in branch.drafts):
             self._start_target(branch)
 
     def _comparable(self, branch: _Branch) -> list[_Draft]:
