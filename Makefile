@@ -15,7 +15,7 @@ PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 OLDEST        ?= transformers==5.16.1
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
-SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead --output runs/sample --fresh
+SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq

@@ -17,7 +17,8 @@ from reason_spec.control.costs import measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, Message, Request
 from reason_spec.events import Listener, Recorder
-from reason_spec.settings import EngineSettings, Settings, load_settings
+from reason_spec.routers.base import Router, create_router
+from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_settings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.types import LossClass, Prefix, Step
@@ -77,6 +78,7 @@ class Accelerator:
         self.verifier = verifier
         self.strategies = tuple(strategies) or (settings.strategy.name,)
         self._verifiers: dict[tuple[str, str], Verifier] = {}
+        self._routers: dict[RouterSettings, Router] = {}
         self._cores = available_cores()
         self._shared_target_cores, self._draft_cores = share_out_cores(
             settings, self._cores, draft is not None
@@ -143,6 +145,11 @@ class Accelerator:
             verifier = self._verifiers[key]
         chosen.check_verifier(verifier)
         return verifier
+
+    def _router(self) -> Router:
+        if self._routers.get(self.settings.router) is None:
+            self._routers[self.settings.router] = create_router(self.settings.router)
+        return self._routers[self.settings.router]
 
     def _judge(self) -> tuple[Callable[[], Engine] | None, Questions | None]:
         """Return what makes the model that verifiers ask, and how it wants to be asked.
@@ -279,7 +286,8 @@ class Accelerator:
             settings = settings.model_copy(update={"name": name})
         planner = self.planner if settings.planner and strategy_class(settings.name).planned else None
         verifier = self.verifier_for(settings.name)
-        return create_strategy(settings, self.target, self.draft, verifier, planner)
+        router = self._router() if strategy_class(settings.name).needs_router else None
+        return create_strategy(settings, self.target, self.draft, verifier, planner, router)
 
     async def solve(
         self,

@@ -12,7 +12,7 @@ from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.settings import Settings, load_settings
 from reason_spec.settings_table import leaves
 
-NameKind: TypeAlias = Literal["strategy", "verifier", "task"]
+NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 
 _LEAVES = {leaf.path: leaf for leaf in leaves()}
 _PROBLEMS, _STRATEGY, _MODELS, _SAMPLING, _OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
@@ -31,6 +31,10 @@ def names_of(kind: NameKind) -> list[str]:
         from reason_spec.verifiers.base import verifier_names
 
         return ["auto", *verifier_names()]
+    if kind == "router":
+        from reason_spec.routers.base import router_names
+
+        return list(router_names())
     from reason_spec.tasks.base import task_names
 
     return list(task_names())
@@ -143,6 +147,16 @@ VerifierOption = Annotated[
         text="What decides whether a drafted step stands, several joined with +: {values}.",
         panel=_STRATEGY,
         autocompletion=complete_verifiers,
+    ),
+]
+RouterOption = Annotated[
+    str | None,
+    _setting(
+        "router.name",
+        "--router",
+        text="What decides, under arbitrage, which drafted steps the target writes itself: {values}.",
+        panel=_STRATEGY,
+        autocompletion=complete_name("router"),
     ),
 ]
 DepthOption = Annotated[
@@ -279,6 +293,7 @@ def resolve_settings(
     check_name("strategy", settings.strategy.name)
     for name in settings.verifier.name.split("+"):
         check_name("verifier", name)
+    check_name("router", settings.router.name)
     check_name("task", settings.task.name)
     return settings
 

@@ -123,7 +123,7 @@ class StrategySettings(_Section):
 
     name: str = Field(
         default="lookahead",
-        description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid",
+        description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
@@ -191,6 +191,16 @@ class VerifierSettings(_Section):
     )
 
 
+class RouterSettings(_Section):
+    """Which drafted steps strategy arbitrage escalates to the target."""
+
+    name: str = Field(default="threshold", description="threshold, random, draft, target")
+    threshold: float = Field(
+        default=0.05, ge=0, le=1, description="a step is escalated where the router's score is above it"
+    )
+    seed: int = Field(default=0, description="random: keys the draw")
+
+
 class SamplingSettings(_Section):
     """How tokens are chosen."""
 
@@ -244,6 +254,7 @@ class Settings(_Section):
     draft: EngineSettings = EngineSettings()
     strategy: StrategySettings = StrategySettings()
     verifier: VerifierSettings = VerifierSettings()
+    router: RouterSettings = RouterSettings()
     sampling: SamplingSettings = SamplingSettings()
     boundary: BoundarySettings = BoundarySettings()
     task: TaskSettings = TaskSettings()
@@ -314,6 +325,7 @@ class _Environment(BaseSettings):
     draft: dict[str, Any] = {}
     strategy: dict[str, Any] = {}
     verifier: dict[str, Any] = {}
+    router: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
     boundary: dict[str, Any] = {}
     task: dict[str, Any] = {}

@@ -208,7 +208,7 @@ def test_help_shows_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPatch
     assert f"Default: {defaults.sampling.max_tokens}." in text
 
 
-@pytest.mark.parametrize("kind", ["strategy", "verifier", "task"])
+@pytest.mark.parametrize("kind", ["strategy", "verifier", "router", "task"])
 def test_help_lists_every_name_there_is(kind: NameKind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert f"{', '.join(names_of(kind))}. Default: " in succeed("solve", "--help").stdout

@@ -99,7 +99,7 @@ def test_no_file_imports_a_room_by_its_top_level_name() -> None:
 def test_rooms_are_importable_through_the_package_alone(tmp_path: Path) -> None:
     code = (
         "import importlib.util, sys\n"
-        "import reason_spec.tasks, reason_spec.verifiers\n"
+        "import reason_spec.routers, reason_spec.tasks, reason_spec.verifiers\n"
         "for name in sys.argv[2:]:\n"
         "    spec = importlib.util.find_spec(name)\n"
         "    found = [spec.origin or '', *(spec.submodule_search_locations or [])] if spec else []\n"

@@ -68,6 +68,7 @@ class AskingVerifier(Verifier):
         self.threshold = threshold
         self._model = model
         self._owned = owned
+        self.asks_target = self.judges_alone and not owned
         self._questions = questions or Questions()
         self._starting: asyncio.Future[None] | None = None
 

@@ -31,12 +31,14 @@ _TWO_WORDINGS: Final = (
 class VerificationContext:
     """What both steps follow: the question, and the text of the steps accepted so far.
 
-    ``target_prefix`` is all of it in the target's tokens, chat template included, where there is a target.
+    ``target_prefix`` is all of it in the target's tokens, chat template included, where there is a target;
+    ``step_index`` counts the steps before.
     """
 
     question: str = ""
     prefix_text: str = ""
     target_prefix: Prefix | None = None
+    step_index: int = 0
 
 
 class Verifier(ABC):
@@ -58,6 +60,8 @@ class Verifier(ABC):
     loss_class: LossClass
     judges_alone: bool = False
     """Whether it may accept a drafted step before the target has written its own."""
+    asks_target: bool = False
+    """Whether it has the target read drafted steps."""
     compares: bool = True
     """Whether it may accept a drafted step beside the target's own."""
 

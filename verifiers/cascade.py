@@ -26,6 +26,7 @@ class CascadeVerifier(Verifier):
         self.stages = tuple(stages)
         self.name = "+".join(stage.name for stage in stages)
         self.loss_class = max((stage.loss_class for stage in stages), key=_LOSSES.index)
+        self.asks_target = any(stage.asks_target for stage in stages)
         self.judges_alone = any(stage.judges_alone for stage in stages)
         self.compares = any(stage.compares for stage in stages)
 

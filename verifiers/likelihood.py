@@ -38,6 +38,7 @@ class LikelihoodVerifier(Verifier):
     name: str = "likelihood"
     loss_class: LossClass = "routed"
     judges_alone: bool = True
+    asks_target: bool = True
     compares: bool = False
 
     def __init__(self, target: Engine, threshold: float | None = None, deadline_seconds: float = 5.0) -> None:

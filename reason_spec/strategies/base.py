@@ -11,6 +11,7 @@ from typing import ClassVar
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, GenerationResult
 from reason_spec.events import Recorder
+from reason_spec.routers.base import Router
 from reason_spec.segment import Boundary, StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.types import LossClass, Origin, Prefix, Sampling, Step
@@ -45,6 +46,7 @@ class Strategy(ABC):
     needs_draft: ClassVar[bool] = True
     default_verifier: ClassVar[str | None] = None
     """The verifier it uses where none is named; None: it needs none."""
+    needs_router: ClassVar[bool] = False
     planned: ClassVar[bool] = False
     """Whether a planner may choose how far ahead it goes."""
 
@@ -55,9 +57,11 @@ class Strategy(ABC):
         draft: Engine | None,
         verifier: Verifier | None,
         planner: Planner | None = None,
+        router: Router | None = None,
     ) -> None:
         self.settings = settings
         self.planner = planner
+        self._router = router
         self.target = target
         self._draft = draft
         self._verifier = verifier
@@ -68,6 +72,11 @@ class Strategy(ABC):
     def draft(self) -> Engine:
         assert self._draft is not None, f"strategy {self.name} was built without a draft engine"
         return self._draft
+
+    @property
+    def router(self) -> Router:
+        assert self._router is not None, f"strategy {self.name} was built without a router"
+        return self._router
 
     @property
     def verifier(self) -> Verifier:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
+from reason_spec.routers.base import Router
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.alone import Hybrid, Rsd, SpecReason
+from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.autoregressive import (
     Autoregressive,
     DraftModelSpeculation,
@@ -26,6 +28,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         SpecReason,
         Rsd,
         Hybrid,
+        Arbitrage,
     )
 }
 
@@ -51,6 +54,7 @@ def create_strategy(
     draft: Engine | None,
     verifier: Verifier | None,
     planner: Planner | None = None,
+    router: Router | None = None,
 ) -> Strategy:
     """Return the strategy that the settings name; a ``planner`` chooses how far ahead it goes."""
-    return strategy_class(settings.name)(settings, target, draft, verifier, planner)
+    return strategy_class(settings.name)(settings, target, draft, verifier, planner, router)

@@ -118,6 +118,7 @@ class Search:
         self._recorder = recorder
         self._alone = alone
         self._by_target = by_target
+        self._reads_ahead = alone and by_target == 0 and settings.depth > 0 and verifier.asks_target
         # A mended token has to be one of the draft's too.
         self._max_corrections = max_corrections if can_share_tokens(draft, target) else 0
         hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
@@ -135,7 +136,7 @@ class Search:
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed."""
         try:
-            if self._alone and self._settings.depth > 0 and self._by_target == 0:
+            if self._reads_ahead:
                 self._spawn(self._read_prompt())
             root = self._open_root()
             while True:
@@ -467,7 +468,9 @@ class Search:
 
     async def _verify(self, branch: _Branch, draft: _Draft) -> None:
         assert draft.step is not None
-        context = VerificationContext(self._request.question, branch.text_before, branch.target_prefix)
+        context = VerificationContext(
+            self._request.question, branch.text_before, branch.target_prefix, branch.step_index
+        )
         earlier = draft.verdict
         verdict = await self._verifier.verify(context, draft.step, branch.target_step)
         self._recorder.add_work("target", verdict.work, kept=True)

@@ -230,3 +230,16 @@ def test_the_target_writes_next_to_nothing_where_drafted_steps_are_likely(
         assert written.loss_class == "routed"
     assert num_written < 0.3 * num_tokens
     assert num_passes < 0.15 * num_tokens
+
+
+def test_under_arbitrage_the_target_works_for_what_is_escalated_alone(accelerator: SyncAccelerator) -> None:
+    question = QUESTIONS[0]
+    drafted = answer(accelerator, question, "arbitrage", router__name="draft")
+    assert drafted.recorder.target_usage.num_passes == 0
+    assert {step.origin for step in drafted.steps} == {"draft"}
+    written = answer(accelerator, question, "arbitrage", router__name="target")
+    assert tokens_of(written) == tokens_of(answer(accelerator, question, "autoregressive"))
+    doubted = answer(accelerator, question, "arbitrage", router__threshold=0.2)
+    of_target = sum(len(step.tokens) for step in doubted.steps if step.origin == "target")
+    assert doubted.recorder.target_usage.num_generated_tokens >= of_target
+    assert running_requests(accelerator) == 0

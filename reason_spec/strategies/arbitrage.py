@@ -1,0 +1,76 @@
+"""Arbitrage (arXiv 2512.05033): a router says beforehand which steps the target would write better."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import ClassVar
+
+from reason_spec.engines.base import Engine
+from reason_spec.events import Recorder
+from reason_spec.routers.base import Router, StepFeatures
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.search import Search
+from reason_spec.types import Decision, LossClass, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+
+class Arbitrage(Strategy):
+    """The draft writes; the target writes the steps that the router escalates, and reads no other."""
+
+    name: ClassVar[str] = "arbitrage"
+    needs_router: ClassVar[bool] = True
+
+    @property
+    def loss_class(self) -> LossClass:
+        return "exact" if self.settings.depth == 0 else "routed"
+
+    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        return Search(
+            self.target,
+            self.draft,
+            _Routed(self.router, self.draft),
+            self.settings,
+            request,
+            recorder,
+            alone=True,
+            by_target=self.settings.first_by_target,
+        ).steps()
+
+
+class _Routed(Verifier):
+    """A router in the place of a verifier: to let a step stand is to accept it."""
+
+    name: str = "router"
+    loss_class: LossClass = "routed"
+    judges_alone: bool = True
+    compares: bool = False
+
+    def __init__(self, router: Router, draft: Engine) -> None:
+        super().__init__()
+        self._router = router
+        self._tokenizer = draft.tokenizer
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        route = self._router.route(self._features(context, drafted))
+        decision: Decision = "accept" if route.writer == "draft" else "reject"
+        return Verdict(decision, 1.0 - route.score, reason=route.reason)
+
+    def _features(self, context: VerificationContext, drafted: Step) -> StepFeatures:
+        logprobs, tokens = drafted.logprobs or (), drafted.tokens
+        if drafted.tokenizer_id != self._tokenizer.tokenizer_id:
+            tokens = self._tokenizer.encode(drafted.text)
+        digits = [_has_digit(self._tokenizer.token_bytes(token)) for token in tokens]
+        if len(digits) != len(logprobs):
+            # Its text is cut into other tokens by itself than the draft wrote: no digit is told apart.
+            digits = [False] * len(logprobs)
+        return StepFeatures.of_step(
+            logprobs,
+            digits,
+            step_index=context.step_index,
+            num_prefix_tokens=len(context.target_prefix or ()),
+            key=f"{context.question}\n{context.prefix_text}\n{drafted.text}",
+        )
+
+
+def _has_digit(token_bytes: bytes) -> bool:
+    return any(48 <= byte <= 57 for byte in token_bytes)

@@ -1,0 +1,58 @@
+"""Routers that were not trained: the draft's own doubt, chance, and the two that always say the same."""
+
+from __future__ import annotations
+
+import hashlib
+
+from reason_spec.routers.base import Router, StepFeatures, likely
+
+
+class ThresholdRouter(Router):
+    """Takes the draft at its word: a step is in doubt where the draft was, at a digit if it has any."""
+
+    name: str = "threshold"
+
+    def score(self, features: StepFeatures) -> float:
+        least = features.least_digit_logprob if features.num_digits else features.least_logprob
+        return 1.0 - likely(least)
+
+
+class RandomRouter(Router):
+    """Escalates a share of ``1 - threshold`` of the steps, whatever they are: what any router has to beat.
+
+    The draw is a function of the step, its place and the seed, so that a run can be repeated.
+    """
+
+    name: str = "random"
+
+    def __init__(self, threshold: float, seed: int = 0) -> None:
+        super().__init__(threshold)
+        self._seed = seed
+
+    def score(self, features: StepFeatures) -> float:
+        text = f"{self._seed}\n{features.step_index}\n{features.key}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+class DraftRouter(Router):
+    """Escalates nothing: the draft writes the answer."""
+
+    name: str = "draft"
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+    def score(self, features: StepFeatures) -> float:
+        return 0.0
+
+
+class TargetRouter(Router):
+    """Escalates everything: the target writes the answer, with drafted steps as hints."""
+
+    name: str = "target"
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def score(self, features: StepFeatures) -> float:
+        return 1.0

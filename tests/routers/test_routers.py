@@ -1,0 +1,70 @@
+"""What each router escalates, and that its answer is a function of the step alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.errors import SettingsError
+from reason_spec.routers import StepFeatures, create_router, router_names
+from reason_spec.settings import RouterSettings
+
+FEATURES = StepFeatures.of_step(
+    [log(0.9), log(0.2), log(0.6)], [False, False, True], step_index=2, num_prefix_tokens=50, key="a step"
+)
+logprobs = st.lists(st.floats(-30, 0), max_size=20)
+
+
+def test_a_step_is_summarised_by_its_least_likely_tokens() -> None:
+    assert (FEATURES.num_tokens, FEATURES.num_digits) == (3, 1)
+    assert FEATURES.least_logprob == pytest.approx(log(0.2))
+    assert FEATURES.least_digit_logprob == pytest.approx(log(0.6))
+    assert FEATURES.mean_logprob == pytest.approx((log(0.9) + log(0.2) + log(0.6)) / 3)
+    empty = StepFeatures.of_step([], [], step_index=0, num_prefix_tokens=0)
+    assert (empty.mean_logprob, empty.least_digit_logprob) == (0.0, 0.0)
+
+
+@given(logprobs, st.integers(0, 9), st.floats(0, 1))
+def test_every_router_gives_a_chance_and_keeps_to_its_threshold(
+    values: list[float], step_index: int, threshold: float
+) -> None:
+    digits = [index % 2 == 0 for index in range(len(values))]
+    features = StepFeatures.of_step(values, digits, step_index=step_index, num_prefix_tokens=9, key="k")
+    for name in router_names():
+        router = create_router(RouterSettings(name=name, threshold=threshold))
+        route = router.route(features)
+        assert 0 <= route.score <= 1
+        assert route.writer == ("target" if route.score > router.threshold else "draft")
+        assert router.route(features) == route
+
+
+def test_doubt_at_a_digit_escalates_and_doubt_at_a_word_beside_digits_does_not() -> None:
+    router = create_router(RouterSettings(threshold=0.5))
+    assert router.route(FEATURES).writer == "draft"
+    doubted = replace(FEATURES, least_digit_logprob=log(0.4))
+    assert router.route(doubted).writer == "target"
+    without_digits = replace(FEATURES, num_digits=0, least_digit_logprob=0.0)
+    assert router.route(without_digits).writer == "target"
+
+
+def test_chance_escalates_its_share_whatever_the_step_and_anew_with_another_seed() -> None:
+    steps = [replace(FEATURES, key=f"step {index}") for index in range(4000)]
+    routers = [create_router(RouterSettings(name="random", threshold=0.7, seed=seed)) for seed in (0, 1)]
+    writers = [[router.route(step).writer for step in steps] for router in routers]
+    for drawn in writers:
+        assert drawn.count("target") / len(drawn) == pytest.approx(0.3, abs=0.03)
+    assert writers[0] != writers[1]
+
+
+def test_two_routers_always_say_the_same() -> None:
+    assert create_router(RouterSettings(name="draft")).route(FEATURES).writer == "draft"
+    assert create_router(RouterSettings(name="target")).route(FEATURES).writer == "target"
+
+
+def test_an_unknown_router_is_refused_with_those_there_are() -> None:
+    with pytest.raises(SettingsError, match=r"'nonsense'.*threshold"):
+        create_router(RouterSettings(name="nonsense"))
