@@ -202,13 +202,14 @@ def verify(
     quiet: QuietOption = False,
 ) -> None:
     """Judge pairs of steps: may the first stand in the place of the second?"""
+    from reason_spec.accelerator import models_to_ask
     from reason_spec.evaluation.report import verify_line
     from reason_spec.verifiers.base import create_verifier
     from reason_spec.verifiers.pairs import verify_file_async
 
     settings = resolve_settings(config, {"verifier.name": verifier})
-    with waiting(f"Verifying with {settings.verifier.name}", quiet or as_json):
-        judge = create_verifier(settings=settings.verifier)
+    judge = create_verifier(settings=settings.verifier, models=models_to_ask(settings))
+    with waiting(f"Verifying with {judge.name}", quiet or as_json):
         summary = run_interruptible(verify_file_async(file, output, judge, skip_bad))
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "output": str(output)}))

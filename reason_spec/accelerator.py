@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,10 +22,9 @@ from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.types import LossClass, Prefix, Step
-from reason_spec.verifiers.base import Verifier, measure_verdict
+from reason_spec.verifiers.base import AUTO, Models, Verifier, create_verifier, measure_verdict
 
 if TYPE_CHECKING:
-    from reason_spec.verifiers.asking import Questions
     from reason_spec.verifiers.reward import Reward
 
 _CALIBRATION_TOKENS = 48
@@ -129,8 +128,6 @@ class Accelerator:
         Raises:
             SettingsError: there is no such verifier, or it cannot do what the strategy asks of it.
         """
-        from reason_spec.verifiers.base import AUTO, Models, create_verifier
-
         chosen = strategy_class(strategy)
         if chosen.default_verifier is None:
             return None
@@ -140,7 +137,7 @@ class Accelerator:
             name = chosen.default_verifier if name == AUTO else name
             key = (name, self.settings.verifier.model_dump_json())
             if key not in self._verifiers:
-                models = Models(self.target, *self._judge(), self._reward_loader())
+                models = models_to_ask(self.settings, self.target, self._shared_target_cores)
                 self._verifiers[key] = create_verifier(name, self.settings.verifier, models)
             verifier = self._verifiers[key]
         chosen.check_verifier(verifier)
@@ -150,35 +147,6 @@ class Accelerator:
         if self._routers.get(self.settings.router) is None:
             self._routers[self.settings.router] = create_router(self.settings.router)
         return self._routers[self.settings.router]
-
-    def _judge(self) -> tuple[Callable[[], Engine] | None, Questions | None]:
-        """Return what makes the model that verifiers ask, and how it wants to be asked.
-
-        Beside the embedded target it is the embedded judge; beside another the target itself is asked.
-        """
-        from reason_spec.engines.factory import create_engine
-        from reason_spec.pair import wording
-        from reason_spec.verifiers.asking import Questions
-
-        settings = self.settings.verifier.judge
-        target = self.settings.target
-        if settings is None:
-            if target.model != "embedded" or target.kind not in ("torch", "vllm"):
-                return None, None
-            settings = EngineSettings(kind=target.kind, dtype=target.dtype, device=target.device)
-        if settings.cores is None:
-            # It works while the target waits for it.
-            settings = settings.model_copy(update={"cores": self._shared_target_cores})
-        trained = Questions(wording.SCORE_QUESTION, "", wording.JUDGE_QUESTION, "")
-        return lambda: create_engine("judge", settings), trained if settings.model == "embedded" else None
-
-    def _reward_loader(self) -> Callable[[], Reward] | None:
-        """Return what loads the reward head of the embedded target; None beside another target."""
-        if self.settings.target.model != "embedded":
-            return None
-        from reason_spec.pair.reward import load_embedded_reward
-
-        return load_embedded_reward
 
     @property
     def _parts(self) -> list[Engine | Verifier]:
@@ -456,3 +424,43 @@ def share_out_cores(
     draft = settings.draft.cores or free[-1:]
     rest = tuple(core for core in cores if not with_draft or core not in draft) or cores
     return settings.target.cores or rest, draft
+
+
+def models_to_ask(
+    settings: Settings, target: Engine | None = None, cores: tuple[int, ...] | None = None
+) -> Models:
+    """Return the models that verifiers may ask beside a target, and how they want to be asked.
+
+    Beside the embedded target these are the embedded judge and reward head; beside another the target itself
+    is asked where no judge is set.
+
+    Args:
+        cores: where a judge of its own runs; None: it takes what its settings say.
+    """
+    from reason_spec.engines.factory import create_engine
+    from reason_spec.pair import wording
+    from reason_spec.verifiers.asking import Questions
+
+    own = settings.target
+    embedded = own.model == "embedded" and own.kind in ("torch", "vllm")
+    judge = settings.verifier.judge
+    if judge is None and embedded:
+        judge = EngineSettings(kind=own.kind, dtype=own.dtype, device=own.device)
+    if judge is None:
+        return Models(target)
+    if judge.cores is None:
+        # It works while the target waits for it.
+        judge = judge.model_copy(update={"cores": cores})
+    trained = Questions(wording.SCORE_QUESTION, "", wording.JUDGE_QUESTION, "")
+    return Models(
+        target,
+        make_judge=lambda: create_engine("judge", judge),
+        questions=trained if judge.model == "embedded" else None,
+        load_reward=_load_embedded_reward if embedded else None,
+    )
+
+
+def _load_embedded_reward() -> Reward:
+    from reason_spec.pair.reward import load_embedded_reward
+
+    return load_embedded_reward()
