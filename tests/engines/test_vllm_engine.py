@@ -271,6 +271,11 @@ async def test_a_draft_of_another_family_changes_no_word(model_folder: Callable[
         assert accelerator.draft.tokenizer.tokenizer_id != accelerator.target.tokenizer.tokenizer_id
         alone = await accelerator.answer("Ana has 3 apples. How many?", strategy="autoregressive")
         ahead = await accelerator.answer("Ana has 3 apples. How many?", strategy="lookahead")
-    assert ahead.text == alone.text
-    assert ahead.recorder.verdicts
+        strict = VerifierSettings(name="likelihood", thresholds={"likelihood": 1.0})
+        accelerator.settings = accelerator.settings.model_copy(update={"verifier": strict})
+        judged = await accelerator.answer("Ana has 3 apples. How many?", strategy="specreason")
+    assert ahead.text == judged.text == alone.text
     assert ahead.recorder.draft_usage.num_generated_tokens > 0
+    # Under lookahead a draft that is slower than the target is compared with nothing.
+    assert judged.recorder.verdicts
+    assert judged.recorder.target_usage.num_scored_tokens > 0
