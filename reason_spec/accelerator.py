@@ -22,7 +22,7 @@ from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.types import LossClass, Prefix, Step
-from reason_spec.verifiers.base import AUTO, Models, Verifier, create_verifier, measure_verdict
+from reason_spec.verifiers.base import Models, Verifier, create_verifier, measure_verdict
 
 if TYPE_CHECKING:
     from reason_spec.verifiers.reward import Reward
@@ -129,12 +129,11 @@ class Accelerator:
             SettingsError: there is no such verifier, or it cannot do what the strategy asks of it.
         """
         chosen = strategy_class(strategy)
-        if chosen.default_verifier is None:
+        name = chosen.verifier_name(self.settings.verifier.name)
+        if name is None:
             return None
         verifier = self.verifier
         if verifier is None:
-            name = self.settings.verifier.name
-            name = chosen.default_verifier if name == AUTO else name
             key = (name, self.settings.verifier.model_dump_json())
             if key not in self._verifiers:
                 models = models_to_ask(self.settings, self.target, self._shared_target_cores)
@@ -441,11 +440,7 @@ def models_to_ask(
     from reason_spec.pair import wording
     from reason_spec.verifiers.asking import Questions
 
-    own = settings.target
-    embedded = own.model == "embedded" and own.kind in ("torch", "vllm")
-    judge = settings.verifier.judge
-    if judge is None and embedded:
-        judge = EngineSettings(kind=own.kind, dtype=own.dtype, device=own.device)
+    judge = judge_settings(settings)
     if judge is None:
         return Models(target)
     if judge.cores is None:
@@ -456,8 +451,20 @@ def models_to_ask(
         target,
         make_judge=lambda: create_engine("judge", judge),
         questions=trained if judge.model == "embedded" else None,
-        load_reward=_load_embedded_reward if embedded else None,
+        load_reward=_load_embedded_reward if _is_embedded(settings.target) else None,
     )
+
+
+def judge_settings(settings: Settings) -> EngineSettings | None:
+    """Return the model that verifiers ``utility`` and ``judge`` ask; None: the target itself."""
+    own = settings.target
+    if settings.verifier.judge is not None or not _is_embedded(own):
+        return settings.verifier.judge
+    return EngineSettings(kind=own.kind, dtype=own.dtype, device=own.device)
+
+
+def _is_embedded(target: EngineSettings) -> bool:
+    return target.model == "embedded" and target.kind in ("torch", "vllm")
 
 
 def _load_embedded_reward() -> Reward:

@@ -28,9 +28,9 @@ def names_of(kind: NameKind) -> list[str]:
 
         return strategy_names()
     if kind == "verifier":
-        from reason_spec.verifiers.base import verifier_names
+        from reason_spec.verifiers.base import AUTO, verifier_names
 
-        return ["auto", *verifier_names()]
+        return [AUTO, *verifier_names()]
     if kind == "router":
         from reason_spec.routers.base import router_names
 

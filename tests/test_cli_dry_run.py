@@ -53,3 +53,14 @@ def test_a_served_model_needs_nothing_here() -> None:
 
 def test_a_model_that_is_not_there_is_an_error() -> None:
     assert "nowhere" in fail("solve", "--dry-run", "--target", "./nowhere")
+
+
+def test_the_verifier_that_would_be_used_is_named_and_its_model_placed() -> None:
+    on_cpu = ("--set", "target.device=cpu", "--set", "draft.device=cpu")
+    assert "verifier semantic" in succeed("solve", "--dry-run", *on_cpu).stdout
+    assert "verifier none" in succeed("solve", "--dry-run", "--strategy", "speculative", *on_cpu).stdout
+    hybrid = succeed("solve", "--dry-run", "--strategy", "hybrid", *on_cpu).stdout
+    assert "verifier likelihood+semantic" in hybrid
+    asked = ("--json", "--strategy", "specreason", "--verifier", "utility")
+    printed = json.loads(succeed("solve", "--dry-run", *asked, *on_cpu).stdout)
+    assert [row["engine"] for row in printed["engines"]] == ["target", "draft", "judge"]

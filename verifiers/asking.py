@@ -7,7 +7,7 @@ answer is more than a yes or no, and one that the model would not give counts as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp
 from typing import Final, NamedTuple
@@ -51,36 +51,51 @@ class _Answers(NamedTuple):
 
 
 class AskingVerifier(Verifier):
-    """Asks ``model``, which it starts and closes where ``owned``: the target may be asked as well."""
+    """Asks the target, or a model of its own.
+
+    Args:
+        target: is asked where there is no ``make_model``; somebody else starts and closes it.
+        make_model: makes the model to ask, for this verifier to start and close.
+    """
 
     def __init__(
         self,
-        model: Engine,
+        target: Engine | None,
         threshold: float,
         deadline_seconds: float = 5.0,
         *,
-        owned: bool = False,
+        make_model: Callable[[], Engine] | None = None,
         questions: Questions | None = None,
     ) -> None:
         super().__init__(deadline_seconds)
         if not 0 <= threshold <= 1:
             raise SettingsError(f"threshold of {self.name} = {threshold!r}: it lies between 0 and 1")
         self.threshold = threshold
-        self._model = model
-        self._owned = owned
-        self.asks_target = self.judges_alone and not owned
+        self._target = target
+        self._make_model = make_model
+        self.asks_target = self.judges_alone and make_model is None
         self._questions = questions or Questions()
+        self._own: Engine | None = None
         self._starting: asyncio.Future[None] | None = None
 
+    @property
+    def _model(self) -> Engine:
+        model = self._target if self._make_model is None else self._own
+        assert model is not None, f"verifier {self.name} has no model to ask"
+        return model
+
     async def start(self) -> None:
-        if self._owned and self._starting is None:
-            self._starting = asyncio.ensure_future(self._model.start())
-        if self._starting is not None:
-            await asyncio.shield(self._starting)
+        if self._make_model is None:
+            return
+        if self._starting is None:
+            self._own = self._make_model()
+            self._starting = asyncio.ensure_future(self._own.start())
+        await asyncio.shield(self._starting)
 
     async def close(self) -> None:
-        if self._owned:
-            await self._model.close()
+        own, self._own, self._starting = self._own, None, None
+        if own is not None:
+            await own.close()
 
     async def _ask(self, prompt: Prefix, opening: str, answers: Sequence[str]) -> _Answers:
         """Return the chances of ``answers`` behind a prompt, each by all of its tokens."""
@@ -95,7 +110,7 @@ class AskingVerifier(Verifier):
         )
         chances = [exp(sum(score.logprobs)) for score in scores]
         mass = sum(chances)
-        work = sum((score.usage for score in scores), Usage()) if not self._owned else Usage()
+        work = sum((score.usage for score in scores), Usage()) if self._own is None else Usage()
         shares = {
             answer: chance / mass if mass else 0.0 for answer, chance in zip(answers, chances, strict=True)
         }
@@ -116,7 +131,7 @@ class UtilityVerifier(AskingVerifier):
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         tokenizer = self._model.tokenizer
-        if self._owned or context.target_prefix is None:
+        if self._own is not None or context.target_prefix is None:
             asked = tokenizer.encode_chat([{"role": "user", "content": context.question}])
             before = Prefix(asked).extend(tokenizer.encode(context.prefix_text + drafted.text))
         else:

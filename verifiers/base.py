@@ -224,14 +224,13 @@ def _judge(given: _Given) -> Verifier:
 
 def _asking(given: _Given, kind: type[AskingVerifier], threshold: float) -> Verifier:
     models = given.models
-    model = models.make_judge() if models.make_judge is not None else models.target
-    if model is None:
+    if models.make_judge is None and models.target is None:
         raise SettingsError(f"verifier {kind.name} asks a model, and here is none: set verifier.judge.model")
     return kind(
-        model,
+        models.target,
         threshold if given.threshold is None else given.threshold,
         given.settings.deadline,
-        owned=models.make_judge is not None,
+        make_model=models.make_judge,
         questions=models.questions,
     )
 

@@ -12,13 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from reason_spec.accelerator import available_cores, share_out_cores
+from reason_spec.accelerator import available_cores, judge_settings, share_out_cores
 from reason_spec.engines.footprint import footprint
 from reason_spec.engines.machine import available_memory_bytes
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.strategies.factory import strategy_class
 
 EXIT_DOES_NOT_FIT = 1
+_ASKING = frozenset({"utility", "judge"})
 
 
 def show_placement(settings: Settings, strategies: Sequence[str], *, as_json: bool) -> int:
@@ -29,16 +30,24 @@ def show_placement(settings: Settings, strategies: Sequence[str], *, as_json: bo
     """
     with_draft = any(strategy_class(name).needs_draft for name in strategies)
     cores = share_out_cores(settings, available_cores(), with_draft)
-    engines = (
-        {"target": settings.target, "draft": settings.draft} if with_draft else {"target": settings.target}
-    )
-    rows = [_row(name, own, bound) for (name, own), bound in zip(engines.items(), cores, strict=False)]
+    verifiers = _verifiers(settings, strategies)
+    rows = [_row("target", settings.target, cores[0])]
+    if with_draft:
+        rows.append(_row("draft", settings.draft, cores[1]))
+    judge = judge_settings(settings)
+    if judge is not None and not _ASKING.isdisjoint(part for name in verifiers for part in name.split("+")):
+        rows.append(_row("judge", judge, judge.cores or cores[0]))
     short = _shortages(rows)
     if as_json:
         sys.stdout.write(json.dumps({"engines": rows, "shortages": short}, indent=2) + "\n")
     else:
-        _print(rows, short, settings, strategies)
+        _print(rows, short, verifiers, strategies)
     return EXIT_DOES_NOT_FIT if short else 0
+
+
+def _verifiers(settings: Settings, strategies: Sequence[str]) -> list[str]:
+    names = (strategy_class(name).verifier_name(settings.verifier.name) for name in strategies)
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def _row(name: str, settings: EngineSettings, cores: tuple[int, ...]) -> dict[str, Any]:
@@ -91,7 +100,7 @@ def _shortages(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _print(
-    rows: Sequence[dict[str, Any]], short: Sequence[str], settings: Settings, strategies: Sequence[str]
+    rows: Sequence[dict[str, Any]], short: Sequence[str], verifiers: Sequence[str], strategies: Sequence[str]
 ) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     table = Table(box=None, pad_edge=False)
@@ -102,7 +111,8 @@ def _print(
     for label in dict.fromkeys(label for column in columns for label in column):
         table.add_row(label, *(column.get(label, "-") for column in columns))
     console.print(table)
-    console.print(f"strategy {', '.join(strategies)}; verifier {settings.verifier.name}; nothing was started")
+    asked = ", ".join(verifiers) or "none"
+    console.print(f"strategy {', '.join(strategies)}; verifier {asked}; nothing was started")
     for line in short:
         console.print(f"does not fit: {line}", style="red")
 

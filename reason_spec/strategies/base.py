@@ -15,7 +15,7 @@ from reason_spec.routers.base import Router
 from reason_spec.segment import Boundary, StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.types import LossClass, Origin, Prefix, Sampling, Step
-from reason_spec.verifiers.base import Verifier
+from reason_spec.verifiers.base import AUTO, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ class Strategy(ABC):
     def verifier(self) -> Verifier:
         assert self._verifier is not None, f"strategy {self.name} was built without a verifier"
         return self._verifier
+
+    @classmethod
+    def verifier_name(cls, named: str) -> str | None:
+        """Return the verifier it uses where ``named`` is asked for; None: it needs none."""
+        return cls.default_verifier if named == AUTO else cls.default_verifier and named
 
     @classmethod  # noqa: B027 - most need nothing of it
     def check_verifier(cls, verifier: Verifier) -> None:
