@@ -131,7 +131,7 @@ class StrategySettings(_Section):
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead, at the most")
     width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
     first_by_target: int = Field(
-        default=0, ge=0, description="specreason, hybrid: so many first steps are the target's, undrafted"
+        default=0, ge=0, description="so many first steps are the target's, undrafted; not under lookahead"
     )
     max_corrections: int = Field(
         default=2,

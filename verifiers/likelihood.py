@@ -13,7 +13,7 @@ from math import exp, log
 from statistics import fmean
 from typing import Final
 
-from reason_spec.engines.base import Engine
+from reason_spec.engines.base import Engine, has_digit
 from reason_spec.errors import SettingsError
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -51,7 +51,7 @@ class LikelihoodVerifier(Verifier):
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         assert context.target_prefix is not None, "the likelihood of a step needs the tokens before it"
         scored = await self._target.score(context.target_prefix, drafted.tokens)
-        digits = [_has_digit(self._target.tokenizer.token_bytes(token)) for token in drafted.tokens]
+        digits = [has_digit(self._target.tokenizer, token) for token in drafted.tokens]
         of_digits = [logprob for logprob, digit in zip(scored.logprobs, digits, strict=True) if digit]
         mean, least = exp(fmean(scored.logprobs)), exp(min(of_digits, default=0.0))
         score = min(mean, least)
@@ -74,7 +74,3 @@ def _first_unlikely(logprobs: Sequence[float], digits: Sequence[bool]) -> int | 
     places = enumerate(zip(logprobs, digits, strict=True))
     unlikely = (i for i, (logprob, digit) in places if logprob < (_UNLIKELY_DIGIT if digit else _UNLIKELY))
     return next(unlikely, None)
-
-
-def _has_digit(token_bytes: bytes) -> bool:
-    return any(48 <= byte <= 57 for byte in token_bytes)

@@ -53,6 +53,11 @@ class Tokenizer(Protocol):
         """Encode what ends an answer under way and asks something more, up to where the reply begins."""
 
 
+def has_digit(tokenizer: Tokenizer, token: int) -> bool:
+    """Tell whether a token writes a decimal digit."""
+    return any(48 <= byte <= 57 for byte in tokenizer.token_bytes(token))
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What an engine is asked to write.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
-from reason_spec.engines.base import Engine
+from reason_spec.engines.base import Engine, has_digit
 from reason_spec.events import Recorder
 from reason_spec.routers.base import Router, StepFeatures
 from reason_spec.strategies.base import SolveRequest, Strategy
@@ -59,7 +59,7 @@ class _Routed(Verifier):
         logprobs, tokens = drafted.logprobs or (), drafted.tokens
         if drafted.tokenizer_id != self._tokenizer.tokenizer_id:
             tokens = self._tokenizer.encode(drafted.text)
-        digits = [_has_digit(self._tokenizer.token_bytes(token)) for token in tokens]
+        digits = [has_digit(self._tokenizer, token) for token in tokens]
         if len(digits) != len(logprobs):
             # Its text is cut into other tokens by itself than the draft wrote: no digit is told apart.
             digits = [False] * len(logprobs)
@@ -70,7 +70,3 @@ class _Routed(Verifier):
             num_prefix_tokens=len(context.target_prefix or ()),
             key=f"{context.question}\n{context.prefix_text}\n{drafted.text}",
         )
-
-
-def _has_digit(token_bytes: bytes) -> bool:
-    return any(48 <= byte <= 57 for byte in token_bytes)

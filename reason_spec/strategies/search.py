@@ -20,72 +20,20 @@ time goes on from the target's step at once, without waiting for those before it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import replace
+from typing import Any
 
-from reason_spec.engines.base import Engine, Generation, Request, TokenDrafterName
+from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
-from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
+from reason_spec.strategies.branch import Branch, Draft
 from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
+from reason_spec.strategies.step_requests import ModelLane, StepRequests
 from reason_spec.types import Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
-
-_SIBLING_TEMPERATURE = 0.8
-"""Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
-
-
-@dataclass(eq=False, slots=True)
-class _Draft:
-    """One attempt of the draft at a position, and the branch that trusts it."""
-
-    generation: Generation
-    begun: tuple[int, ...] = ()
-    """Tokens of the step that were there before this attempt: sound ones of an earlier, and one mended."""
-    step: Step | None = None
-    verdict: Verdict | None = None
-    successor: _Branch | None = None
-    judging: asyncio.Task[None] | None = None
-    settled: bool = False
-    """Written, and judged where steps are judged alone; or of no use."""
-
-
-@dataclass(eq=False, slots=True)
-class _Branch:
-    """A position of the solution: what is assumed before it, and the steps written for it."""
-
-    number: int
-    step_index: int
-    target_prefix: Prefix
-    draft_prefix: Prefix
-    num_tokens_left: int
-    previous: Step | None
-    text_before: str
-    decision: asyncio.Future[Step]
-    target_generation: Generation | None = None
-    ahead: DraftAhead | None = None
-    target_step: Step | None = None
-    drafts: list[_Draft] = field(default_factory=list)
-    target_started: bool = False
-    drafting_started: bool = False
-    chosen: _Draft | None = None
-    successor: _Branch | None = None
-    dropped: bool = False
-
-    @property
-    def decided(self) -> bool:
-        return self.decision.done()
-
-    def descendants(self) -> Iterator[_Branch]:
-        """Yield the branches behind this one: behind the chosen step, or behind every draft."""
-        behind = [self.successor] if self.decided else [draft.successor for draft in self.drafts]
-        for branch in behind:
-            if branch is not None:
-                yield branch
-                yield from branch.descendants()
 
 
 class Search:
@@ -125,9 +73,10 @@ class Search:
         hinted = hinted and self._target.takes_hints
         # Without the hint there is nothing that the target could part from.
         self._redrafts = hinted and settings.use_redraft and can_share_tokens(self._draft, self._target)
+        self._requests = StepRequests(request, settings, target, self._redrafts)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._work: list[tuple[Literal["draft", "target"], Generation]] = []
+        self._work: list[tuple[ModelLane, Generation]] = []
         self._kept: set[Generation] = set()
         self._aheads: list[DraftAhead] = []
         self._num_branches = 0
@@ -148,7 +97,7 @@ class Search:
         finally:
             await self._close()
 
-    def _open_root(self) -> _Branch:
+    def _open_root(self) -> Branch:
         assert self._request.draft_prompt is not None
         return self._open(
             step_index=0,
@@ -159,7 +108,7 @@ class Search:
             text_before="",
         )
 
-    async def _decided(self, root: _Branch) -> Step:
+    async def _decided(self, root: Branch) -> Step:
         """Wait for the final step of a position, or for the failure of any work on it."""
         waiting: set[asyncio.Future[Any]] = {root.decision, self._failure}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +120,7 @@ class Search:
             self._kept.add(root.chosen.generation)
         return root.decision.result()
 
-    def _advance(self, root: _Branch) -> _Branch:
+    def _advance(self, root: Branch) -> Branch:
         """Return the position behind a decided one, and let the draft look further ahead."""
         self._root_index += 1
         if root.successor is None:
@@ -210,9 +159,9 @@ class Search:
         num_tokens_left: int,
         previous: Step | None,
         text_before: str,
-    ) -> _Branch:
+    ) -> Branch:
         decision: asyncio.Future[Step] = asyncio.get_running_loop().create_future()
-        branch = _Branch(
+        branch = Branch(
             self._num_branches,
             step_index,
             target_prefix,
@@ -226,7 +175,7 @@ class Search:
         self._start(branch)
         return branch
 
-    def _open_behind(self, branch: _Branch, step: Step) -> _Branch:
+    def _open_behind(self, branch: Branch, step: Step) -> Branch:
         target_tokens = tokens_for(step, self._target)
         return self._open(
             step_index=branch.step_index + 1,
@@ -237,7 +186,7 @@ class Search:
             text_before=branch.text_before + step.text,
         )
 
-    def _start(self, branch: _Branch) -> None:
+    def _start(self, branch: Branch) -> None:
         """Let those write that can and may; called again when the root has come nearer."""
         if not self._alone:
             self._start_target(branch)
@@ -249,65 +198,26 @@ class Search:
         elif self._within_depth(branch):
             self._start_drafting(branch)
 
-    def _start_target(self, branch: _Branch) -> None:
+    def _start_target(self, branch: Branch) -> None:
         if not branch.target_started:
             branch.target_started = True
             self._spawn(self._write_target(branch))
 
-    def _start_drafting(self, branch: _Branch) -> None:
+    def _start_drafting(self, branch: Branch) -> None:
         branch.drafting_started = True
         for index in range(self._settings.width):
-            self._try_draft(branch, self._sibling_sampling(index))
+            self._try_draft(branch, self._requests.sampling_of_sibling(index))
 
-    def _try_draft(self, branch: _Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> None:
-        request = self._request_for("draft", branch, sampling, begun)
+    def _try_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> None:
+        request = self._requests.request("draft", branch, sampling, begun)
         if self._alone:
             # Nobody is handed a part of it.
             request = replace(request, stream=False)
-        draft = _Draft(self._submit("draft", branch, request), begun)
+        draft = Draft(self._submit("draft", branch, request), begun)
         branch.drafts.append(draft)
         self._spawn(self._write_draft(branch, draft))
 
-    def _sibling_sampling(self, index: int) -> Sampling:
-        sampling = self._request.sampling
-        if index == 0:
-            return sampling
-        noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
-        return replace(sampling, temperature=max(sampling.temperature, _SIBLING_TEMPERATURE), noise=noise)
-
-    def _request_for(
-        self,
-        lane: Literal["draft", "target"],
-        branch: _Branch,
-        sampling: Sampling,
-        begun: tuple[int, ...] = (),
-    ) -> Request:
-        context_length = self._request.stop_context_length
-        prefix = branch.target_prefix if lane == "target" else branch.draft_prefix
-        begun_text = self._target.tokenizer.decode(begun) if begun else ""
-        return Request(
-            prefix=prefix.extend(begun) if begun else prefix,
-            max_tokens=min(self._settings.step_max_tokens, branch.num_tokens_left) - len(begun),
-            sampling=sampling,
-            boundary=self._request.boundary,
-            stops=self._request.stops,
-            stop_context=(branch.text_before + begun_text)[-context_length:] if context_length else "",
-            step_context=begun_text,
-            token_drafter=self._token_drafter(lane),
-            num_draft_tokens=self._settings.num_draft_tokens,
-            num_lookup_paths=self._settings.lookup_paths,
-            priority=branch.step_index,
-            stream=self._redrafts,
-            delta_tokens=1 if lane == "target" else self._settings.draft_run_tokens,
-        )
-
-    def _token_drafter(self, lane: Literal["draft", "target"]) -> TokenDrafterName:
-        if lane == "draft":
-            return self._settings.draft_token_drafter
-        # Where the draft model hands over what it expects, guesses from the text only cost room.
-        return "none" if self._redrafts else self._settings.token_drafter
-
-    def _submit(self, lane: Literal["draft", "target"], branch: _Branch, request: Request) -> Generation:
+    def _submit(self, lane: ModelLane, branch: Branch, request: Request) -> Generation:
         engine = self._target if lane == "target" else self._draft
         generation = engine.submit(request)
         self._work.append((lane, generation))
@@ -328,9 +238,9 @@ class Search:
 
     # --- the three kinds of work on a position ---------------------------------------------------
 
-    async def _write_target(self, branch: _Branch) -> None:
+    async def _write_target(self, branch: Branch) -> None:
         generation = self._submit(
-            "target", branch, self._request_for("target", branch, self._request.sampling)
+            "target", branch, self._requests.request("target", branch, self._request.sampling)
         )
         branch.target_generation = generation
         branch.ahead = self._start_ahead(branch, generation)
@@ -350,11 +260,11 @@ class Search:
         if not branch.dropped:
             self._decide(branch)
 
-    def _start_ahead(self, branch: _Branch, generation: Generation) -> DraftAhead | None:
+    def _start_ahead(self, branch: Branch, generation: Generation) -> DraftAhead | None:
         """Let the draft model write the rest of a step anew where the target parts from the drafted one."""
         if not self._redrafts:
             return None
-        request = self._request_for("draft", branch, self._request.sampling)
+        request = self._requests.request("draft", branch, self._request.sampling)
         ahead = DraftAhead(
             self._draft,
             generation,
@@ -366,7 +276,7 @@ class Search:
         self._aheads.append(ahead)
         return ahead
 
-    async def _write_draft(self, branch: _Branch, draft: _Draft) -> None:
+    async def _write_draft(self, branch: Branch, draft: Draft) -> None:
         if draft is branch.drafts[0] and draft.generation.request.stream:
             written: list[int] = []
             async for delta in draft.generation:
@@ -375,7 +285,7 @@ class Search:
         step = await self._finished("draft", branch, draft.generation)
         if step is None or branch.dropped or branch.decided or branch.target_step is not None:
             return
-        whole = self._for_target(step, draft.begun)
+        whole = self._requests.for_target(step, draft.begun)
         if self._has_twin(branch, whole):
             self._settle(branch, draft)
             return
@@ -388,7 +298,7 @@ class Search:
         if self._alone:
             draft.judging = self._spawn(self._judge(branch, draft))
 
-    async def _judge(self, branch: _Branch, draft: _Draft) -> None:
+    async def _judge(self, branch: Branch, draft: Draft) -> None:
         """Let a drafted step stand, or leave it to the target, before the target has written anything."""
         await self._verify(branch, draft)
         if branch.dropped or branch.decided:
@@ -402,7 +312,7 @@ class Search:
         if draft.verdict is None or not await self._correct(branch, draft, draft.verdict):
             self._settle(branch, draft)
 
-    async def _correct(self, branch: _Branch, draft: _Draft, verdict: Verdict) -> bool:
+    async def _correct(self, branch: Branch, draft: Draft, verdict: Verdict) -> bool:
         """Let the target write the token at which a step goes wrong, and the draft go on behind it.
 
         Return False where that is of no use: the target is to write the step then.
@@ -411,18 +321,22 @@ class Search:
         if verdict.num_sound is None or draft.step is None or num_corrections >= self._max_corrections:
             return False
         sound = draft.step.tokens[: verdict.num_sound]
-        request = self._request_for("target", branch, self._request.sampling, sound)
+        request = self._requests.request("target", branch, self._request.sampling, sound)
         if self._request.sampling.greedy and verdict.instead is not None:
             mended = verdict.instead
         else:
             request = replace(request, max_tokens=1, stream=False, token_drafter="none")
-            written = (await self._submit("target", branch, request).result()).tokens
+            generation = self._submit("target", branch, request)
+            try:
+                written = (await generation.result()).tokens
+            finally:
+                generation.cancel()
             if branch.dropped or branch.decided or not written:
                 return False
             mended = written[0]
         begun = (*sound, mended)
         room = min(self._settings.step_max_tokens, branch.num_tokens_left) - len(begun)
-        if room < 1 or self._ends_step(request, mended):
+        if room < 1 or self._requests.ends_step(request, mended):
             return False
         draft.settled = True
         if draft.successor is not None:
@@ -431,32 +345,14 @@ class Search:
         self._try_draft(branch, self._request.sampling, begun)
         return True
 
-    def _ends_step(self, request: Request, token: int) -> bool:
-        tokenizer, scanner = self._target.tokenizer, request.boundary_scanner()
-        token_bytes = tokenizer.token_bytes(token)
-        stops = StopScanner(request.stops, request.stop_context)
-        return (
-            token in tokenizer.eos_ids
-            or (scanner is not None and scanner.feed(token_bytes))
-            or stops.feed(token_bytes.decode(errors="replace")) is not None
-        )
-
-    def _for_target(self, step: Step, begun: tuple[int, ...]) -> Step:
-        """Return a drafted step whole, in the target's tokens."""
-        tokenizer = self._target.tokenizer
-        tokens = (*begun, *tokens_for(step, self._target))
-        text = tokenizer.decode(begun) + step.text if begun else step.text
-        logprobs = None if begun else step.logprobs
-        return replace(step, text=text, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id, logprobs=logprobs)
-
-    def _settle(self, branch: _Branch, draft: _Draft) -> None:
+    def _settle(self, branch: Branch, draft: Draft) -> None:
         """Leave the position to the target where none of its drafts can stand by itself any more."""
         draft.settled = True
         wanted = self._alone and not (branch.dropped or branch.decided)
         if wanted and all(other.settled for other in branch.drafts):
             self._start_target(branch)
 
-    def _comparable(self, branch: _Branch) -> list[_Draft]:
+    def _comparable(self, branch: Branch) -> list[Draft]:
         """Return the drafts that may still turn out to be the same step as the target's own."""
         return [
             draft
@@ -466,7 +362,7 @@ class Search:
             and (draft.verdict is None or draft.verdict.decision == "unknown")
         ]
 
-    async def _verify(self, branch: _Branch, draft: _Draft) -> None:
+    async def _verify(self, branch: Branch, draft: Draft) -> None:
         assert draft.step is not None
         context = VerificationContext(
             self._request.question, branch.text_before, branch.target_prefix, branch.step_index
@@ -486,7 +382,7 @@ class Search:
             verdict=draft.verdict,
         )
 
-    def _decide(self, branch: _Branch) -> None:
+    def _decide(self, branch: Branch) -> None:
         """Let the first accepted draft stand, else the target's step; drop what follows the others."""
         judged = [draft for draft in branch.drafts if draft.verdict is not None]
         branch.chosen = next((draft for draft in judged if draft.verdict and draft.verdict.accepted), None)
@@ -507,21 +403,19 @@ class Search:
         branch.decision.set_result(step)
         self._go_on_from(branch)
 
-    def _go_on_from(self, branch: _Branch) -> None:
+    def _go_on_from(self, branch: Branch) -> None:
         """Open the position behind a decided one, ahead of time where the depth allows it."""
         step = branch.decision.result()
         over = step.ends_text or branch.num_tokens_left <= len(step.tokens)
         if branch.successor is None and not over and self._within_depth(branch):
             branch.successor = self._open_behind(branch, step)
 
-    def _within_depth(self, branch: _Branch) -> bool:
+    def _within_depth(self, branch: Branch) -> bool:
         return branch.step_index - self._root_index < self._settings.depth
 
     # --- helpers -----------------------------------------------------------------------------------
 
-    async def _finished(
-        self, lane: Literal["draft", "target"], branch: _Branch, generation: Generation
-    ) -> Step | None:
+    async def _finished(self, lane: ModelLane, branch: Branch, generation: Generation) -> Step | None:
         """Wait for a generation; None where it was cancelled."""
         result = await generation.result()
         if result.finish == "cancelled":
@@ -532,7 +426,7 @@ class Search:
         )
         return step_from_result(result, lane, engine)
 
-    def _hint_step(self, branch: _Branch, draft: _Draft) -> None:
+    def _hint_step(self, branch: Branch, draft: Draft) -> None:
         """Hand the target a drafted step; a sibling of the first may be right where that is not."""
         if draft.step is None or branch.target_generation is None:
             return
@@ -542,7 +436,7 @@ class Search:
         elif self._settings.use_hint:
             branch.target_generation.offer_hint(draft.step.tokens, index=branch.drafts.index(draft))
 
-    def _hint(self, branch: _Branch, drafted: tuple[int, ...]) -> None:
+    def _hint(self, branch: Branch, drafted: tuple[int, ...]) -> None:
         """Hand the target what the draft has written of the step, unless the two have parted."""
         if not self._settings.use_hint or branch.target_generation is None:
             return
@@ -550,10 +444,10 @@ class Search:
             branch.target_generation.offer_hint(drafted)
 
     @staticmethod
-    def _has_twin(branch: _Branch, step: Step) -> bool:
+    def _has_twin(branch: Branch, step: Step) -> bool:
         return any(other.step is not None and other.step.text == step.text for other in branch.drafts)
 
-    def _drop(self, branch: _Branch) -> None:
+    def _drop(self, branch: Branch) -> None:
         for lost in [branch, *branch.descendants()]:
             lost.dropped = True
             if lost.ahead is not None:
@@ -565,7 +459,7 @@ class Search:
                 if draft.judging is not None:
                     draft.judging.cancel()
 
-    def _cancel(self, lane: Literal["draft", "target"], branch: _Branch, generation: Generation) -> None:
+    def _cancel(self, lane: ModelLane, branch: Branch, generation: Generation) -> None:
         if not generation.done and not generation.cancel_requested:
             generation.cancel()
             self._recorder.emit("cancelled", lane, branch.step_index, branch.number)

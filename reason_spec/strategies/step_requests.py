@@ -1,0 +1,87 @@
+"""What each model is asked to write at a position, and drafted steps in the target's tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from reason_spec.engines.base import Engine, Request, TokenDrafterName
+from reason_spec.segment import StopScanner
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.base import SolveRequest, tokens_for
+from reason_spec.strategies.branch import Branch
+from reason_spec.types import Sampling, Step
+
+ModelLane: TypeAlias = Literal["draft", "target"]
+_SIBLING_TEMPERATURE = 0.8
+"""Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequests:
+    """Makes the requests of one solution, where the draft model writes on in the target's words or not."""
+
+    solve: SolveRequest
+    settings: StrategySettings
+    target: Engine
+    redrafts: bool
+
+    def sampling_of_sibling(self, index: int) -> Sampling:
+        """Return the sampling of draft ``index`` at a position."""
+        sampling = self.solve.sampling
+        if index == 0:
+            return sampling
+        noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
+        return replace(sampling, temperature=max(sampling.temperature, _SIBLING_TEMPERATURE), noise=noise)
+
+    def request(
+        self,
+        lane: ModelLane,
+        branch: Branch,
+        sampling: Sampling,
+        begun: tuple[int, ...] = (),
+    ) -> Request:
+        """Return what an engine is asked to write at a position, behind ``begun`` tokens of its step."""
+        context_length = self.solve.stop_context_length
+        prefix = branch.target_prefix if lane == "target" else branch.draft_prefix
+        begun_text = self.target.tokenizer.decode(begun) if begun else ""
+        return Request(
+            prefix=prefix.extend(begun) if begun else prefix,
+            max_tokens=min(self.settings.step_max_tokens, branch.num_tokens_left) - len(begun),
+            sampling=sampling,
+            boundary=self.solve.boundary,
+            stops=self.solve.stops,
+            stop_context=(branch.text_before + begun_text)[-context_length:] if context_length else "",
+            step_context=begun_text,
+            token_drafter=self._token_drafter(lane),
+            num_draft_tokens=self.settings.num_draft_tokens,
+            num_lookup_paths=self.settings.lookup_paths,
+            priority=branch.step_index,
+            stream=self.redrafts,
+            delta_tokens=1 if lane == "target" else self.settings.draft_run_tokens,
+        )
+
+    def _token_drafter(self, lane: ModelLane) -> TokenDrafterName:
+        if lane == "draft":
+            return self.settings.draft_token_drafter
+        # Where the draft model hands over what it expects, guesses from the text only cost room.
+        return "none" if self.redrafts else self.settings.token_drafter
+
+    def ends_step(self, request: Request, token: int) -> bool:
+        """Tell whether a step is over with a token behind what the request begins with."""
+        tokenizer, scanner = self.target.tokenizer, request.boundary_scanner()
+        token_bytes = tokenizer.token_bytes(token)
+        stops = StopScanner(request.stops, request.stop_context)
+        return (
+            token in tokenizer.eos_ids
+            or (scanner is not None and scanner.feed(token_bytes))
+            or stops.feed(token_bytes.decode(errors="replace")) is not None
+        )
+
+    def for_target(self, step: Step, begun: tuple[int, ...]) -> Step:
+        """Return a drafted step whole, in the target's tokens."""
+        tokenizer = self.target.tokenizer
+        tokens = (*begun, *tokens_for(step, self.target))
+        text = tokenizer.decode(begun) + step.text if begun else step.text
+        logprobs = None if begun else step.logprobs
+        return replace(step, text=text, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id, logprobs=logprobs)
