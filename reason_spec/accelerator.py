@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from reason_spec.control.costs import measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, Message, Request
+from reason_spec.engines.weights import identify_model
 from reason_spec.events import Listener, Recorder
-from reason_spec.routers.base import Router, create_router
+from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_settings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
@@ -120,6 +121,8 @@ class Accelerator:
         accelerator = cls(settings, target, draft, None, names)
         for name in names:
             accelerator.verifier_for(name)
+        if any(strategy_class(name).needs_router for name in names):
+            accelerator.router()
         return accelerator
 
     def verifier_for(self, strategy: str) -> Verifier | None:
@@ -142,9 +145,19 @@ class Accelerator:
         chosen.check_verifier(verifier)
         return verifier
 
-    def _router(self) -> Router:
+    def router(self) -> Router:
+        """Return the router that the settings name, made once.
+
+        Raises:
+            SettingsError: there is none of that name, or it was trained on other models.
+            DataError: its file is missing or damaged.
+        """
         if self._routers.get(self.settings.router) is None:
-            self._routers[self.settings.router] = create_router(self.settings.router)
+            models = (
+                identify_model("target", self.settings.target),
+                identify_model("draft", self.settings.draft),
+            )
+            self._routers[self.settings.router] = create_router(self.settings.router, PairIdentity(*models))
         return self._routers[self.settings.router]
 
     @property
@@ -253,7 +266,7 @@ class Accelerator:
             settings = settings.model_copy(update={"name": name})
         planner = self.planner if settings.planner and strategy_class(settings.name).planned else None
         verifier = self.verifier_for(settings.name)
-        router = self._router() if strategy_class(settings.name).needs_router else None
+        router = self.router() if strategy_class(settings.name).needs_router else None
         return create_strategy(settings, self.target, self.draft, verifier, planner, router)
 
     async def solve(

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class ReasonSpecError(Exception):
@@ -44,6 +48,13 @@ class MissingDependencyError(ReasonSpecError):
 
 class ResumeError(ReasonSpecError):
     """An output folder holds a run of other settings, or cannot be continued."""
+
+
+def first_mistake(error: ValidationError) -> str:
+    """Return the first thing that pydantic finds wrong, with its place."""
+    found = error.errors()[0]
+    place = ".".join(map(str, found["loc"]))
+    return f"{place}: {found['msg']}" if place else found["msg"]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SettingsError:

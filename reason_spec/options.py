@@ -113,6 +113,18 @@ LimitOption = Annotated[
 SamplesOption = Annotated[
     int, _option("--samples", text="Answers to each problem. Default: 1.", panel=_PROBLEMS, min=1)
 ]
+GenerateOption = Annotated[
+    int | None,
+    _option(
+        "--generate",
+        text="Make so many problems of the embedded pair's kind instead.",
+        panel=_PROBLEMS,
+        min=1,
+    ),
+]
+GenerateSeedOption = Annotated[
+    int, _option("--generate-seed", text="Which problems are made. Default: 0.", panel=_PROBLEMS, min=0)
+]
 SkipBadOption = Annotated[bool, _option("--skip-bad", text="Leave unusable lines out.", panel=_PROBLEMS)]
 PromptOption = Annotated[
     str | None,

@@ -123,7 +123,8 @@ class StrategySettings(_Section):
 
     name: str = Field(
         default="lookahead",
-        description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage",
+        description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage, "
+        "oracle (for analysis)",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
@@ -194,9 +195,18 @@ class VerifierSettings(_Section):
 class RouterSettings(_Section):
     """Which drafted steps strategy arbitrage escalates to the target."""
 
-    name: str = Field(default="threshold", description="threshold, random, draft, target")
-    threshold: float = Field(
-        default=0.05, ge=0, le=1, description="a step is escalated where the router's score is above it"
+    name: str = Field(default="threshold", description="threshold, learned, random, draft, target")
+    threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="a step is escalated where the router's score is above it; null: the router's own",
+    )
+    file: Path | None = Field(
+        default=None, description="learned: what `router train` wrote; null: the embedded pair's"
+    )
+    any_pair: bool = Field(
+        default=False, description="learned: take a router that was trained on other models"
     )
     seed: int = Field(default=0, description="random: keys the draw")
 

@@ -1,58 +1,24 @@
-"""The contract of a router, what it knows of a step, and the factory."""
+"""The contract of a router, and the factory."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from reason_spec.errors import SettingsError, unknown_name
+from reason_spec.routers.features import StepFeatures
 from reason_spec.settings import RouterSettings
 
 Writer: TypeAlias = Literal["draft", "target"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepFeatures:
-    """What is known of a drafted step before the target has written anything.
+class PairIdentity(NamedTuple):
+    """What tells a pair of models from another: digests of their files, or ids."""
 
-    Log-probabilities are the draft's own, at temperature 1. ``least_digit_logprob`` is the lowest of tokens
-    with a digit, 0 where there is none. ``key`` names the step and its place, the same in every run.
-    """
-
-    step_index: int
-    num_tokens: int
-    num_digits: int
-    num_prefix_tokens: int
-    mean_logprob: float
-    least_logprob: float
-    least_digit_logprob: float
-    key: str = ""
-
-    @classmethod
-    def of_step(
-        cls,
-        logprobs: Sequence[float],
-        has_digit: Sequence[bool],
-        *,
-        step_index: int,
-        num_prefix_tokens: int,
-        key: str = "",
-    ) -> StepFeatures:
-        """Summarise the draft's log-probabilities, one for each token of the step."""
-        of_digits = [logprob for logprob, digit in zip(logprobs, has_digit, strict=True) if digit]
-        return cls(
-            step_index=step_index,
-            num_tokens=len(logprobs),
-            num_digits=len(of_digits),
-            num_prefix_tokens=num_prefix_tokens,
-            mean_logprob=sum(logprobs) / max(1, len(logprobs)),
-            least_logprob=min(logprobs, default=0.0),
-            least_digit_logprob=min(of_digits, default=0.0),
-            key=key,
-        )
+    target: str
+    draft: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +55,47 @@ class Router(ABC):
         return Route("target" if score > self.threshold else "draft", score, reason)
 
 
-def likely(logprob: float) -> float:
-    return exp(min(0.0, logprob))
-
-
-def _threshold(settings: RouterSettings) -> Router:
+def _threshold(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
     from reason_spec.routers.simple import ThresholdRouter
 
-    return ThresholdRouter(settings.threshold)
+    return ThresholdRouter(_or_default(settings.threshold, 0.05))
 
 
-def _random(settings: RouterSettings) -> Router:
+def _learned(settings: RouterSettings, pair: PairIdentity | None) -> Router:
+    from reason_spec.routers.learned import LearnedRouter, load_model, shipped_model
+
+    path = settings.file or shipped_model()
+    model = load_model(path)
+    if not settings.any_pair:
+        model.check_pair(pair, path)
+    return LearnedRouter(model, settings.threshold)
+
+
+def _random(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
     from reason_spec.routers.simple import RandomRouter
 
-    return RandomRouter(settings.threshold, settings.seed)
+    return RandomRouter(_or_default(settings.threshold, 0.5), settings.seed)
 
 
-def _draft(settings: RouterSettings) -> Router:  # noqa: ARG001 - it has nothing to be told
+def _draft(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
     from reason_spec.routers.simple import DraftRouter
 
     return DraftRouter()
 
 
-def _target(settings: RouterSettings) -> Router:  # noqa: ARG001 - it has nothing to be told
+def _target(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
     from reason_spec.routers.simple import TargetRouter
 
     return TargetRouter()
 
 
-_FACTORIES: Final[dict[str, Callable[[RouterSettings], Router]]] = {
+def _or_default(threshold: float | None, default: float) -> float:
+    return default if threshold is None else threshold
+
+
+_FACTORIES: Final[dict[str, Callable[[RouterSettings, PairIdentity | None], Router]]] = {
     "threshold": _threshold,
+    "learned": _learned,
     "random": _random,
     "draft": _draft,
     "target": _target,
@@ -130,13 +107,18 @@ def router_names() -> tuple[str, ...]:
     return tuple(_FACTORIES)
 
 
-def create_router(settings: RouterSettings | None = None) -> Router:
+def create_router(settings: RouterSettings | None = None, pair: PairIdentity | None = None) -> Router:
     """Build the router that the settings name.
 
+    Args:
+        settings: the router's part of the settings tree; None means the defaults.
+        pair: the models in use, which a trained router has to belong to.
+
     Raises:
-        SettingsError: the name is unknown, or the threshold is no chance.
+        SettingsError: the name is unknown, the threshold is no chance, or the router belongs to other models.
+        DataError: the file of a trained router is missing or damaged.
     """
     settings = settings or RouterSettings()
     if settings.name not in _FACTORIES:
         raise unknown_name("router", settings.name, _FACTORIES)
-    return _FACTORIES[settings.name](settings)
+    return _FACTORIES[settings.name](settings, pair)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from reason_spec.routers.base import Router, StepFeatures, likely
+from reason_spec.routers.base import Router
+from reason_spec.routers.features import StepFeatures, likely
 
 
 class ThresholdRouter(Router):

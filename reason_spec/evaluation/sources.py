@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from reason_spec.errors import DataError
@@ -80,6 +81,17 @@ def read_sources(
             for bad in part.bad_lines
         ),
     )
+
+
+def generate_problems(number: int, seed: int) -> Sources:
+    """Make problems of the embedded pair's kind, of the split that its models are trained on."""
+    from reason_spec.pair.generator import problems
+
+    made = [
+        Problem(example.id, example.question, str(example.answer))
+        for example in islice(problems("train", seed), number)
+    ]
+    return Sources(f"generated-{seed}", tuple(made), only_questions=False)
 
 
 def names_file(argument: str) -> bool:

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, Self
 import yaml
 
 import reason_spec
+from reason_spec.engines.weights import WeightDigests, digest_weights
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
 from reason_spec.evaluation.prompts import prompt_style
-from reason_spec.evaluation.weights import WeightDigests, digest_weights
 from reason_spec.settings import Settings
 from reason_spec.types import Problem
 
@@ -192,20 +192,20 @@ class RunFolder:
     def _open(self, problems: Sequence[Problem]) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise DataError(f"{self.path}: cannot be written (it is not a folder). {_OTHER_FOLDER}")
-        with _writing(self.path):
+        with writing(self.path):
             self._created = [place for place in (self.path, *self.path.parents) if not place.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path / LOCK)
+            self._lock = lock_folder(self.path)
         if self._replaces:
             return  # a run that cannot start must not cost the results of the one before it
-        with _writing(self.path):
+        with writing(self.path):
             drop_torn_line(self.results_path)
         self._resume(problems)
-        with _writing(self.path):
+        with writing(self.path):
             self._results = self.results_path.open("ab")
 
     def _delete_earlier(self) -> None:
-        with _writing(self.path):
+        with writing(self.path):
             for name in (RESULTS, SUMMARY, SETTINGS):
                 (self.path / name).unlink(missing_ok=True)
             self._results = self.results_path.open("ab")
@@ -264,7 +264,7 @@ class RunFolder:
 
     def _replace(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.tmp"
-        with _writing(self.path / name):
+        with writing(self.path / name):
             with temporary.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
@@ -272,12 +272,13 @@ class RunFolder:
             temporary.replace(self.path / name)
 
 
-def _lock(path: Path) -> BinaryIO:
-    """Open and lock a file, without waiting.
+def lock_folder(folder: Path) -> BinaryIO:
+    """Open and lock a folder's lock file, without waiting.
 
     Raises:
         ResumeError: another process holds the lock.
     """
+    path = folder / LOCK
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -287,7 +288,7 @@ def _lock(path: Path) -> BinaryIO:
     except OSError:
         file.close()
         raise ResumeError(
-            f"{path.parent} is in use by another run; wait for it, or name another folder with --output."
+            f"{folder} is in use by another run; wait for it, or name another folder with --output."
         ) from None
     return file
 
@@ -393,7 +394,8 @@ def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, A
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while something is written into a DataError that names the place."""
     try:
         yield
     except OSError as error:

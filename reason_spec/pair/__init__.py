@@ -42,4 +42,9 @@ def reward_path() -> Path:
     return _FOLDER / "weights" / "reward"
 
 
-__all__ = ["CARD_PATH", "SAMPLE_PATH", "embedded_path", "reward_path"]
+def router_path() -> Path:
+    """Return the router that was trained on steps of the embedded pair."""
+    return _FOLDER / "weights" / "router.json"
+
+
+__all__ = ["CARD_PATH", "SAMPLE_PATH", "embedded_path", "reward_path", "router_path"]

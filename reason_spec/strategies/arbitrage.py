@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from reason_spec.engines.base import Engine, has_digit
 from reason_spec.events import Recorder
-from reason_spec.routers.base import Router, StepFeatures
+from reason_spec.routers.base import Router
+from reason_spec.routers.features import StepFeatures
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.search import Search
 from reason_spec.types import Decision, LossClass, Step, Verdict
@@ -64,9 +65,11 @@ class _Routed(Verifier):
             # Its text is cut into other tokens by itself than the draft wrote: no digit is told apart.
             digits = [False] * len(logprobs)
         return StepFeatures.of_step(
+            drafted.text,
             logprobs,
             digits,
             step_index=context.step_index,
             num_prefix_tokens=len(context.target_prefix or ()),
+            ends_text=drafted.ends_text,
             key=f"{context.question}\n{context.prefix_text}\n{drafted.text}",
         )

@@ -14,7 +14,12 @@ from reason_spec.routers import StepFeatures, create_router, router_names
 from reason_spec.settings import RouterSettings
 
 FEATURES = StepFeatures.of_step(
-    [log(0.9), log(0.2), log(0.6)], [False, False, True], step_index=2, num_prefix_tokens=50, key="a step"
+    "a = 1",
+    [log(0.9), log(0.2), log(0.6)],
+    [False, False, True],
+    step_index=2,
+    num_prefix_tokens=50,
+    key="a step",
 )
 logprobs = st.lists(st.floats(-30, 0), max_size=20)
 
@@ -24,7 +29,7 @@ def test_a_step_is_summarised_by_its_least_likely_tokens() -> None:
     assert FEATURES.least_logprob == pytest.approx(log(0.2))
     assert FEATURES.least_digit_logprob == pytest.approx(log(0.6))
     assert FEATURES.mean_logprob == pytest.approx((log(0.9) + log(0.2) + log(0.6)) / 3)
-    empty = StepFeatures.of_step([], [], step_index=0, num_prefix_tokens=0)
+    empty = StepFeatures.of_step("", [], [], step_index=0, num_prefix_tokens=0)
     assert (empty.mean_logprob, empty.least_digit_logprob) == (0.0, 0.0)
 
 
@@ -33,9 +38,11 @@ def test_every_router_gives_a_chance_and_keeps_to_its_threshold(
     values: list[float], step_index: int, threshold: float
 ) -> None:
     digits = [index % 2 == 0 for index in range(len(values))]
-    features = StepFeatures.of_step(values, digits, step_index=step_index, num_prefix_tokens=9, key="k")
+    features = StepFeatures.of_step(
+        "4 + 3 = 7", values, digits, step_index=step_index, num_prefix_tokens=9, key="k"
+    )
     for name in router_names():
-        router = create_router(RouterSettings(name=name, threshold=threshold))
+        router = create_router(RouterSettings(name=name, threshold=threshold, any_pair=True))
         route = router.route(features)
         assert 0 <= route.score <= 1
         assert route.writer == ("target" if route.score > router.threshold else "draft")

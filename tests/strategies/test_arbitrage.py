@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
-from reason_spec.routers.base import Route, Router, StepFeatures
+from reason_spec.routers.base import Route, Router
+from reason_spec.routers.features import StepFeatures
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.base import Strategy

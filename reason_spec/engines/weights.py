@@ -58,6 +58,18 @@ def digest_weights(settings: Settings) -> WeightDigests:
     )
 
 
+def identify_model(role: str, engine: EngineSettings) -> str:
+    """Return what tells a model from others: a digest of its files on this machine, else its id.
+
+    Raises:
+        DataError: a file cannot be read, or the embedded weights are missing.
+    """
+    if engine.kind == "scripted":
+        return f"script {engine.model}"
+    digest = _digest_files(role, engine)
+    return f"sha256 {digest}" if digest else f"{engine.model}@{engine.revision or 'main'}"
+
+
 def digest_folder(folder: Path) -> str:
     """Return a sha256 over configuration, tokenizer and weights in a model's folder.
 
@@ -78,8 +90,10 @@ def digest_folder(folder: Path) -> str:
 
 
 def _digest_engine(role: str, engine: EngineSettings) -> str | None:
-    if engine.kind != "torch":
-        return None
+    return _digest_files(role, engine) if engine.kind == "torch" else None
+
+
+def _digest_files(role: str, engine: EngineSettings) -> str | None:
     if engine.model == "embedded":
         return digest_folder(embedded_path("draft" if role == "draft" else "target"))
     return _digest_local(engine.model)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.engines.weights import digest_folder, digest_weights
 from reason_spec.errors import ResumeError
 from reason_spec.evaluation import weights
 from reason_spec.evaluation.store import Identity, RunFolder
-from reason_spec.evaluation.weights import digest_folder, digest_weights
 from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Problem
 from tests.evaluation.test_store import make_outcome

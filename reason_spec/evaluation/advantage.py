@@ -1,0 +1,234 @@
+"""How much better is the target's own step than the drafted one? The labels that routers are trained on.
+
+Both models write the next step from the same text, and each of the two steps gets a value (Arbitrage, arXiv
+2512.05033, section 4.2). The value is a reward model's, or the share of right answers among continuations of
+the solution behind that step: with the answer known no reward model is needed, and what counts is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeAlias
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.base import Engine, Request, has_digit
+from reason_spec.errors import DataError, first_mistake
+from reason_spec.evaluation.prompts import messages_for, noise_key
+from reason_spec.routers.features import StepFeatures
+from reason_spec.strategies.base import step_from_result, tokens_for
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import NoiseKey, Origin, Prefix, Problem, Sampling, Step
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+Label: TypeAlias = Literal["rollouts", "reward"]
+_ROLLOUT_SAMPLE = 1 << 20
+"""Noise of continuations is drawn from samples that no answer uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledStep:
+    """A drafted step, the target's own at the same place, and what each is worth, from 0 to 1.
+
+    ``logprobs`` are the draft's own at temperature 1, ``has_digit`` tells its tokens with a digit. Values are
+    None where both steps are the same text: nothing can be won there, and nothing was asked.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    problem: str
+    step_index: int
+    num_prefix_tokens: int
+    drafted: str
+    own: str
+    ends_text: bool
+    logprobs: tuple[float, ...]
+    has_digit: tuple[bool, ...]
+    num_own_tokens: int
+    value_drafted: float | None = None
+    value_own: float | None = None
+    reward: float | None = None
+    """What a reward model says of the drafted step, where there is one."""
+
+    @property
+    def advantage(self) -> float:
+        """What is won where the target writes the step: above 0 where its own is the better one."""
+        if self.value_own is None or self.value_drafted is None:
+            return 0.0
+        return self.value_own - self.value_drafted
+
+    @property
+    def features(self) -> StepFeatures:
+        """What a router would have known of the drafted step."""
+        return StepFeatures.of_step(
+            self.drafted,
+            self.logprobs,
+            self.has_digit,
+            step_index=self.step_index,
+            num_prefix_tokens=self.num_prefix_tokens,
+            ends_text=self.ends_text,
+            key=f"{self.problem}\n{self.step_index}\n{self.drafted}",
+        )
+
+    @classmethod
+    def from_json(cls, record: object) -> LabelledStep:
+        """Read what ``asdict`` made of a step.
+
+        Raises:
+            ValueError: a field is missing, unknown or of another kind.
+        """
+        try:
+            step = TypeAdapter(cls).validate_python(record)
+        except ValidationError as error:
+            raise ValueError(f"no labelled step: {first_mistake(error)}") from None
+        if len(step.logprobs) != len(step.has_digit):
+            raise ValueError(f"{len(step.logprobs)} logprobs and {len(step.has_digit)} has_digit")
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class LabelOptions:
+    """How steps are labelled; ``temperature`` is that of the continuations."""
+
+    label: Label = "rollouts"
+    rollouts: int = 4
+    temperature: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A point of a solution under way, in the tokens of both models."""
+
+    target: Prefix
+    draft: Prefix
+    text: str
+    step_index: int
+    num_tokens_left: int
+
+    def behind(self, step: Step, target: Engine, draft: Engine) -> _Place:
+        tokens = tokens_for(step, target)
+        return _Place(
+            self.target.extend(tokens),
+            self.draft.extend(tokens_for(step, draft)),
+            self.text + step.text,
+            self.step_index + 1,
+            self.num_tokens_left - len(tokens),
+        )
+
+
+class Labeller:
+    """Walks through solutions and labels each drafted step on the way.
+
+    At each place the better of the two steps is kept, the draft's where they are worth the same: these are
+    the places that a good router will meet. ``reward`` is asked about every drafted step where there is one.
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, options: LabelOptions, grader: Grader, reward: Verifier | None
+    ) -> None:
+        assert accelerator.draft is not None, "labels are those of drafted steps"
+        self._settings = accelerator.settings
+        self._target, self._draft = accelerator.target, accelerator.draft
+        self._options = options
+        self._grader = grader
+        self._reward = reward
+
+    async def label(self, problem: Problem) -> list[LabelledStep]:
+        """Solve a problem and return its steps, labelled.
+
+        Raises:
+            DataError: rollouts are to be graded, and the problem has no answer.
+            EngineError: an engine failed.
+        """
+        if problem.answer is None and self._options.label == "rollouts":
+            raise DataError(f"problem {problem.id!r} has no answer: label its steps with a reward model")
+        messages = messages_for(problem, self._settings)
+        place = _Place(
+            Prefix(self._target.tokenizer.encode_chat(messages)),
+            Prefix(self._draft.tokenizer.encode_chat(messages)),
+            "",
+            0,
+            self._settings.sampling.max_tokens,
+        )
+        labelled: list[LabelledStep] = []
+        while True:
+            drafted, own = await asyncio.gather(
+                self._write("draft", place, problem), self._write("target", place, problem)
+            )
+            step = await self._compare(problem, place, drafted, own)
+            labelled.append(step)
+            kept = own if step.advantage > 0 else drafted
+            place = place.behind(kept, self._target, self._draft)
+            if kept.ends_text or place.num_tokens_left < 1:
+                return labelled
+
+    async def _write(self, lane: Origin, place: _Place, problem: Problem) -> Step:
+        engine, prefix = (self._draft, place.draft) if lane == "draft" else (self._target, place.target)
+        request = self._request(prefix, place, self._settings.sampling.for_sample(noise_key(problem), 0))
+        request = replace(request, boundary=self._settings.boundary.to_boundary())
+        return step_from_result(await engine.submit(request).result(), lane, engine)
+
+    def _request(self, prefix: Prefix, place: _Place, sampling: Sampling) -> Request:
+        stops = self._settings.sampling.stop
+        context_length = max((len(stop) for stop in stops), default=1) - 1
+        return Request(
+            prefix,
+            place.num_tokens_left,
+            sampling,
+            stops=stops,
+            stop_context=place.text[-context_length:] if context_length else "",
+            stream=False,
+        )
+
+    async def _compare(self, problem: Problem, place: _Place, drafted: Step, own: Step) -> LabelledStep:
+        tokenizer = self._draft.tokenizer
+        step = LabelledStep(
+            problem=problem.id,
+            step_index=place.step_index,
+            num_prefix_tokens=len(place.target),
+            drafted=drafted.text,
+            own=own.text,
+            ends_text=drafted.ends_text,
+            logprobs=drafted.logprobs or (),
+            has_digit=tuple(has_digit(tokenizer, token) for token in drafted.tokens),
+            num_own_tokens=len(own.tokens),
+        )
+        if self._reward is not None:
+            step = replace(step, reward=await self._rewarded(problem, place, drafted))
+        if (drafted.text, drafted.ends_text) == (own.text, own.ends_text):
+            return step
+        values = await asyncio.gather(self._value(problem, place, drafted), self._value(problem, place, own))
+        return replace(step, value_drafted=values[0], value_own=values[1])
+
+    async def _value(self, problem: Problem, place: _Place, step: Step) -> float:
+        if self._options.label == "reward":
+            return await self._rewarded(problem, place, step)
+        behind = place.behind(step, self._target, self._draft)
+        if step.ends_text or behind.num_tokens_left < 1:
+            return await self._graded(problem, behind.text)
+        texts = await asyncio.gather(
+            *(self._continue(problem, behind, index) for index in range(self._options.rollouts))
+        )
+        grades = [await self._graded(problem, behind.text + text) for text in texts]
+        return sum(grades) / len(grades)
+
+    async def _continue(self, problem: Problem, place: _Place, index: int) -> str:
+        noise = NoiseKey(self._settings.sampling.seed, noise_key(problem), _ROLLOUT_SAMPLE + index)
+        sampling = Sampling(self._options.temperature, noise=noise)
+        return (await self._target.submit(self._request(place.target, place, sampling)).result()).text
+
+    async def _graded(self, problem: Problem, text: str) -> float:
+        assert problem.answer is not None
+        return float((await self._grader.grade_async(text, problem.answer, problem.task)).correct is True)
+
+    async def _rewarded(self, problem: Problem, place: _Place, step: Step) -> float:
+        assert self._reward is not None, "labels by reward were asked for without a reward model"
+        context = VerificationContext(problem.question, place.text, place.target, place.step_index)
+        verdict = await self._reward.verify(context, step)
+        if verdict.score is None:
+            raise DataError(
+                f"the reward model has nothing to say of a step of {problem.id!r}: {verdict.reason}"
+            )
+        return verdict.score
