@@ -31,6 +31,7 @@ from reason_spec.settings import Settings, load_settings
 BASELINE = "autoregressive"
 LIKELIHOODS = (0.7, 0.8, 0.9, 0.95)
 REWARDS = (0.5, 0.7, 0.9)
+SCORES = (0.05, 0.1, 0.3)
 DOUBTS = (0.02, 0.1, 0.3)
 CHANCES = (0.25, 0.5, 0.75)
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -45,7 +46,16 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("specreason, utility", "specreason", {"verifier.name": "utility"}),
     *((f"rsd {threshold:g}", "rsd", {"verifier.thresholds": {"reward": threshold}}) for threshold in REWARDS),
-    *((f"arbitrage {threshold:g}", "arbitrage", {"router.threshold": threshold}) for threshold in DOUBTS),
+    ("arbitrage", "arbitrage", {}),
+    *((f"arbitrage {threshold:g}", "arbitrage", {"router.threshold": threshold}) for threshold in SCORES),
+    *(
+        (
+            f"arbitrage, threshold {doubt:g}",
+            "arbitrage",
+            {"router.name": "threshold", "router.threshold": doubt},
+        )
+        for doubt in DOUBTS
+    ),
     *(
         (f"arbitrage, random {chance:g}", "arbitrage", {"router.name": "random", "router.threshold": chance})
         for chance in CHANCES

@@ -195,7 +195,11 @@ class VerifierSettings(_Section):
 class RouterSettings(_Section):
     """Which drafted steps strategy arbitrage escalates to the target."""
 
-    name: str = Field(default="threshold", description="threshold, learned, random, draft, target")
+    name: str = Field(
+        default="auto",
+        description="auto (learned where it belongs to the models, else threshold), learned, threshold, "
+        "random, draft, target",
+    )
     threshold: float | None = Field(
         default=None,
         ge=0,

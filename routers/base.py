@@ -12,6 +12,8 @@ from reason_spec.routers.features import StepFeatures
 from reason_spec.settings import RouterSettings
 
 Writer: TypeAlias = Literal["draft", "target"]
+AUTO: Final = "auto"
+"""Stands for the trained router where it belongs to the models in use, else for the draft's own doubt."""
 
 
 class PairIdentity(NamedTuple):
@@ -93,9 +95,19 @@ def _or_default(threshold: float | None, default: float) -> float:
     return default if threshold is None else threshold
 
 
+def _auto(settings: RouterSettings, pair: PairIdentity | None) -> Router:
+    from reason_spec.routers.learned import load_model, shipped_model
+
+    path = shipped_model()
+    wanted = settings.file is not None or settings.any_pair
+    fits = wanted or (path.exists() and load_model(path).pair == pair)
+    return (_learned if fits else _threshold)(settings, pair)
+
+
 _FACTORIES: Final[dict[str, Callable[[RouterSettings, PairIdentity | None], Router]]] = {
-    "threshold": _threshold,
+    AUTO: _auto,
     "learned": _learned,
+    "threshold": _threshold,
     "random": _random,
     "draft": _draft,
     "target": _target,

@@ -42,6 +42,7 @@ class WeightDigests:
     target: str | None
     draft: str | None
     verifier: str | None
+    router: str | None = None
 
 
 def digest_weights(settings: Settings) -> WeightDigests:
@@ -55,6 +56,7 @@ def digest_weights(settings: Settings) -> WeightDigests:
         target=_digest_engine("target", settings.target),
         draft=_digest_engine("draft", settings.draft),
         verifier=None if encoder is None else _digest_local(encoder),
+        router=None if settings.router.file is None else _digest_named(settings.router.file),
     )
 
 
@@ -118,6 +120,13 @@ def _digest_file(path: Path) -> str:
         if size <= WHOLE_FILE_BYTES:
             return hashlib.file_digest(file, "sha256").hexdigest()
         return _digest_blocks(file, size)
+
+
+def _digest_named(path: Path) -> str:
+    try:
+        return _digest_file(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
 def _digest_blocks(file: BinaryIO, size: int) -> str:

@@ -372,7 +372,7 @@ def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
     changed = [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
     weights_before = earlier.get("weights") or {}
     for role, digest in asdict(identity.weights).items():
-        setting = "verifier.embedding_model" if role == "verifier" else f"{role}.model"
+        setting = {"verifier": "verifier.embedding_model", "router": "router.file"}.get(role, f"{role}.model")
         if setting not in names and weights_before.get(role) != digest:
             changed.append(
                 f"the weights of {setting} = {now[setting]!r} were {_shown(weights_before.get(role))} "

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.engines import weights
 from reason_spec.engines.weights import digest_folder, digest_weights
 from reason_spec.errors import ResumeError
-from reason_spec.evaluation import weights
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Problem
@@ -131,6 +131,6 @@ def test_results_of_unknown_weights_are_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "run" / "settings.yaml"
     lines = path.read_text().splitlines(keepends=True)
     start = lines.index("weights:\n")
-    path.write_text("".join(lines[:start] + lines[start + 4 :]))
+    path.write_text("".join(lines[:start] + lines[start + 5 :]))
     with pytest.raises(ResumeError, match=r"weights of draft\.model = 'embedded' were not known"):
         RunFolder(tmp_path / "run", identity, PROBLEMS)

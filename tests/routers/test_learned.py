@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.routers import PairIdentity, StepFeatures, create_router
 from reason_spec.routers.features import FEATURE_NAMES
-from reason_spec.routers.learned import LearnedRouter, Logistic, RouterModel, Tree, load_model
+from reason_spec.routers.learned import LearnedRouter, Logistic, RouterModel, Tree, load_model, shipped_model
 from reason_spec.settings import RouterSettings
 
 PAIR = PairIdentity("sha256 target", "sha256 draft")
@@ -112,3 +112,13 @@ def test_a_tree_goes_left_where_a_feature_is_at_most_its_threshold() -> None:
         feature=(1, 0, 0), threshold=(0.5, 0, 0), left=(1, -1, -1), right=(2, -1, -1), value=(0, -1, 1)
     )
     assert [tree.evaluate((9.0, x)) for x in (0.4, 0.5, 0.6)] == [-1, -1, 1]
+
+
+def test_by_itself_a_trained_router_is_used_for_its_own_models_alone(tmp_path: Path) -> None:
+    shipped = load_model(shipped_model())
+    assert create_router(None, shipped.pair).name == "learned"
+    assert create_router(None, PairIdentity("x", "y")).name == "threshold"
+    assert create_router().name == "threshold"
+    named = RouterSettings(file=write(tmp_path / "router.json"))
+    with pytest.raises(SettingsError, match="another target"):
+        create_router(named, PairIdentity("x", PAIR.draft))

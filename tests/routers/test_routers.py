@@ -50,7 +50,7 @@ def test_every_router_gives_a_chance_and_keeps_to_its_threshold(
 
 
 def test_doubt_at_a_digit_escalates_and_doubt_at_a_word_beside_digits_does_not() -> None:
-    router = create_router(RouterSettings(threshold=0.5))
+    router = create_router(RouterSettings(name="threshold", threshold=0.5))
     assert router.route(FEATURES).writer == "draft"
     doubted = replace(FEATURES, least_digit_logprob=log(0.4))
     assert router.route(doubted).writer == "target"

@@ -239,7 +239,31 @@ def test_under_arbitrage_the_target_works_for_what_is_escalated_alone(accelerato
     assert {step.origin for step in drafted.steps} == {"draft"}
     written = answer(accelerator, question, "arbitrage", router__name="target")
     assert tokens_of(written) == tokens_of(answer(accelerator, question, "autoregressive"))
-    doubted = answer(accelerator, question, "arbitrage", router__threshold=0.2)
+    doubted = answer(accelerator, question, "arbitrage", router__name="threshold", router__threshold=0.2)
     of_target = sum(len(step.tokens) for step in doubted.steps if step.origin == "target")
     assert doubted.recorder.target_usage.num_generated_tokens >= of_target
+    assert running_requests(accelerator) == 0
+
+
+def test_a_trained_router_escalates_the_doubtful_steps_by_itself(accelerator: SyncAccelerator) -> None:
+    written = [answer(accelerator, question, "arbitrage") for question in QUESTIONS[:6]]
+    verdicts = [verdict for solution in written for verdict in solution.recorder.verdicts]
+    assert {verdict.decision for verdict in verdicts} == {"accept", "reject"}
+    assert all(verdict.reason.startswith("learned: score") for verdict in verdicts)
+    num_tokens = sum(len(tokens_of(solution)) for solution in written)
+    num_written = sum(solution.recorder.target_usage.num_generated_tokens for solution in written)
+    assert 0 < num_written < num_tokens
+    assert running_requests(accelerator) == 0
+
+
+@pytest.mark.parametrize("strategy", ["specreason", "hybrid", "arbitrage", "rsd"])
+def test_steps_judged_alone_are_sampled_as_any_others(accelerator: SyncAccelerator, strategy: str) -> None:
+    usual = {"sampling__temperature": 0.6, "sampling__top_p": 0.95, "sampling__top_k": 20}
+    named = {"verifier__name": "auto"}
+    solutions = [
+        answer(accelerator, QUESTIONS[1], strategy, sample, **usual, **named) for sample in (0, 0, 1)
+    ]
+    for solution in solutions:
+        assert solution.steps[-1].ends_text
+        assert "The answer is" in solution.text
     assert running_requests(accelerator) == 0
