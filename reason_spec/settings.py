@@ -124,7 +124,7 @@ class StrategySettings(_Section):
     name: str = Field(
         default="lookahead",
         description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage, "
-        "oracle (for analysis)",
+        "oracle",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
@@ -197,8 +197,7 @@ class RouterSettings(_Section):
 
     name: str = Field(
         default="auto",
-        description="auto (learned where it belongs to the models, else threshold), learned, threshold, "
-        "random, draft, target",
+        description="auto, learned, threshold, random, draft, target",
     )
     threshold: float | None = Field(
         default=None,
