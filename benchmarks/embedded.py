@@ -353,23 +353,35 @@ def _arms(
     return arms, settings
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what benchmarks of the embedded pair can be told in common."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
     parser.add_argument(
         "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
     )
     parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
-    parser.add_argument("--target", type=Path, help="another target, such as one made deeper by pair.pad")
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line, and refuse numbers of problems that cannot be."""
     arguments = parser.parse_args()
     if arguments.problems < 1 or arguments.accuracy < 0:
         parser.error("--problems must be at least 1 and --accuracy at least 0")
+    return arguments
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
+    parser.add_argument("--target", type=Path, help="another target, such as one made deeper by pair.pad")
+    arguments = parse(parser)
     target = {"target.model": str(arguments.target)} if arguments.target else {}
     rows = asyncio.run(
         measure(

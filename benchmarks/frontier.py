@@ -21,7 +21,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from embedded import MAX_TOKENS, Arm, Ours, Run, measure_accuracy, settings_of, time_rows, write_rows
+from embedded import (
+    Arm,
+    Ours,
+    Run,
+    measure_accuracy,
+    parse,
+    parser_of,
+    settings_of,
+    time_rows,
+    write_rows,
+)
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.statistics import compare_accuracy, wilson_interval
@@ -205,22 +215,10 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
-    parser.add_argument(
-        "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
-    )
-    parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", nargs="+", default=[], help="only rows whose names begin so")
-    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
-    )
     parser.add_argument("--png", type=Path, help="plot accuracy against speed; needs the extra plots")
-    options = parser.parse_args()
-    if options.problems < 1 or options.accuracy < 0:
-        parser.error("--problems must be at least 1 and --accuracy at least 0")
+    options = parse(parser)
     rows = asyncio.run(measure(options))
     write_rows(rows, options.json, print_rows)
     if options.png is not None:
