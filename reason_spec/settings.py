@@ -187,6 +187,9 @@ class VerifierSettings(_Section):
         default=None,
         description="reward: folder or id of a sequence classifier; null: the embedded pair's head",
     )
+    utility_score: Literal["expected", "greedy"] = Field(
+        default="expected", description="utility: expected or greedy, over the chances of ten digits"
+    )
     judge: EngineSettings | None = Field(
         default=None, description="utility, judge: the model they ask; null: the pair's own, or the target"
     )

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError
@@ -120,14 +120,21 @@ class AskingVerifier(Verifier):
 class UtilityVerifier(AskingVerifier):
     """Scores a drafted step before the target has written anything (SpecReason, arXiv 2504.07891).
 
-    ``score`` is the expected digit over 9. The question stands in a turn behind the step, so that the keys
-    and values of all before it are used again where the target itself is asked.
+    ``score`` is the expected digit over 9, or with ``greedy`` the most likely one, as a model that is made to
+    answer would say it. The question stands in a turn behind the step, so that the keys and values of all
+    before it are used again where the target itself is asked.
     """
 
     name: str = "utility"
     loss_class: LossClass = "routed"
     judges_alone: bool = True
     compares: bool = False
+
+    def __init__(
+        self, target: Engine | None, threshold: float, *args: Any, greedy: bool = False, **models: Any
+    ) -> None:
+        super().__init__(target, threshold, *args, **models)
+        self._greedy = greedy
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         tokenizer = self._model.tokenizer
@@ -144,7 +151,7 @@ class UtilityVerifier(AskingVerifier):
         if answers.mass < _MIN_MASS:
             reason = f"no score: a digit comes with a chance of {answers.mass:.2f}"
             return Verdict("unknown", reason=reason, work=answers.work)
-        score = expected / 9
+        score = (int(likeliest) if self._greedy else expected) / 9
         return Verdict(
             "accept" if score >= self.threshold else "reject",
             score,

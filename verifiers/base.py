@@ -213,7 +213,7 @@ def _likelihood(given: _Given) -> Verifier:
 def _utility(given: _Given) -> Verifier:
     from reason_spec.verifiers.asking import UtilityVerifier
 
-    return _asking(given, UtilityVerifier, 7 / 9)
+    return _asking(given, partial(UtilityVerifier, greedy=given.settings.utility_score == "greedy"), 7 / 9)
 
 
 def _judge(given: _Given) -> Verifier:
@@ -222,11 +222,13 @@ def _judge(given: _Given) -> Verifier:
     return _asking(given, JudgeVerifier, 0.5)
 
 
-def _asking(given: _Given, kind: type[AskingVerifier], threshold: float) -> Verifier:
+def _asking(given: _Given, make: Callable[..., AskingVerifier], threshold: float) -> Verifier:
     models = given.models
     if models.make_judge is None and models.target is None:
-        raise SettingsError(f"verifier {kind.name} asks a model, and here is none: set verifier.judge.model")
-    return kind(
+        raise SettingsError(
+            "verifiers utility and judge ask a model, and here is none: set verifier.judge.model"
+        )
+    return make(
         models.target,
         threshold if given.threshold is None else given.threshold,
         given.settings.deadline,

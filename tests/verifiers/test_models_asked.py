@@ -78,6 +78,21 @@ async def test_a_score_is_the_judges_expected_digit(judge: Engine) -> None:
             assert verdict.accepted == (expected / 9 >= 0.5)
 
 
+async def test_a_greedy_score_is_the_judges_most_likely_digit(judge: Engine) -> None:
+    verifiers = [
+        UtilityVerifier(judge, 0.5, 60, questions=TRAINED, greedy=greedy) for greedy in (False, True)
+    ]
+    step = drafted(wrong(PROBLEM.steps[0]) + STEP_SEPARATOR, judge)
+    expected, greedy = [await verifier.verify(context(PROBLEM, 0, judge), step) for verifier in verifiers]
+    assert greedy.score is not None
+    assert greedy.reason == expected.reason
+    assert f"most likely {round(9 * greedy.score)}" in greedy.reason
+    assert greedy.score * 9 == pytest.approx(round(greedy.score * 9))
+    settings = VerifierSettings(utility_score="greedy", deadline=60)
+    named = create_verifier("utility", settings, Models(target=judge, questions=TRAINED))
+    assert (await named.verify(context(PROBLEM, 0, judge), step)).score == greedy.score
+
+
 async def test_a_judgement_is_the_judges_chance_of_aligned(judge: Engine) -> None:
     verifier = JudgeVerifier(judge, 0.5, 60, questions=TRAINED)
     loaded = load_pair_model(embedded_path("judge"))
