@@ -23,7 +23,7 @@ INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest test-vllm check lint types imports format install cpu clean
+.PHONY: help solve test test-slow test-oldest test-vllm check lint types imports format install cpu router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ cpu:  ## Install with vLLM for CPUs, into .venv-cpu
 
 test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
 	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py)
+
+router: $(INSTALLED)  ## Train the embedded pair's router anew (about half an hour on two cores)
+	$(BIN)/reason-spec router collect --generate 250 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
+	$(BIN)/reason-spec router train runs/router-labels --output reason_spec/pair/weights/router.json
 
 clean:  ## Remove .venv and everything the tools left behind
 	rm -rf $(VENV) $(VENV_CPU) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -213,6 +213,28 @@ async def test_a_served_target_with_a_draft_of_ones_own_answers_as_it_does_alone
             assert any(step.origin == "draft" for step in both.steps)
 
 
+async def test_a_served_target_judges_drafted_steps_and_mends_them_to_its_own(
+    servers: list[Serving],
+) -> None:
+    """With the strictest threshold only greedy steps stand: the answers are the target's own."""
+    flags = {
+        "target.kind": "remote",
+        "target.remote.base_urls": [servers[0].url],
+        "verifier.name": "likelihood+exact",
+        "verifier.thresholds": {"likelihood": 1.0},
+        "verifier.deadline": 60.0,
+        "draft.device": "cpu",
+    }
+    settings = load_settings(flags=flags)
+    async with Accelerator.from_settings(settings, strategies=("hybrid",)) as accelerator:
+        for question in QUESTIONS[:2]:
+            judged = await accelerator.answer(question, strategy="hybrid")
+            alone = await accelerator.answer(question, strategy="autoregressive")
+            assert judged.text == alone.text
+            assert any(step.origin == "draft" for step in judged.steps)
+            assert judged.recorder.target_usage.num_scored_tokens > 0
+
+
 async def test_problems_survive_a_server_that_is_killed(servers: list[Serving]) -> None:
     """The last test: it leaves one server."""
     remote = remote_engine(*servers)
