@@ -132,3 +132,19 @@ def test_a_long_prompt_fails_alone_and_the_rest_is_solved(tmp_path: Path) -> Non
     assert result.returncode == 1, result.stderr
     assert "problem 'long', lookahead: not answered" in " ".join(result.stderr.split())
     assert [record["id"] for record in records(tmp_path / "out")] == ["short", "last"]
+
+
+def test_drafted_steps_are_labelled_by_what_the_target_makes_of_them(tmp_path: Path) -> None:
+    collecting = ("router", "collect", "--generate", "4", "--generate-seed", "3", "--rollouts", "1", "--json")
+    result = run(*collecting, "--output", "labels", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    counts = json.loads(result.stdout)
+    labels = [json.loads(line) for line in (tmp_path / "labels" / "labels.jsonl").read_text().splitlines()]
+    steps = [step for line in labels for step in line["steps"]]
+    assert (counts["problems"], counts["steps"]) == (4, len(steps))
+    for step in steps:
+        assert (step["value_own"] is None) == (step["drafted"] == step["own"])
+        assert len(step["logprobs"]) == len(step["has_digit"]) > 0
+        assert 0 <= step["reward"] <= 1
+    again = run(*collecting, "--output", "labels", cwd=tmp_path)
+    assert json.loads(again.stdout)["steps"] == len(steps)
