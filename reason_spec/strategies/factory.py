@@ -16,6 +16,7 @@ from reason_spec.strategies.autoregressive import (
 )
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.verifiers.base import Verifier
 
 _STRATEGIES: dict[str, type[Strategy]] = {
@@ -29,6 +30,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         Rsd,
         Hybrid,
         Arbitrage,
+        SpeculativeThinking,
     )
 }
 

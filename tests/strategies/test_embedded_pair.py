@@ -18,7 +18,9 @@ from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Plan
 
 SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
-QUESTIONS = [json.loads(line)["question"] for line in SAMPLE.read_text().splitlines()]
+PROBLEMS = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
+QUESTIONS = [problem["question"] for problem in PROBLEMS]
+ANSWERS = [problem["answer"] for problem in PROBLEMS]
 
 
 @pytest.fixture(scope="module")
@@ -242,4 +244,53 @@ def test_under_arbitrage_the_target_works_for_what_is_escalated_alone(accelerato
     doubted = answer(accelerator, question, "arbitrage", router__threshold=0.2)
     of_target = sum(len(step.tokens) for step in doubted.steps if step.origin == "target")
     assert doubted.recorder.target_usage.num_generated_tokens >= of_target
+    assert running_requests(accelerator) == 0
+
+
+def sampled(temperature: float) -> dict[str, object]:
+    if temperature == 0:
+        return {}
+    return {"sampling__temperature": temperature, "sampling__top_p": 0.95, "sampling__top_k": 20}
+
+
+def written_by(solution: Solution, origin: str) -> int:
+    return sum(len(step.tokens) for step in solution.steps if step.origin == origin)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_steps_with_a_cue_are_the_targets_and_no_others(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    """The pair seldom turns back; the words of its written arithmetic stand for cues here."""
+    cues = {"verification": ["carry", "borrow"], "window": 64}
+    num_tokens = num_written = 0
+    for question in QUESTIONS[:6]:
+        flags = {"strategy__cues": cues, "sampling__max_tokens": 700, **sampled(temperature)}
+        solution = answer(accelerator, question, "speculative_thinking", **flags)
+        drafted = [step.text for step in solution.steps if step.origin == "draft"]
+        assert not any(re.search("carry|borrow", text) for text in drafted)
+        num_tokens += len(tokens_of(solution))
+        num_written += solution.recorder.target_usage.num_generated_tokens
+        assert solution.loss_class == "routed"
+        assert running_requests(accelerator) == 0
+    assert 0 < num_written < 0.7 * num_tokens
+
+
+def test_without_a_cue_the_answer_is_the_drafts(accelerator: SyncAccelerator) -> None:
+    thought = answer(accelerator, QUESTIONS[0], "speculative_thinking")
+    assert thought.recorder.target_usage.num_passes == 0
+    assert tokens_of(thought) == tokens_of(
+        answer(accelerator, QUESTIONS[0], "arbitrage", router__name="draft")
+    )
+
+
+def test_a_reminder_is_put_in_between_steps_and_counted_as_nobodys(accelerator: SyncAccelerator) -> None:
+    cues = {"verification": ["carry", "borrow"], "window": 64, "remind_after": 1}
+    solution = answer(accelerator, QUESTIONS[0], "speculative_thinking", strategy__cues=cues)
+    origins = [step.origin for step in solution.steps]
+    assert origins[origins.index("inserted") + 1] == "target"
+    others = written_by(solution, "draft") + written_by(solution, "inserted")
+    assert len(tokens_of(solution)) == written_by(solution, "target") + others
+    # Abandoned behind the sentence: what was begun ahead without it.
+    assert solution.recorder.target_usage.num_generated_tokens >= written_by(solution, "target")
     assert running_requests(accelerator) == 0
