@@ -176,17 +176,19 @@ class StrategySettings(_Section):
     name: str = Field(
         default="lookahead",
         description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage, "
-        "speculative_thinking",
+        "speculative_thinking, scot",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
     )
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead, at the most")
-    width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
+    width: int = Field(
+        default=1, ge=1, le=8, description="drafts tried for each step; scot: whole drafts, 1 stands for 5"
+    )
     first_by_target: int = Field(
         default=0,
         ge=0,
-        description="so many first steps are the target's, undrafted; not under lookahead",
+        description="so many first steps are the target's, undrafted; not under lookahead and scot",
     )
     max_corrections: int = Field(
         default=2,
@@ -221,6 +223,14 @@ class StrategySettings(_Section):
         default=True, description="where the target parts from a draft, the draft model goes on from there"
     )
     cues: CueSettings = CueSettings()
+    end_of_thinking: str = Field(
+        default="</think>",
+        min_length=1,
+        description="scot: behind a step with this the target writes the answer; without it, the last step",
+    )
+    judge_whole: bool = Field(
+        default=False, description="scot: a draft is judged as one step at its end, not step by step"
+    )
 
 
 class VerifierSettings(_Section):

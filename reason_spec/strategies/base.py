@@ -196,3 +196,11 @@ def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:
     if step.finish == "eos":
         tokens = (*tokens, min(tokenizer.eos_ids))
     return tokens
+
+
+def step_for(step: Step, engine: Engine) -> Step:
+    """Return a step in the tokens of ``engine``'s model; log-probabilities go with the tokens they are of."""
+    tokenizer_id = engine.tokenizer.tokenizer_id
+    if step.tokenizer_id == tokenizer_id:
+        return step
+    return replace(step, tokens=tokens_for(step, engine), tokenizer_id=tokenizer_id, logprobs=None)

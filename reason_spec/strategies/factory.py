@@ -16,6 +16,7 @@ from reason_spec.strategies.autoregressive import (
 )
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.scot import Scot
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.verifiers.base import Verifier
 
@@ -31,6 +32,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         Hybrid,
         Arbitrage,
         SpeculativeThinking,
+        Scot,
     )
 }
 

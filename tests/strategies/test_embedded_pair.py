@@ -258,6 +258,28 @@ def written_by(solution: Solution, origin: str) -> int:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_under_scot_the_target_writes_the_end_of_what_it_picks(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    num_picked = num_right = 0
+    for question, reference in zip(QUESTIONS[:6], ANSWERS, strict=False):
+        flags = {"verifier__name": "likelihood", "sampling__max_tokens": 700, **sampled(temperature)}
+        solution = answer(accelerator, question, "scot", **flags)
+        usage = solution.recorder.target_usage
+        assert usage.num_generated_tokens == written_by(solution, "target")
+        assert solution.recorder.draft_usage.num_discarded_tokens > 0
+        num_right += last_number(solution.text) == reference
+        if solution.steps[0].origin == "draft":
+            num_picked += 1
+            assert {step.origin for step in solution.steps[:-1]} == {"draft"}
+            assert solution.steps[-1].origin == "target"
+            assert usage.num_generated_tokens < 0.2 * len(tokens_of(solution))
+        assert running_requests(accelerator) == 0
+    assert num_picked >= 2
+    assert num_right >= 5
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_steps_with_a_cue_are_the_targets_and_no_others(
     accelerator: SyncAccelerator, temperature: float
 ) -> None:

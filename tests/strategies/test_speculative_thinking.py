@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -165,8 +166,27 @@ def test_after_so_many_reflections_a_sentence_is_put_in_and_the_target_goes_on()
     assert outcome.left_running == 0
 
 
+def test_the_step_behind_the_sentence_is_the_targets_whatever_the_draft_would_write() -> None:
+    outcome = reminded(1)
+    assert [(step.origin, step.text) for step in outcome.steps[:3]] == [
+        ("target", "Wait, one.\n\n"),
+        ("inserted", REMINDER),
+        ("target", "All is well.\n\n"),
+    ]
+
+
+def test_the_sentence_waits_for_the_end_of_a_step() -> None:
+    cues = {"remind_after": 1, "takeover_tokens": 2}
+    outcome = solve(thinking(cues), script(*TURNS), script(*TURNS))
+    before = [first for first, second in pairwise(outcome.steps) if second.origin == "inserted"]
+    assert all(step.finish == "boundary" for step in before)
+    assert before
+
+
 def test_the_count_begins_anew_behind_the_sentence() -> None:
-    assert origins(reminded(1)).count("inserted") > 1
+    # What the target writes behind the sentence is not taken over from the draft and does not count.
+    assert origins(reminded(2)).count("inserted") == 1
+    assert origins(reminded(1)).count("inserted") == 3
     assert origins(reminded(5)).count("inserted") == 0
     assert origins(reminded(0)).count("inserted") == 0
 
