@@ -176,7 +176,13 @@ DepthOption = Annotated[
     _setting("strategy.depth", "--depth", text="Steps the draft runs ahead, at the most.", panel=_STRATEGY),
 ]
 WidthOption = Annotated[
-    int | None, _setting("strategy.width", "--width", text="Drafts tried for each step.", panel=_STRATEGY)
+    int | None,
+    _setting(
+        "strategy.width",
+        "--width",
+        text="Drafts tried for each step; under scot of the whole answer.",
+        panel=_STRATEGY,
+    ),
 ]
 
 TargetOption = Annotated[

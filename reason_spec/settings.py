@@ -118,21 +118,77 @@ class EngineSettings(_Section):
         return self
 
 
+class CueSettings(_Section):
+    """Words by which strategy speculative_thinking knows the steps that are the target's.
+
+    Words and numbers are those of the authors' program for Speculative Thinking (arXiv 2504.12329).
+    """
+
+    reflection: tuple[str, ...] = Field(
+        default=("wait", "alternatively", "hold on", "another"),
+        description="speculative_thinking: words with which a step turns back",
+    )
+    verification: tuple[str, ...] = Field(
+        default=("verify", "think again", "recap", "check"),
+        description="speculative_thinking: words with which a step looks at earlier ones",
+    )
+    conclusion: tuple[str, ...] = Field(
+        default=("yes", "yeah", "final answer", "confident"),
+        description="speculative_thinking: words with which a step settles something",
+    )
+    window: int = Field(
+        default=20,
+        ge=1,
+        description="speculative_thinking: first tokens of a drafted step that are looked at",
+    )
+    takeover_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="speculative_thinking: tokens the target writes for a step with a cue; null: all of it",
+    )
+    remind_after: int = Field(
+        default=15,
+        ge=0,
+        description="speculative_thinking: so many reflections and checks bring the reminder; 0: none",
+    )
+    reminder: str = Field(
+        default="Let me check whether there are some wrong steps:",
+        min_length=1,
+        description="speculative_thinking: what is then put in, for the target to go on from",
+    )
+
+    @field_validator("reflection", "verification", "conclusion", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("reflection", "verification", "conclusion")
+    @classmethod
+    def _no_empty_cue(cls, cues: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not cue.strip() for cue in cues):
+            raise ValueError("a cue is empty")
+        return cues
+
+
 class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
     name: str = Field(
         default="lookahead",
         description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage, "
-        "oracle",
+        "speculative_thinking, scot, oracle",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
     )
     depth: int = Field(default=4, ge=0, le=64, description="steps the draft runs ahead, at the most")
-    width: int = Field(default=1, ge=1, le=8, description="drafts tried for each step")
+    width: int = Field(
+        default=1, ge=1, le=8, description="drafts tried for each step; scot: whole drafts, 1 stands for 5"
+    )
     first_by_target: int = Field(
-        default=0, ge=0, description="so many first steps are the target's, undrafted; not under lookahead"
+        default=0,
+        ge=0,
+        description="so many first steps are the target's, undrafted; not under lookahead and scot",
     )
     max_corrections: int = Field(
         default=2,
@@ -165,6 +221,15 @@ class StrategySettings(_Section):
     use_hint: bool = Field(default=True, description="the drafted step is the target's token-level draft")
     use_redraft: bool = Field(
         default=True, description="where the target parts from a draft, the draft model goes on from there"
+    )
+    cues: CueSettings = CueSettings()
+    end_of_thinking: str = Field(
+        default="</think>",
+        min_length=1,
+        description="scot: behind a step with this the target writes the answer; without it, the last step",
+    )
+    judge_whole: bool = Field(
+        default=False, description="scot: a draft is judged as one step at its end, not step by step"
     )
 
 

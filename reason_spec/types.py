@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Literal, TypeAlias
 
-Origin: TypeAlias = Literal["draft", "target", "cache"]
-"""Who wrote a step: the small model, the large model or the suffix cache."""
+Origin: TypeAlias = Literal["draft", "target", "cache", "inserted"]
+"""Who wrote a step: the small model, the large model, the suffix cache, or no model: it was put in."""
 
 FinishReason: TypeAlias = Literal["boundary", "eos", "length", "stop", "cancelled", "failed"]
 """Why a generation ended. ``boundary`` ends a step, ``eos`` and ``stop`` end the text."""

@@ -52,6 +52,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         (["--max-tokens", "64"], "sampling.max_tokens", 64),
         (["--stop", "pens.", "--stop", "\n\n\n"], "sampling.stop", ["pens.", "\n\n\n"]),
         (["--set", "strategy.num_draft_tokens=4"], "strategy.num_draft_tokens", 4),
+        (
+            ["--set", "strategy.cues.reflection=[hmm, hold it]"],
+            "strategy.cues.reflection",
+            ["hmm", "hold it"],
+        ),
         (["--set", "boundary.protect_json=false"], "boundary.protect_json", False),
         (["--set", "task.system=Be brief: no words"], "task.system", "Be brief: no words"),
         (["--set", "sampling.stop=[A, B]"], "sampling.stop", ["A", "B"]),

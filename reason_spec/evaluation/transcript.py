@@ -9,7 +9,7 @@ from reason_spec.evaluation.outcome import StepRecord
 from reason_spec.events import Event
 from reason_spec.types import Step
 
-_STYLES = {"draft": "green", "target": "cyan", "cache": "magenta", "rejected": "dim"}
+_STYLES = {"draft": "green", "target": "cyan", "cache": "magenta", "inserted": "yellow", "rejected": "dim"}
 _LABEL_WIDTH = max(map(len, _STYLES))
 
 

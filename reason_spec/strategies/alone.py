@@ -13,6 +13,19 @@ from reason_spec.types import LossClass, Step
 from reason_spec.verifiers.base import Verifier
 
 
+def check_judges_alone(strategy: str, verifier: Verifier) -> None:
+    """Check that a verifier can judge what the draft wrote before the target has written anything.
+
+    Raises:
+        SettingsError: it needs the target's own words.
+    """
+    if not verifier.judges_alone:
+        raise SettingsError(
+            f"strategy {strategy} judges drafted steps alone, and verifier {verifier.name} needs the "
+            "target's step beside them: use strategy lookahead, or a verifier such as likelihood"
+        )
+
+
 class SpecReason(Strategy):
     """SpecReason (arXiv 2504.07891): the target scores drafted steps and writes those it finds wanting.
 
@@ -29,11 +42,7 @@ class SpecReason(Strategy):
 
     @classmethod
     def check_verifier(cls, verifier: Verifier) -> None:
-        if not verifier.judges_alone:
-            raise SettingsError(
-                f"strategy {cls.name} judges drafted steps alone, and verifier {verifier.name} needs the "
-                "target's step beside them: use strategy lookahead, or a verifier such as likelihood"
-            )
+        check_judges_alone(cls.name, verifier)
 
     @property
     def max_corrections(self) -> int:

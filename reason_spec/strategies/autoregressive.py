@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
-from reason_spec.engines.base import Generation, Request, TokenDrafterName
+from reason_spec.engines.base import Engine, Generation, Request, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
-from reason_spec.segment import BoundaryScanner
+from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
-from reason_spec.types import FinishReason, LossClass, Step
+from reason_spec.strategies.step_cutter import StepCutter
+from reason_spec.types import LossClass, Step
 
 
 class Autoregressive(Strategy):
@@ -35,6 +36,7 @@ class Autoregressive(Strategy):
                 max_tokens=request.max_tokens,
                 sampling=request.sampling,
                 stops=request.stops,
+                stop_context=request.stop_context(request.text_before),
                 token_drafter=self.token_drafter,
                 num_draft_tokens=self.settings.num_draft_tokens,
                 num_lookup_paths=self.settings.lookup_paths,
@@ -45,7 +47,9 @@ class Autoregressive(Strategy):
         ahead: DraftAhead | None = None
         try:
             ahead = self._start_ahead(request, generation)
-            held = _StepCutter(self, request)
+            held = StepCutter(
+                self.target.tokenizer, request.boundary, self.settings.step_max_tokens, "target"
+            )
             async for delta in generation:
                 if ahead is not None:
                     ahead.confirm(delta.tokens)
@@ -113,52 +117,8 @@ class DraftModelSpeculation(TokenSpeculation):
         )
 
 
-class _StepCutter:
-    """Cuts a stream of tokens into steps at the boundaries a stepwise strategy would see."""
-
-    def __init__(self, strategy: Strategy, request: SolveRequest) -> None:
-        self._tokenizer = strategy.target.tokenizer
-        self._step_max_tokens = strategy.settings.step_max_tokens
-        self._boundary = request.boundary
-        self._scanner = BoundaryScanner(request.boundary)
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
-        self._ready: FinishReason | None = None
-        self._text_length = 0
-
-    def feed(self, token: int, logprob: float) -> Step | None:
-        """Take a token; return the step before it where that step is over."""
-        step = self._cut(self._ready) if self._ready is not None else None
-        self._tokens.append(token)
-        self._logprobs.append(logprob)
-        if self._scanner.feed(self._tokenizer.token_bytes(token)):
-            self._ready = "boundary"
-        elif len(self._tokens) == self._step_max_tokens:
-            self._ready = "length"
-        return step
-
-    def last(self, text: str, finish: FinishReason, num_stop_overlap: int) -> Step:
-        """Return what is left; ``text`` is the whole answer, whose end a stop may have cut."""
-        assert num_stop_overlap == 0, "a whole answer has no earlier text a stop could begin in"
-        if finish != "stop":
-            return self._make(self._tokenizer.decode(self._tokens), finish, 0)
-        overlap = max(0, self._text_length - len(text))
-        return self._make(text[self._text_length :], finish, overlap)
-
-    def _cut(self, finish: FinishReason) -> Step:
-        step = self._make(self._tokenizer.decode(self._tokens), finish, 0)
-        self._text_length += len(step.text)
-        self._tokens, self._logprobs, self._ready = [], [], None
-        self._scanner = BoundaryScanner(self._boundary)
-        return step
-
-    def _make(self, text: str, finish: FinishReason, num_stop_overlap: int) -> Step:
-        return Step(
-            text=text,
-            tokens=tuple(self._tokens),
-            origin="target",
-            finish=finish,
-            tokenizer_id=self._tokenizer.tokenizer_id,
-            logprobs=tuple(self._logprobs),
-            num_stop_overlap=num_stop_overlap,
-        )
+def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> Autoregressive:
+    """Return what writes an answer as one request of the target, with all there is for its tokens."""
+    handed_over = target.takes_hints and can_share_tokens(draft, target)
+    kind = DraftModelSpeculation if handed_over else TokenSpeculation
+    return kind(settings, target, draft, None)

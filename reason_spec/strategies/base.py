@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -20,7 +20,11 @@ from reason_spec.verifiers.base import AUTO, Verifier
 
 @dataclass(frozen=True, slots=True)
 class SolveRequest:
-    """One answer to write: the prompt in the tokens of each model, and the limits."""
+    """One answer to write: the prompt in the tokens of each model, and the limits.
+
+    ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
+    with it. ``behind`` makes such a request.
+    """
 
     question: str
     target_prompt: Prefix
@@ -29,11 +33,29 @@ class SolveRequest:
     sampling: Sampling = field(default_factory=Sampling)
     boundary: Boundary = field(default_factory=Boundary)
     stops: tuple[str, ...] = ()
+    text_before: str = ""
+    num_steps_before: int = 0
 
-    @property
-    def stop_context_length(self) -> int:
-        """How many characters of earlier text may belong to a stop string."""
-        return max((len(stop) for stop in self.stops), default=1) - 1
+    def stop_context(self, text: str) -> str:
+        """Return the end of earlier text that may belong to a stop string."""
+        length = max((len(stop) for stop in self.stops), default=1) - 1
+        return text[-length:] if length else ""
+
+    def behind(self, steps: Sequence[Step], target: Engine, draft: Engine) -> SolveRequest:
+        """Return the request for what is to follow these steps; it has to have room for a token."""
+        request = self
+        for step in steps:
+            tokens = tokens_for(step, target)
+            assert request.draft_prompt is not None
+            request = replace(
+                request,
+                target_prompt=request.target_prompt.extend(tokens),
+                draft_prompt=request.draft_prompt.extend(tokens_for(step, draft)),
+                max_tokens=request.max_tokens - len(tokens),
+                text_before=request.text_before + step.text,
+                num_steps_before=request.num_steps_before + 1,
+            )
+        return request
 
 
 class Strategy(ABC):
@@ -174,3 +196,11 @@ def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:
     if step.finish == "eos":
         tokens = (*tokens, min(tokenizer.eos_ids))
     return tokens
+
+
+def step_for(step: Step, engine: Engine) -> Step:
+    """Return a step in the tokens of ``engine``'s model; log-probabilities go with the tokens they are of."""
+    tokenizer_id = engine.tokenizer.tokenizer_id
+    if step.tokenizer_id == tokenizer_id:
+        return step
+    return replace(step, tokens=tokens_for(step, engine), tokenizer_id=tokenizer_id, logprobs=None)

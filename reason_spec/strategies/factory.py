@@ -17,6 +17,8 @@ from reason_spec.strategies.autoregressive import (
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
+from reason_spec.strategies.scot import Scot
+from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.verifiers.base import Verifier
 
 _STRATEGIES: dict[str, type[Strategy]] = {
@@ -30,6 +32,8 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         Rsd,
         Hybrid,
         Arbitrage,
+        SpeculativeThinking,
+        Scot,
         Oracle,
     )
 }

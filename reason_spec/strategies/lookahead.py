@@ -9,9 +9,8 @@ from typing import ClassVar
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation, TokenSpeculation
+from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import SolveRequest, Strategy
-from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.search import Search
 from reason_spec.types import LossClass, Plan, Step
 from reason_spec.verifiers.base import Verifier
@@ -54,11 +53,11 @@ class Lookahead(Strategy):
         settings = self.settings.model_copy(update=split)
         if plan.depth > 0:
             return self._search(settings, request, recorder)
-        kind: type[Autoregressive] = Autoregressive
         if plan.num_draft_tokens > 0:
-            handed_over = self.target.takes_hints and can_share_tokens(self.draft, self.target)
-            kind = DraftModelSpeculation if handed_over else TokenSpeculation
-        return kind(settings, self.target, self.draft, None)._write_steps(request, recorder)
+            writer = whole_answer(settings, self.target, self.draft)
+        else:
+            writer = Autoregressive(settings, self.target, self.draft, None)
+        return writer._write_steps(request, recorder)
 
     def _search(
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder

@@ -31,7 +31,7 @@ from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
 from reason_spec.strategies.branch import Branch, Draft
 from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
-from reason_spec.strategies.step_requests import ModelLane, StepRequests
+from reason_spec.strategies.step_requests import ModelLane, StepRequests, sampling_of_sibling
 from reason_spec.types import Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -43,6 +43,7 @@ class Search:
         alone: whether a drafted step is judged before the target writes anything.
         by_target: number of first steps that are the target's without any draft.
         max_corrections: how many tokens of a drafted step the target mends before it writes its own.
+        takeover_tokens: how much the target writes at the most where a draft does not stand; None: the step.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Search:
         alone: bool = False,
         by_target: int = 0,
         max_corrections: int = 0,
+        takeover_tokens: int | None = None,
     ) -> None:
         self._settings = settings
         self._target = target
@@ -73,14 +75,14 @@ class Search:
         hinted = hinted and self._target.takes_hints
         # Without the hint there is nothing that the target could part from.
         self._redrafts = hinted and settings.use_redraft and can_share_tokens(self._draft, self._target)
-        self._requests = StepRequests(request, settings, target, self._redrafts)
+        self._requests = StepRequests(request, settings, target, self._redrafts, takeover_tokens)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._work: list[tuple[ModelLane, Generation]] = []
         self._kept: set[Generation] = set()
         self._aheads: list[DraftAhead] = []
         self._num_branches = 0
-        self._root_index = 0
+        self._root_index = request.num_steps_before
 
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed."""
@@ -100,12 +102,12 @@ class Search:
     def _open_root(self) -> Branch:
         assert self._request.draft_prompt is not None
         return self._open(
-            step_index=0,
+            step_index=self._request.num_steps_before,
             target_prefix=self._request.target_prompt,
             draft_prefix=self._request.draft_prompt,
             num_tokens_left=self._request.max_tokens,
             previous=None,
-            text_before="",
+            text_before=self._request.text_before,
         )
 
     async def _decided(self, root: Branch) -> Step:
@@ -206,7 +208,7 @@ class Search:
     def _start_drafting(self, branch: Branch) -> None:
         branch.drafting_started = True
         for index in range(self._settings.width):
-            self._try_draft(branch, self._requests.sampling_of_sibling(index))
+            self._try_draft(branch, sampling_of_sibling(self._request.sampling, index))
 
     def _try_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> None:
         request = self._requests.request("draft", branch, sampling, begun)

@@ -17,6 +17,14 @@ _SIBLING_TEMPERATURE = 0.8
 """Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
 
 
+def sampling_of_sibling(sampling: Sampling, index: int) -> Sampling:
+    """Return the sampling of draft ``index`` of one place; the first has the request's own."""
+    if index == 0:
+        return sampling
+    noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
+    return replace(sampling, temperature=max(sampling.temperature, _SIBLING_TEMPERATURE), noise=noise)
+
+
 @dataclass(frozen=True, slots=True)
 class StepRequests:
     """Makes the requests of one solution, where the draft model writes on in the target's words or not."""
@@ -25,14 +33,7 @@ class StepRequests:
     settings: StrategySettings
     target: Engine
     redrafts: bool
-
-    def sampling_of_sibling(self, index: int) -> Sampling:
-        """Return the sampling of draft ``index`` at a position."""
-        sampling = self.solve.sampling
-        if index == 0:
-            return sampling
-        noise = replace(sampling.noise, sample=sampling.noise.sample + (index << 32))
-        return replace(sampling, temperature=max(sampling.temperature, _SIBLING_TEMPERATURE), noise=noise)
+    takeover_tokens: int | None = None
 
     def request(
         self,
@@ -42,16 +43,18 @@ class StepRequests:
         begun: tuple[int, ...] = (),
     ) -> Request:
         """Return what an engine is asked to write at a position, behind ``begun`` tokens of its step."""
-        context_length = self.solve.stop_context_length
         prefix = branch.target_prefix if lane == "target" else branch.draft_prefix
         begun_text = self.target.tokenizer.decode(begun) if begun else ""
+        longest = self.settings.step_max_tokens
+        if lane == "target" and branch.drafts and self.takeover_tokens is not None:
+            longest = min(longest, self.takeover_tokens)
         return Request(
             prefix=prefix.extend(begun) if begun else prefix,
-            max_tokens=min(self.settings.step_max_tokens, branch.num_tokens_left) - len(begun),
+            max_tokens=min(longest, branch.num_tokens_left) - len(begun),
             sampling=sampling,
             boundary=self.solve.boundary,
             stops=self.solve.stops,
-            stop_context=(branch.text_before + begun_text)[-context_length:] if context_length else "",
+            stop_context=self.solve.stop_context(branch.text_before + begun_text),
             step_context=begun_text,
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,

@@ -14,7 +14,6 @@ from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.types import Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
-from tests.strategies.scripts import StoryScript
 
 PROMPT = "question\n"
 
@@ -49,7 +48,7 @@ class AnyBirds(Verifier):
 
 def solve(
     make: Callable[[ScriptedEngine, ScriptedEngine], Strategy],
-    target_script: StoryScript,
+    target_script: Script,
     draft_script: Script,
     *,
     max_tokens: int = 10_000,

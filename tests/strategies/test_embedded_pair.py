@@ -18,7 +18,9 @@ from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Plan
 
 SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
-QUESTIONS = [json.loads(line)["question"] for line in SAMPLE.read_text().splitlines()]
+PROBLEMS = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
+QUESTIONS = [problem["question"] for problem in PROBLEMS]
+ANSWERS = [problem["answer"] for problem in PROBLEMS]
 
 
 @pytest.fixture(scope="module")
@@ -256,14 +258,82 @@ def test_a_trained_router_escalates_the_doubtful_steps_by_itself(accelerator: Sy
     assert running_requests(accelerator) == 0
 
 
+def sampled(temperature: float) -> dict[str, object]:
+    if temperature == 0:
+        return {}
+    return {"sampling__temperature": temperature, "sampling__top_p": 0.95, "sampling__top_k": 20}
+
+
+def written_by(solution: Solution, origin: str) -> int:
+    return sum(len(step.tokens) for step in solution.steps if step.origin == origin)
+
+
 @pytest.mark.parametrize("strategy", ["specreason", "hybrid", "arbitrage", "rsd"])
 def test_steps_judged_alone_are_sampled_as_any_others(accelerator: SyncAccelerator, strategy: str) -> None:
-    usual = {"sampling__temperature": 0.6, "sampling__top_p": 0.95, "sampling__top_k": 20}
-    named = {"verifier__name": "auto"}
-    solutions = [
-        answer(accelerator, QUESTIONS[1], strategy, sample, **usual, **named) for sample in (0, 0, 1)
-    ]
-    for solution in solutions:
+    for sample in (0, 1):
+        flags = {"verifier__name": "auto", **sampled(0.6)}
+        solution = answer(accelerator, QUESTIONS[1], strategy, sample, **flags)
         assert solution.steps[-1].ends_text
         assert "The answer is" in solution.text
+    assert running_requests(accelerator) == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_under_scot_the_target_writes_the_end_of_what_it_picks(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    num_picked = num_right = 0
+    for question, reference in zip(QUESTIONS[:6], ANSWERS, strict=False):
+        flags = {"verifier__name": "likelihood", "sampling__max_tokens": 700, **sampled(temperature)}
+        solution = answer(accelerator, question, "scot", **flags)
+        usage = solution.recorder.target_usage
+        assert usage.num_generated_tokens == written_by(solution, "target")
+        assert solution.recorder.draft_usage.num_discarded_tokens > 0
+        num_right += last_number(solution.text) == reference
+        if solution.steps[0].origin == "draft":
+            num_picked += 1
+            assert {step.origin for step in solution.steps[:-1]} == {"draft"}
+            assert solution.steps[-1].origin == "target"
+            assert usage.num_generated_tokens < 0.2 * len(tokens_of(solution))
+        assert running_requests(accelerator) == 0
+    assert num_picked >= 2
+    assert num_right >= 5
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_steps_with_a_cue_are_the_targets_and_no_others(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    """The pair seldom turns back; the words of its written arithmetic stand for cues here."""
+    cues = {"verification": ["carry", "borrow"], "window": 64}
+    num_tokens = num_written = 0
+    for question in QUESTIONS[:6]:
+        flags = {"strategy__cues": cues, "sampling__max_tokens": 700, **sampled(temperature)}
+        solution = answer(accelerator, question, "speculative_thinking", **flags)
+        drafted = [step.text for step in solution.steps if step.origin == "draft"]
+        assert not any(re.search("carry|borrow", text) for text in drafted)
+        num_tokens += len(tokens_of(solution))
+        num_written += solution.recorder.target_usage.num_generated_tokens
+        assert solution.loss_class == "routed"
+        assert running_requests(accelerator) == 0
+    assert 0 < num_written < 0.7 * num_tokens
+
+
+def test_without_a_cue_the_answer_is_the_drafts(accelerator: SyncAccelerator) -> None:
+    thought = answer(accelerator, QUESTIONS[0], "speculative_thinking")
+    assert thought.recorder.target_usage.num_passes == 0
+    assert tokens_of(thought) == tokens_of(
+        answer(accelerator, QUESTIONS[0], "arbitrage", router__name="draft")
+    )
+
+
+def test_a_reminder_is_put_in_between_steps_and_counted_as_nobodys(accelerator: SyncAccelerator) -> None:
+    cues = {"verification": ["carry", "borrow"], "window": 64, "remind_after": 1}
+    solution = answer(accelerator, QUESTIONS[0], "speculative_thinking", strategy__cues=cues)
+    origins = [step.origin for step in solution.steps]
+    assert origins[origins.index("inserted") + 1] == "target"
+    others = written_by(solution, "draft") + written_by(solution, "inserted")
+    assert len(tokens_of(solution)) == written_by(solution, "target") + others
+    # Abandoned behind the sentence: what was begun ahead without it.
+    assert solution.recorder.target_usage.num_generated_tokens >= written_by(solution, "target")
     assert running_requests(accelerator) == 0

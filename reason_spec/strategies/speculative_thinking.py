@@ -1,0 +1,144 @@
+"""Speculative Thinking (arXiv 2504.12329): the draft writes, and a cue in its words calls the target.
+
+There the draft writes up to a blank line and 20 tokens more. Where these hold a cue the target writes 20 in
+their place, and 125 further ones where its own hold one of checking; after 15 that turn back a fixed sentence
+is put in, and the target writes 125 tokens behind it (the paper's takeovers for affirmation and reflection,
+for verification and for excessive reflection; words and numbers are those of the authors' program).
+
+Here the unit is a step: a cue among the first tokens of a drafted one hands it to the target, all of it or
+``takeover_tokens``. What the draft goes on with behind these counts as a step too. A cue is a whole word,
+which it need not be there, and no number grows with each sentence put in. The draft does not wait for the
+target but writes ahead, up to ``depth`` steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import ClassVar, Literal, TypeAlias
+
+from reason_spec.engines.base import Tokenizer
+from reason_spec.events import Recorder
+from reason_spec.segment import StopScanner
+from reason_spec.settings import CueSettings
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.search import Search
+from reason_spec.types import LossClass, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+CueKind: TypeAlias = Literal["reflection", "verification", "conclusion"]
+
+
+class SpeculativeThinking(Strategy):
+    """The draft writes; the target writes the steps in which the draft turns back, checks or concludes.
+
+    Only the words decide: no model judges a step. A place has one draft, whatever ``width`` says, since a
+    second one without the cue would only hide it.
+    """
+
+    name: ClassVar[str] = "speculative_thinking"
+
+    @property
+    def loss_class(self) -> LossClass:
+        return "exact" if self.settings.depth == 0 else "routed"
+
+    async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        cues = Cues(self.settings.cues, self.target.tokenizer)
+        num_turns, first_by_target, left = 0, self.settings.first_by_target, request
+        while True:
+            async with aclosing(self._search(cues, left, recorder, first_by_target)) as steps:
+                async for step in steps:
+                    yield step
+                    left = left.behind((step,), self.target, self.draft)
+                    num_turns += cues.turns_back(step)
+                    if self._is_due(num_turns, step) and (reminder := self._reminder(left)) is not None:
+                        break
+                else:
+                    return
+            yield reminder
+            left = left.behind((reminder,), self.target, self.draft)
+            num_turns, first_by_target = 0, left.num_steps_before + 1
+
+    def _search(
+        self, cues: Cues, request: SolveRequest, recorder: Recorder, first_by_target: int
+    ) -> AsyncGenerator[Step]:
+        return Search(
+            self.target,
+            self.draft,
+            _CueVerifier(cues),
+            self.settings.model_copy(update={"width": 1}),
+            request,
+            recorder,
+            alone=True,
+            by_target=first_by_target,
+            takeover_tokens=self.settings.cues.takeover_tokens,
+        ).steps()
+
+    def _is_due(self, num_turns: int, step: Step) -> bool:
+        return 0 < self.settings.cues.remind_after <= num_turns and step.finish == "boundary"
+
+    def _reminder(self, left: SolveRequest) -> Step | None:
+        """Return the sentence to put in, None where there is no room behind it or a stop is in it."""
+        text, tokenizer = self.settings.cues.reminder, self.target.tokenizer
+        tokens = tokenizer.encode(text)
+        room = min(left.max_tokens, self.target.max_context - len(left.target_prompt))
+        stopped = StopScanner(left.stops, left.stop_context(left.text_before)).feed(text) is not None
+        if stopped or len(tokens) >= room:
+            return None
+        # It is begun and not ended: the target's next tokens belong to the same line.
+        return Step(text, tokens, "inserted", "length", tokenizer.tokenizer_id)
+
+
+class Cues:
+    """Finds cues, as whole words in any case, in the first tokens of a step."""
+
+    def __init__(self, settings: CueSettings, tokenizer: Tokenizer) -> None:
+        self._window = settings.window
+        self._tokenizer = tokenizer
+        self._patterns: dict[CueKind, re.Pattern[str] | None] = {
+            "reflection": _whole_words(settings.reflection),
+            "verification": _whole_words(settings.verification),
+            "conclusion": _whole_words(settings.conclusion),
+        }
+
+    def found(self, step: Step) -> dict[CueKind, str]:
+        """Return the first cue of each kind that ends within the window."""
+        tokens = step.tokens if step.tokenizer_id == self._tokenizer.tokenizer_id else ()
+        seen = len(self._tokenizer.decode((tokens or self._tokenizer.encode(step.text))[: self._window]))
+        found: dict[CueKind, str] = {}
+        for kind, pattern in self._patterns.items():
+            # Looked for in all of the step: the window may end within a word that only begins like a cue.
+            match = pattern.search(step.text) if pattern is not None else None
+            if match is not None and match.end() <= seen:
+                found[kind] = match.group()
+        return found
+
+    def turns_back(self, step: Step) -> bool:
+        """Tell whether a step was taken over from the draft and still turns back or checks."""
+        taken_over = step.origin == "target" and step.verdict and step.verdict.decision == "reject"
+        return bool(taken_over) and not {"reflection", "verification"}.isdisjoint(self.found(step))
+
+
+def _whole_words(cues: Iterable[str]) -> re.Pattern[str] | None:
+    words = [r"\s+".join(map(re.escape, cue.split())) for cue in cues]
+    return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE) if words else None
+
+
+class _CueVerifier(Verifier):
+    """Cues in the place of a verifier: a step without one stands."""
+
+    name: str = "cues"
+    loss_class: LossClass = "routed"
+    judges_alone: bool = True
+    compares: bool = False
+
+    def __init__(self, cues: Cues) -> None:
+        super().__init__()
+        self._cues = cues
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        found = self._cues.found(drafted)
+        if not found:
+            return Verdict("accept", 1.0, reason="no cue")
+        return Verdict("reject", 0.0, reason=", ".join(f"{kind}: {cue!r}" for kind, cue in found.items()))

@@ -1,0 +1,63 @@
+"""Cuts a stream of tokens into steps, at the boundaries that a stepwise strategy would see."""
+
+from __future__ import annotations
+
+from reason_spec.engines.base import Tokenizer
+from reason_spec.segment import Boundary, BoundaryScanner
+from reason_spec.types import FinishReason, Origin, Step
+
+
+class StepCutter:
+    """Takes a text token by token and gives its steps; make a new one for each text."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, boundary: Boundary, step_max_tokens: int, origin: Origin
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._step_max_tokens = step_max_tokens
+        self._origin = origin
+        self._boundary = boundary
+        self._scanner = BoundaryScanner(boundary)
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._ready: FinishReason | None = None
+        self._text_length = 0
+
+    def feed(self, token: int, logprob: float) -> Step | None:
+        """Take a token; return the step before it where that step is over."""
+        step = self._cut(self._ready) if self._ready is not None else None
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
+        if self._scanner.feed(self._tokenizer.token_bytes(token)):
+            self._ready = "boundary"
+        elif len(self._tokens) == self._step_max_tokens:
+            self._ready = "length"
+        return step
+
+    def last(self, text: str, finish: FinishReason, num_stop_overlap: int) -> Step:
+        """Return what is left; ``text`` is all of it, whose end a stop may have cut.
+
+        ``num_stop_overlap`` counts characters of the stop that stand before the text.
+        """
+        if finish != "stop":
+            return self._make(self._tokenizer.decode(self._tokens), finish, 0)
+        overlap = max(0, self._text_length - len(text)) + num_stop_overlap
+        return self._make(text[self._text_length :], finish, overlap)
+
+    def _cut(self, finish: FinishReason) -> Step:
+        step = self._make(self._tokenizer.decode(self._tokens), finish, 0)
+        self._text_length += len(step.text)
+        self._tokens, self._logprobs, self._ready = [], [], None
+        self._scanner = BoundaryScanner(self._boundary)
+        return step
+
+    def _make(self, text: str, finish: FinishReason, num_stop_overlap: int) -> Step:
+        return Step(
+            text=text,
+            tokens=tuple(self._tokens),
+            origin=self._origin,
+            finish=finish,
+            tokenizer_id=self._tokenizer.tokenizer_id,
+            logprobs=tuple(self._logprobs),
+            num_stop_overlap=num_stop_overlap,
+        )
