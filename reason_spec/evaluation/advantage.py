@@ -14,11 +14,11 @@ from typing import ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Engine, Request, has_digit
+from reason_spec.engines.base import Request, has_digit
 from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, noise_key
 from reason_spec.routers.features import StepFeatures
-from reason_spec.strategies.base import step_from_result, tokens_for
+from reason_spec.strategies.base import SolveRequest, step_from_result
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import NoiseKey, Origin, Prefix, Problem, Sampling, Step
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -97,27 +97,6 @@ class LabelOptions:
     temperature: float = 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A point of a solution under way, in the tokens of both models."""
-
-    target: Prefix
-    draft: Prefix
-    text: str
-    step_index: int
-    num_tokens_left: int
-
-    def behind(self, step: Step, target: Engine, draft: Engine) -> _Place:
-        tokens = tokens_for(step, target)
-        return _Place(
-            self.target.extend(tokens),
-            self.draft.extend(tokens_for(step, draft)),
-            self.text + step.text,
-            self.step_index + 1,
-            self.num_tokens_left - len(tokens),
-        )
-
-
 class Labeller:
     """Walks through solutions and labels each drafted step on the way.
 
@@ -144,50 +123,43 @@ class Labeller:
         """
         if problem.answer is None and self._options.label == "rollouts":
             raise DataError(f"problem {problem.id!r} has no answer: label its steps with a reward model")
-        messages = messages_for(problem, self._settings)
-        place = _Place(
-            Prefix(self._target.tokenizer.encode_chat(messages)),
-            Prefix(self._draft.tokenizer.encode_chat(messages)),
-            "",
-            0,
-            self._settings.sampling.max_tokens,
-        )
+        place = self._asked(problem)
         labelled: list[LabelledStep] = []
         while True:
-            drafted, own = await asyncio.gather(
-                self._write("draft", place, problem), self._write("target", place, problem)
-            )
+            drafted, own = await asyncio.gather(self._write("draft", place), self._write("target", place))
             step = await self._compare(problem, place, drafted, own)
             labelled.append(step)
             kept = own if step.advantage > 0 else drafted
-            place = place.behind(kept, self._target, self._draft)
-            if kept.ends_text or place.num_tokens_left < 1:
+            place = place.behind((kept,), self._target, self._draft)
+            if kept.ends_text or place.max_tokens < 1:
                 return labelled
 
-    async def _write(self, lane: Origin, place: _Place, problem: Problem) -> Step:
-        engine, prefix = (self._draft, place.draft) if lane == "draft" else (self._target, place.target)
-        request = self._request(prefix, place, self._settings.sampling.for_sample(noise_key(problem), 0))
-        request = replace(request, boundary=self._settings.boundary.to_boundary())
-        return step_from_result(await engine.submit(request).result(), lane, engine)
-
-    def _request(self, prefix: Prefix, place: _Place, sampling: Sampling) -> Request:
-        stops = self._settings.sampling.stop
-        context_length = max((len(stop) for stop in stops), default=1) - 1
-        return Request(
-            prefix,
-            place.num_tokens_left,
-            sampling,
-            stops=stops,
-            stop_context=place.text[-context_length:] if context_length else "",
-            stream=False,
+    def _asked(self, problem: Problem) -> SolveRequest:
+        messages = messages_for(problem, self._settings)
+        sampling = self._settings.sampling
+        return SolveRequest(
+            problem.question,
+            Prefix(self._target.tokenizer.encode_chat(messages)),
+            Prefix(self._draft.tokenizer.encode_chat(messages)),
+            sampling.max_tokens,
+            sampling.for_sample(noise_key(problem), 0),
+            self._settings.boundary.to_boundary(),
+            sampling.stop,
         )
 
-    async def _compare(self, problem: Problem, place: _Place, drafted: Step, own: Step) -> LabelledStep:
+    async def _write(self, lane: Origin, place: SolveRequest) -> Step:
+        engine = self._draft if lane == "draft" else self._target
+        prompt = place.draft_prompt if lane == "draft" else place.target_prompt
+        assert prompt is not None
+        request = replace(_to_the_end(place, prompt, place.sampling), boundary=place.boundary)
+        return step_from_result(await engine.submit(request).result(), lane, engine)
+
+    async def _compare(self, problem: Problem, place: SolveRequest, drafted: Step, own: Step) -> LabelledStep:
         tokenizer = self._draft.tokenizer
         step = LabelledStep(
             problem=problem.id,
-            step_index=place.step_index,
-            num_prefix_tokens=len(place.target),
+            step_index=place.num_steps_before,
+            num_prefix_tokens=len(place.target_prompt),
             drafted=drafted.text,
             own=own.text,
             ends_text=drafted.ends_text,
@@ -196,39 +168,51 @@ class Labeller:
             num_own_tokens=len(own.tokens),
         )
         if self._reward is not None:
-            step = replace(step, reward=await self._rewarded(problem, place, drafted))
+            step = replace(step, reward=await self._rewarded(self._reward, place, drafted))
         if (drafted.text, drafted.ends_text) == (own.text, own.ends_text):
             return step
         values = await asyncio.gather(self._value(problem, place, drafted), self._value(problem, place, own))
         return replace(step, value_drafted=values[0], value_own=values[1])
 
-    async def _value(self, problem: Problem, place: _Place, step: Step) -> float:
+    async def _value(self, problem: Problem, place: SolveRequest, step: Step) -> float:
         if self._options.label == "reward":
-            return await self._rewarded(problem, place, step)
-        behind = place.behind(step, self._target, self._draft)
-        if step.ends_text or behind.num_tokens_left < 1:
-            return await self._graded(problem, behind.text)
-        texts = await asyncio.gather(
-            *(self._continue(problem, behind, index) for index in range(self._options.rollouts))
-        )
-        grades = [await self._graded(problem, behind.text + text) for text in texts]
+            assert self._reward is not None, "labels by reward were asked for without a reward model"
+            return await self._rewarded(self._reward, place, step)
+        behind = place.behind((step,), self._target, self._draft)
+        if step.ends_text or behind.max_tokens < 1:
+            return await self._graded(problem, behind.text_before)
+        numbers = range(self._options.rollouts)
+        texts = await asyncio.gather(*(self._continue(problem, behind, number) for number in numbers))
+        grades = [await self._graded(problem, behind.text_before + text) for text in texts]
         return sum(grades) / len(grades)
 
-    async def _continue(self, problem: Problem, place: _Place, index: int) -> str:
-        noise = NoiseKey(self._settings.sampling.seed, noise_key(problem), _ROLLOUT_SAMPLE + index)
+    async def _continue(self, problem: Problem, place: SolveRequest, number: int) -> str:
+        noise = NoiseKey(self._settings.sampling.seed, noise_key(problem), _ROLLOUT_SAMPLE + number)
         sampling = Sampling(self._options.temperature, noise=noise)
-        return (await self._target.submit(self._request(place.target, place, sampling)).result()).text
+        request = _to_the_end(place, place.target_prompt, sampling)
+        return (await self._target.submit(request).result()).text
 
     async def _graded(self, problem: Problem, text: str) -> float:
         assert problem.answer is not None
         return float((await self._grader.grade_async(text, problem.answer, problem.task)).correct is True)
 
-    async def _rewarded(self, problem: Problem, place: _Place, step: Step) -> float:
-        assert self._reward is not None, "labels by reward were asked for without a reward model"
-        context = VerificationContext(problem.question, place.text, place.target, place.step_index)
-        verdict = await self._reward.verify(context, step)
+    async def _rewarded(self, reward: Verifier, place: SolveRequest, step: Step) -> float:
+        context = VerificationContext(
+            place.question, place.text_before, place.target_prompt, place.num_steps_before
+        )
+        verdict = await reward.verify(context, step)
         if verdict.score is None:
-            raise DataError(
-                f"the reward model has nothing to say of a step of {problem.id!r}: {verdict.reason}"
-            )
+            raise DataError(f"the reward model has nothing to say of a step: {verdict.reason}")
         return verdict.score
+
+
+def _to_the_end(place: SolveRequest, prompt: Prefix, sampling: Sampling) -> Request:
+    """Return the request for all that is left of an answer."""
+    return Request(
+        prompt,
+        place.max_tokens,
+        sampling,
+        stops=place.stops,
+        stop_context=place.stop_context(place.text_before),
+        stream=False,
+    )
