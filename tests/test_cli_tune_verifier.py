@@ -14,6 +14,8 @@ import yaml
 from reason_spec.engines.base import Score
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.evaluation import calibration_report, tune_verifier
+from reason_spec.evaluation.calibration import LossTest
+from reason_spec.pair.generator import problems
 from reason_spec.settings import load_settings
 from reason_spec.types import Prefix
 from tests.cli_runner import fail, invoke, results, succeed
@@ -239,10 +241,14 @@ def test_a_folder_of_its_own_is_named_after_the_problems_and_the_settings(world:
     assert f"Use it with: --config {folder}/calibrated.yaml" in result.stdout
 
 
-def test_generated_problems_are_no_test_problems_and_four_for_each_that_it_takes() -> None:
-    from reason_spec.evaluation.calibration import LossTest
-    from reason_spec.pair.generator import problems
+def test_an_output_that_is_no_folder_is_refused(world: World) -> None:
+    Path("out").write_text("")
+    message = fail(*arguments(world))
+    assert "cannot be written" in message
+    assert "Name another folder with --output." in message
 
+
+def test_generated_problems_are_no_test_problems_and_four_for_each_that_it_takes() -> None:
     made = tune_verifier.generated_problems(LossTest(0.2, 0.95), None, seed=0).problems
     assert len(made) == 4 * 14
     assert all(problem.id.startswith("validation-") for problem in made)
@@ -250,3 +256,28 @@ def test_generated_problems_are_no_test_problems_and_four_for_each_that_it_takes
     assert not {problem.question for problem in made} & {problem.question for problem in others}
     tested = problems("test", 1)
     assert not {problem.question for problem in made} & {next(tested).question for _ in range(200)}
+
+
+@pytest.mark.slow
+def test_on_the_embedded_pair_answers_that_are_taken_over_are_those_of_a_run_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `hybrid` tokens are mended and what is left open is compared: there is more to differ."""
+    monkeypatch.chdir(tmp_path)
+    made = tune_verifier.generated_problems(LossTest(0.2, 0.95), 16, seed=5).problems
+    records = [{"id": item.id, "question": item.question, "answer": item.answer} for item in made]
+    Path("made.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    succeed(
+        "tune", "verifier", "made.jsonl", "--loss", "20", "--thresholds", "0.95,0.7", "--whole-curve",
+        "--no-plot", "--output", "out",
+    )  # fmt: skip
+    strict = {record["id"]: record for record in results(Path("out/threshold-0.95"))}
+    anew = {record["id"] for record in results(Path("out/threshold-0.7"))}
+    succeed(
+        "solve", "made.jsonl", "--strategy", "hybrid", "--output", "lax",
+        "--set", "verifier.thresholds.likelihood=0.7",
+    )  # fmt: skip
+    taken_over = [record for record in results(Path("lax")) if record["id"] not in anew]
+    assert taken_over
+    for record in taken_over:
+        assert record["response"] == strict[record["id"]]["response"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,9 +34,14 @@ def require_matplotlib() -> None:
 
 
 def drop_earlier(folder: Path) -> None:
-    """Remove what an earlier calibration concluded, so that settings that no longer hold are not used."""
-    for name in (SETTINGS, NUMBERS, CURVES):
-        (folder / name).unlink(missing_ok=True)
+    """Remove what an earlier calibration concluded, so that settings that no longer hold are not used.
+
+    Raises:
+        DataError: the folder cannot be written.
+    """
+    with _writing(folder):
+        for name in (SETTINGS, NUMBERS, CURVES):
+            (folder / name).unlink(missing_ok=True)
 
 
 def write(found: Calibration, usable: Settings | None, folder: Path, *, plot: bool) -> None:
@@ -43,16 +50,13 @@ def write(found: Calibration, usable: Settings | None, folder: Path, *, plot: bo
     Raises:
         DataError: the folder cannot be written.
     """
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / NUMBERS).write_text(json.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
         if usable is not None:
-            text = _heading(found) + usable.to_yaml()
-            (folder / SETTINGS).write_text(text, encoding="utf-8")
+            (folder / SETTINGS).write_text(_heading(found) + usable.to_yaml(), encoding="utf-8")
         if plot:
             draw(found, folder / CURVES)
-    except OSError as error:
-        raise DataError(f"{error.filename or folder}: cannot be written ({error.strerror}).") from error
 
 
 def show(found: Calibration, folder: Path, screen: Screen, options: RunOptions, *, plot: bool) -> None:
@@ -124,6 +128,17 @@ def _lost(trial: Trial) -> str:
 def _points(share: float) -> str:
     points = f"{100 * share:.2f}".rstrip("0").rstrip(".")
     return f"{points} point{'' if points == '1' else 's'}"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or folder
+        raise DataError(
+            f"{place}: cannot be written ({error.strerror}). Name another folder with --output."
+        ) from error
 
 
 def draw(found: Calibration, file: Path) -> None:
