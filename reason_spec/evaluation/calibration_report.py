@@ -75,7 +75,7 @@ def table(found: Calibration) -> Table:
     """Return one row for each threshold that was tried."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     shown.add_column("threshold", no_wrap=True)
-    for heading in ("solved", "steps by the draft", "alpha_step", "right", "lost", "loss at most", ""):
+    for heading in ("solved", "steps by the draft", "alpha_step", "right", "lost", "points at most", ""):
         shown.add_column(heading, justify="right")
     for trial in found.trials:
         shown.add_row(
@@ -85,7 +85,7 @@ def table(found: Calibration) -> Table:
             ratio_text(trial.accepted),
             percent(trial.num_right / trial.num_problems),
             str(trial.num_lost),
-            _points(found.test.bound(trial)),
+            f"{100 * found.test.bound(trial):.2f}",
             "passes" if found.test.passes(trial) else "fails",
         )
     return shown

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,3 +163,25 @@ def test_over_many_samples_a_threshold_above_the_loss_is_chosen_as_seldom_as_sta
     if name == "within it":
         assert num_violations == 0
         assert num_chosen > 0.99 * num_draws
+
+
+RECORDED = json.loads((Path(__file__).parent / "lost_answers.json").read_text())
+"""Which of the embedded pair's problems were lost at which threshold of likelihood under hybrid."""
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.03, 0.06])
+def test_samples_of_recorded_answers_lead_to_too_high_a_loss_as_seldom_as_stated(loss: float) -> None:
+    lost = np.zeros((RECORDED["num_problems"], len(THRESHOLDS)), dtype=bool)
+    for place, threshold in enumerate(THRESHOLDS):
+        lost[RECORDED["lost"][f"{threshold:g}"], place] = True
+    shares, test, num_draws = lost.mean(axis=0), LossTest(loss, 0.9), 1500
+    assert shares[0] < loss < shares[-1], "there is a right choice and a wrong one"
+    rng = np.random.default_rng(11)
+    num_violations = num_chosen = 0
+    for _ in range(num_draws):
+        sample = rng.integers(0, len(lost), 2 * test.least_problems)
+        chosen = laxest_safe(trials_of(lost[sample].sum(axis=0).tolist(), len(sample)), test)
+        num_chosen += chosen is not None
+        num_violations += chosen is not None and shares[THRESHOLDS.index(chosen.threshold)] > loss
+    assert num_violations <= binom.ppf(1 - 1e-6, num_draws, 0.1)
+    assert num_chosen > 0
