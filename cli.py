@@ -60,6 +60,10 @@ app = typer.Typer(
 )
 
 
+tune = typer.Typer(no_args_is_help=True, help="Choose thresholds on problems with known answers.")
+app.add_typer(tune, name="tune")
+
+
 def _print_version(requested: bool) -> None:
     if requested:
         typer.echo(__version__)
@@ -219,6 +223,78 @@ def verify(
         typer.echo(verify_line(summary))
 
 
+@tune.command(
+    "verifier",
+    help="Find the laxest threshold of a verifier at which a stated share of answers is not exceeded.\n\n"
+    "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
+    "embedded pair is given fresh ones. A run that was stopped goes on where it was.",
+)
+def tune_verifier(
+    sources: SourcesArgument = None,
+    loss: Annotated[
+        float,
+        typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong."),
+    ] = 1.0,
+    confidence: Annotated[float, typer.Option(help="Chance that the loss is no higher.")] = 0.95,
+    thresholds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Thresholds to try, strictest first. Default: 0.99,0.95,0.9,0.8,0.7,0.5."
+        ),
+    ] = None,
+    whole_curve: Annotated[
+        bool, typer.Option("--whole-curve", help="Try all thresholds, also behind the first that fails.")
+    ] = False,
+    plot: Annotated[bool, typer.Option(help="Draw the curves; needs the extra plots.")] = True,
+    sample: SampleOption = False,
+    task: TaskOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipBadOption = False,
+    strategy: Annotated[
+        str | None, typer.Option(help="specreason, rsd or hybrid. Default: hybrid, where its verifier fits.")
+    ] = None,
+    verifier: VerifierOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    target_url: TargetUrlOption = None,
+    draft_url: DraftUrlOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output: OutputOption = None,
+    fresh: FreshOption = False,
+    concurrency: ConcurrencyOption = 1,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.evaluation import tune_verifier as tuning
+    from reason_spec.evaluation.calibration import LossTest
+    from reason_spec.evaluation.console import RunOptions
+
+    flags = {
+        "task.name": task,
+        "strategy.name": strategy,
+        "verifier.name": verifier,
+        "target.model": target,
+        "draft.model": draft,
+        "target.kind": "remote" if target_url else None,
+        "target.remote.base_urls": target_url or None,
+        "draft.kind": "remote" if draft_url else None,
+        "draft.remote.base_urls": draft_url or None,
+    }
+    settings = tuning.with_judging_strategy(resolve_settings(config, flags, assignments), strategy)
+    options = tuning.TuneOptions(
+        LossTest(loss / 100, confidence),
+        RunOptions((), concurrency=concurrency, output=output, fresh=fresh, as_json=as_json, quiet=quiet),
+        tuning.THRESHOLDS if thresholds is None else tuning.read_thresholds(thresholds),
+        whole_curve=whole_curve,
+        plot=plot,
+    )
+    chosen = tuning.read_problems(
+        sources or [], settings, options.test, sample=sample, limit=limit, skip_bad=skip_bad
+    )
+    raise typer.Exit(run_interruptible(tuning.tune_verifier(settings, chosen, options)))
+
+
 @app.command()
 def settings(
     config: ConfigOption = None,
@@ -301,6 +377,7 @@ def router_collect(
 ) -> None:
     from reason_spec.evaluation import router_console
     from reason_spec.evaluation.advantage import LabelOptions
+    from reason_spec.evaluation.console import RunOptions, Screen
     from reason_spec.evaluation.sources import generate_problems, read_sources
 
     if label not in ("rollouts", "reward"):
@@ -321,9 +398,9 @@ def router_collect(
     chosen = (
         read_sources(sources or [], settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
         if generate is None
-        else generate_problems(generate, generate_seed)
+        else generate_problems("train", generate, generate_seed)
     )
-    screen = router_console.Screen(quiet or as_json)
+    screen = Screen(RunOptions((), as_json=as_json, quiet=quiet))
     options = LabelOptions(label, rollouts, rollout_temperature)  # type: ignore[arg-type]
     work = router_console.collect_labels(
         settings, chosen, options, output, concurrency=concurrency, fresh=fresh, screen=screen
@@ -378,9 +455,10 @@ def router_eval(
 ) -> None:
     """Measure a router on labelled steps that it was not trained on."""
     from reason_spec.evaluation import router_console
+    from reason_spec.evaluation.pictures import require_matplotlib
 
     if png is not None:
-        router_console.check_plots()
+        require_matplotlib("a picture of the curves")
     settings = resolve_settings(
         config, {"router.name": router or "learned", "router.file": file}, assignments
     )

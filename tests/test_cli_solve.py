@@ -38,7 +38,7 @@ def test_a_file_is_solved_stored_and_summed_up(world: World) -> None:
         assert record["seed"] == 0
         assert record["finish"] == "eos"
         assert record["loss_class"] == "exact"
-        assert set(record["usage"]) == {"target", "draft", "verdicts", "verifier_seconds"}
+        assert set(record["usage"]) == {"target", "draft", "verdicts", "verifier_seconds", "highest_refused"}
     hashes = {record["strategy"]: record["settings_hash"] for record in records}
     assert hashes["lookahead"] == settings_of(Path("out"))["settings_hash"] != hashes["autoregressive"]
 

@@ -48,17 +48,17 @@ class RunOptions:
     quiet: bool = False
 
 
-class _Screen:
+class Screen:
     """Results go to standard output, everything else to standard error."""
 
     def __init__(self, options: RunOptions) -> None:
         # Emoji codes are text like any other here.
         self.out = Console(highlight=False, markup=False, emoji=False)
         self.err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self._quiet = options.quiet or options.as_json
+        self.quiet = options.quiet or options.as_json
 
     def say(self, text: str) -> None:
-        if not self._quiet:
+        if not self.quiet:
             self.err.print(text, soft_wrap=not self.err.is_terminal)
 
     def warn(self, text: str) -> None:
@@ -70,13 +70,13 @@ class _Screen:
         self.out.file.flush()
 
     def status(self, text: str) -> AbstractContextManager[object]:
-        if self._quiet or not self.err.is_terminal:
+        if self.quiet or not self.err.is_terminal:
             self.say(text)
             return nullcontext()
         return self.err.status(text)
 
     def progress(self, strategies: Sequence[str], total: int, done: Sequence[Outcome]) -> ProgressView:
-        if self._quiet:
+        if self.quiet:
             return SilentProgress(strategies, total, done)
         view = LiveProgress if self.err.is_terminal else PlainProgress
         return view(self.err, strategies, total, done)
@@ -113,7 +113,7 @@ async def answer_questions(settings: Settings, sources: Sources, options: RunOpt
 
     With an output folder the answers are stored, and ones that are stored already are shown again.
     """
-    screen = _Screen(options)
+    screen = Screen(options)
     asks = all_asks(sources.problems, options.samples)
     (strategy,) = options.strategies
     with _folder(settings, sources, options) as folder:
@@ -125,9 +125,9 @@ async def answer_questions(settings: Settings, sources: Sources, options: RunOpt
         accelerator = Accelerator.from_settings(settings, strategies=options.strategies)
         session = new_session()
         try:
-            await _start(accelerator, settings, screen)
+            await start_engines(accelerator, settings, screen)
             if folder is not None:
-                folder.begin_session(session, options.strategies, _session_details(accelerator, options))
+                folder.begin_session(session, options.strategies, session_details(accelerator, options))
             for ask in asks:
                 if ask.key(strategy) in stored:
                     _show_stored(stored[ask.key(strategy)], options, screen)
@@ -142,7 +142,7 @@ async def answer_questions(settings: Settings, sources: Sources, options: RunOpt
 
 
 async def _answer(
-    accelerator: Accelerator, ask: Ask, options: RunOptions, session: str, screen: _Screen
+    accelerator: Accelerator, ask: Ask, options: RunOptions, session: str, screen: Screen
 ) -> Outcome:
     transcript = Transcript(screen.out, plain=options.quiet, show_rejected=options.show_rejected)
     strategy = accelerator.strategy()
@@ -168,7 +168,7 @@ async def _answer(
     return outcome
 
 
-def _show_stored(outcome: Outcome, options: RunOptions, screen: _Screen) -> None:
+def _show_stored(outcome: Outcome, options: RunOptions, screen: Screen) -> None:
     transcript = Transcript(screen.out, plain=options.quiet)
     if not options.as_json:
         screen.say("This answer was written by an earlier run; --fresh solves anew.")
@@ -177,7 +177,7 @@ def _show_stored(outcome: Outcome, options: RunOptions, screen: _Screen) -> None
     _show_numbers(outcome, transcript, options, screen)
 
 
-def _show_numbers(outcome: Outcome, transcript: Transcript, options: RunOptions, screen: _Screen) -> None:
+def _show_numbers(outcome: Outcome, transcript: Transcript, options: RunOptions, screen: Screen) -> None:
     if options.as_json:
         screen.write(outcome.to_json())
         return
@@ -196,7 +196,7 @@ def _heading(ask: Ask, options: RunOptions) -> str:
 
 async def solve_problems(settings: Settings, sources: Sources, options: RunOptions) -> int:
     """Solve all problems, store every answer, print the table; return the exit code."""
-    screen = _Screen(options)
+    screen = Screen(options)
     _mention_omissions(sources, screen)
     identity = Identity.of(settings, sources.problems, options.concurrency)
     path = options.output or default_folder(sources, identity)
@@ -244,18 +244,18 @@ async def _solve_rest(
     folder: RunFolder,
     wanted: set[UnitKey],
     failures: list[Failure],
-    screen: _Screen,
+    screen: Screen,
 ) -> None:
     """Solve what the folder lacks; ``failures`` takes what could not be answered."""
     accelerator = Accelerator.from_settings(settings, strategies=options.strategies)
     session = new_session()
     done = [outcome for key, outcome in folder.outcomes.items() if key in wanted]
     try:
-        await _start(accelerator, settings, screen)
+        await start_engines(accelerator, settings, screen)
         if len(options.strategies) > 1:
             with screen.status("Measuring on which cores the target is fastest alone"):
                 await accelerator.calibrate()
-        folder.begin_session(session, options.strategies, _session_details(accelerator, options))
+        folder.begin_session(session, options.strategies, session_details(accelerator, options))
         with screen.progress(options.strategies, len(wanted), done) as progress:
             results = run(
                 accelerator,
@@ -270,12 +270,12 @@ async def _solve_rest(
                 listener=progress.listener,
             )
             async with aclosing(results):
-                await _store(results, folder, failures, progress)
+                await store_results(results, folder, failures, progress)
     finally:
         await accelerator.close()
 
 
-async def _store(
+async def store_results(
     results: AsyncIterator[Outcome | Failure],
     folder: RunFolder,
     failures: list[Failure],
@@ -294,7 +294,7 @@ def _report(
     content: dict[str, Any],
     failures: Sequence[Failure],
     options: RunOptions,
-    screen: _Screen,
+    screen: Screen,
 ) -> None:
     if options.as_json:
         screen.write(json.dumps(content, indent=2, ensure_ascii=False))
@@ -308,7 +308,7 @@ def _report(
     screen.say(f"Results: {content['output']}" if summary.strategies else "No answer was written.")
 
 
-def _mention_omissions(sources: Sources, screen: _Screen) -> None:
+def _mention_omissions(sources: Sources, screen: Screen) -> None:
     for bad in sources.bad_lines[:MAX_BAD_LINES_SHOWN]:
         screen.warn(f"left out: {bad}")
     if len(sources.bad_lines) > MAX_BAD_LINES_SHOWN:
@@ -338,7 +338,7 @@ def _folder(settings: Settings, sources: Sources, options: RunOptions) -> Iterat
         yield folder
 
 
-async def _start(accelerator: Accelerator, settings: Settings, screen: _Screen) -> None:
+async def start_engines(accelerator: Accelerator, settings: Settings, screen: Screen) -> None:
     """Start the engines and say what they are doing meanwhile: large models take minutes."""
     text = _loading(settings, accelerator)
     with screen.status(text) as status:
@@ -374,7 +374,7 @@ def _model_name(engine: EngineSettings) -> str:
     return engine.model if len(engine.model) < 40 else Path(engine.model).name
 
 
-def _session_details(accelerator: Accelerator, options: RunOptions) -> dict[str, Any]:
+def session_details(accelerator: Accelerator, options: RunOptions) -> dict[str, Any]:
     details: dict[str, Any] = {
         "order_seed": accelerator.settings.sampling.seed,
         "target_cores": {name: list(accelerator.target_cores(name)) for name in options.strategies},

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from reason_spec.accelerator import Solution
+from reason_spec.events import Recorder
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
@@ -41,12 +42,17 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work behind an answer, that of losing branches included."""
+    """The work behind an answer, that of losing branches included.
+
+    ``highest_refused`` is the highest score of a verdict that did not accept, None where there was none. An
+    answer would have been the same at any lower threshold that is still above it.
+    """
 
     target: Usage
     draft: Usage
     verdicts: dict[Decision, int]
     verifier_seconds: float
+    highest_refused: float | None = None
 
     @property
     def num_verdicts(self) -> int:
@@ -190,6 +196,7 @@ def outcome_from(
             draft=recorder.draft_usage,
             verdicts={decision: counts[decision] for decision in DECISIONS},
             verifier_seconds=recorder.verifier_seconds,
+            highest_refused=_highest_refused(recorder),
         ),
         plan=recorder.plan,
         finish=steps[-1].finish if steps else "eos",
@@ -199,6 +206,13 @@ def outcome_from(
         session=session,
         settings_hash=settings_for(settings, solution.strategy).hash,
     )
+
+
+def _highest_refused(recorder: Recorder) -> float | None:
+    # Verdicts that left a step open are among the events alone.
+    verdicts = (event.verdict for event in recorder.events if event.verdict is not None)
+    scores = (verdict.score for verdict in verdicts if not verdict.accepted and verdict.score is not None)
+    return max(scores, default=None)
 
 
 def settings_for(settings: Settings, strategy: str) -> Settings:
@@ -228,4 +242,5 @@ def _read_work(record: dict[str, Any]) -> Work:
         draft=Usage(**record["draft"]),
         verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},
         verifier_seconds=record["verifier_seconds"],
+        highest_refused=record.get("highest_refused"),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.errors import DataError, MissingDependencyError, SettingsError
+from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.advantage import Labeller, LabelOptions
+from reason_spec.evaluation.console import Screen
 from reason_spec.evaluation.label_store import About, LabelFolder, Labels, read_all_labels
 from reason_spec.evaluation.router_training import ModelKind, RouterReport, measure, train
 from reason_spec.evaluation.sources import Sources
+from reason_spec.evaluation.store import writing
 from reason_spec.routers.base import create_router
 from reason_spec.routers.learned import RouterModel
 from reason_spec.settings import RouterSettings, Settings
@@ -27,28 +28,6 @@ from reason_spec.types import Problem
 _REWARDED = "rsd"
 """Strategy whose verifier is the reward model of the settings."""
 _REWARD_SECONDS = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """Results go to standard output, all else to standard error."""
-
-    quiet: bool = False
-
-    def say(self, text: str) -> None:
-        if not self.quiet:
-            Console(stderr=True, highlight=False, markup=False).print(text, soft_wrap=True)
-
-    def progress(self) -> Progress:
-        console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("problems"),
-            TimeRemainingColumn(),
-        )
-        return Progress(*columns, console=console, disable=self.quiet or not console.is_terminal)
 
 
 # Labels --------------------------------------------------------------------------------------
@@ -98,7 +77,7 @@ async def _label(
     screen.say("Starting the models")
     places = asyncio.Semaphore(concurrency)
     async with accelerator:
-        with Grader() as grader, screen.progress() as progress:
+        with Grader() as grader, _bar(screen) as progress:
             bar = progress.add_task("Labelling", total=len(problems))
             labeller = Labeller(accelerator, options, grader, reward)
 
@@ -113,6 +92,17 @@ async def _label(
                         group.create_task(label(problem))
             except BaseExceptionGroup as failed:
                 raise failed.exceptions[0] from None
+
+
+def _bar(screen: Screen) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("problems"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=screen.err, disable=screen.quiet or not screen.err.is_terminal)
 
 
 def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:
@@ -166,13 +156,11 @@ def labels_line(labels: Labels, output: Path) -> str:
 def train_router(folders: Sequence[Path], output: Path, kind: ModelKind | None, loss: float) -> RouterModel:
     """Train a router on folders of labels and write its file."""
     model = train(read_all_labels(folders), kind=kind, loss=loss)
-    try:
+    with writing(output, "Name another file with --output."):
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = output.with_name(f".{output.name}.tmp")
         temporary.write_text(model.to_json(), encoding="utf-8")
         temporary.replace(output)
-    except OSError as error:
-        raise DataError(f"{output}: cannot be written ({error.strerror}).") from None
     return model
 
 
@@ -234,14 +222,6 @@ def value_at(x: Sequence[float], y: Sequence[float], place: float) -> float:
     return float(np.interp(place, x, y))
 
 
-def check_plots() -> None:
-    """Raise MissingDependencyError where nothing can be drawn, before any work is done."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingDependencyError("matplotlib", "a picture", "plots") from None
-
-
 def draw_report(report: RouterReport, file: Path) -> None:
     """Draw answers won against escalated steps, and the calibration, into a PNG."""
     import matplotlib
@@ -266,9 +246,6 @@ def draw_report(report: RouterReport, file: Path) -> None:
     for axes in (won, calibration):
         axes.grid(alpha=0.3)
     figure.tight_layout()
-    try:
+    with writing(file, "Name another file with --png."):
         figure.savefig(file, dpi=150)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be written ({error.strerror}).") from None
-    finally:
-        pyplot.close(figure)
+    pyplot.close(figure)

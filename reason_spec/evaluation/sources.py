@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from reason_spec.errors import DataError
 from reason_spec.tasks.loading import load_problems
@@ -83,15 +84,14 @@ def read_sources(
     )
 
 
-def generate_problems(number: int, seed: int) -> Sources:
-    """Make problems of the embedded pair's kind, of the split that its models are trained on."""
+def generate_problems(split: Literal["train", "validation"], number: int, seed: int) -> Sources:
+    """Make problems of the kind that the embedded pair solves; those of the test split are left for tests."""
     from reason_spec.pair.generator import problems
 
-    made = [
-        Problem(example.id, example.question, str(example.answer))
-        for example in islice(problems("train", seed), number)
-    ]
-    return Sources(f"generated-{seed}", tuple(made), only_questions=False)
+    made = (
+        Problem(item.id, item.question, str(item.answer)) for item in islice(problems(split, seed), number)
+    )
+    return Sources("generated", tuple(made), only_questions=False)
 
 
 def names_file(argument: str) -> bool:

@@ -56,6 +56,40 @@ def mcnemar_exact(num_better: int, num_worse: int) -> float:
     return float(min(1.0, 2 * ways / 2**discordant))
 
 
+def binomial_cdf(num_successes: int, num_trials: int, share: float) -> float:
+    """Return the chance of so many successes or fewer in independent trials of chance ``share``."""
+    if num_trials < 1 or not 0 <= num_successes <= num_trials or not 0 <= share <= 1:
+        raise ValueError(f"{num_successes} successes in {num_trials} trials of chance {share}")
+    if share in (0.0, 1.0):
+        return float(share == 0.0 or num_successes == num_trials)
+    logs = (
+        math.lgamma(num_trials + 1) - math.lgamma(count + 1) - math.lgamma(num_trials - count + 1)
+        + count * math.log(share) + (num_trials - count) * math.log1p(-share)
+        for count in range(num_successes + 1)
+    )  # fmt: skip
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def clopper_pearson_upper(num_successes: int, num_trials: int, confidence: float) -> float:
+    """Return the exact upper confidence bound of a share (Clopper and Pearson, Biometrika 26, 1934).
+
+    It is the share under which so few successes have chance ``1 - confidence``. Whatever the true share is,
+    the bound lies below it in no more than ``1 - confidence`` of all samples, of any size.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence of {confidence} does not lie between 0 and 1")
+    if num_successes == num_trials:
+        return 1.0
+    low, high = num_successes / num_trials, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if binomial_cdf(num_successes, num_trials, middle) > 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def paired_loss_upper(num_lost: float, num_won: float, num_pairs: int, z: float = Z_ONE_SIDED_95) -> float:
     """Return the upper end of the one-sided interval of a difference of paired shares.
 

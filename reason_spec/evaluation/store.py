@@ -394,10 +394,10 @@ def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, A
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while something is written into a DataError that names the place."""
+def writing(path: Path, remedy: str = _OTHER_FOLDER) -> Iterator[None]:
+    """Turn what goes wrong while something is written into a DataError that names place and remedy."""
     try:
         yield
     except OSError as error:
         place = error.filename or path
-        raise DataError(f"{place}: cannot be written ({error.strerror}). {_OTHER_FOLDER}") from error
+        raise DataError(f"{place}: cannot be written ({error.strerror}). {remedy}") from error

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from reason_spec.events import Recorder
-from reason_spec.strategies.alone import SpecReason
-from reason_spec.strategies.base import SolveRequest
+from reason_spec.strategies.alone import check_judges_alone
+from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.search import Search
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
-class Oracle(SpecReason):
+class Oracle(Strategy):
     """The oracle of Arbitrage (arXiv 2512.05033, section 4.1): what any router could win at the most.
 
     The target writes every step, so that nothing is saved: this is a bound, not a way to answer sooner. It is
@@ -26,6 +26,10 @@ class Oracle(SpecReason):
     @property
     def loss_class(self) -> LossClass:
         return "exact" if self.settings.depth == 0 else "routed"
+
+    @classmethod
+    def check_verifier(cls, verifier: Verifier) -> None:
+        check_judges_alone(cls.name, verifier)
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         judge = _Better(self.verifier)

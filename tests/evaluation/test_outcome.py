@@ -31,7 +31,12 @@ def steps(draw: st.DrawFn) -> StepRecord:
 
 
 works = st.builds(
-    Work, usages, usages, st.fixed_dictionaries(dict.fromkeys(get_args(Decision), counts)), seconds
+    Work,
+    usages,
+    usages,
+    st.fixed_dictionaries(dict.fromkeys(get_args(Decision), counts)),
+    seconds,
+    st.none() | st.floats(-1, 1),
 )
 outcomes = st.builds(
     Outcome,
