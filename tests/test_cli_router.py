@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reason_spec.evaluation import pictures
 from reason_spec.evaluation.advantage import LabelOptions
 from reason_spec.evaluation.label_store import About, LabelFolder
 from reason_spec.routers.base import PairIdentity
@@ -121,7 +122,7 @@ def test_a_picture_is_drawn_where_matplotlib_is_installed(world: World, tmp_path
 def test_without_matplotlib_a_picture_is_refused_with_the_install_line(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     store_labels(tmp_path / "train", 1)
     assert "pip install 'reason-spec[plots]'" in fail("router", "eval", "train", "--png", "curve.png")
 

@@ -13,7 +13,7 @@ import yaml
 
 from reason_spec.engines.base import Score
 from reason_spec.engines.scripted import ScriptedEngine
-from reason_spec.evaluation import calibration_report, tune_verifier
+from reason_spec.evaluation import pictures, tune_verifier
 from reason_spec.evaluation.calibration import LossTest
 from reason_spec.pair.generator import problems
 from reason_spec.settings import load_settings
@@ -198,7 +198,7 @@ def test_json_is_the_calibration_alone(world: World) -> None:
 def test_a_picture_that_could_not_be_drawn_is_refused_with_the_install_line(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_report, "find_spec", lambda name: None)
+    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     message = fail(*[part for part in arguments(world) if part != "--no-plot"])
     assert "(--no-plot leaves it out)" in message
     assert "pip install 'reason-spec[plots]'" in message
