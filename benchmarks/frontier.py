@@ -56,7 +56,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("specreason, utility", "specreason", {"verifier.name": "utility"}),
     *((f"rsd {threshold:g}", "rsd", {"verifier.thresholds": {"reward": threshold}}) for threshold in REWARDS),
-    ("arbitrage", "arbitrage", {}),
+    ("arbitrage, default", "arbitrage", {}),
     *((f"arbitrage {threshold:g}", "arbitrage", {"router.threshold": threshold}) for threshold in SCORES),
     *(
         (

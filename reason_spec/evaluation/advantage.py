@@ -50,7 +50,7 @@ class LabelledStep:
     value_drafted: float | None = None
     value_own: float | None = None
     reward: float | None = None
-    """What a reward model says of the drafted step, where there is one."""
+    """What a reward model says of the drafted step, where there is one and the step was not cut."""
 
     @property
     def advantage(self) -> float:
@@ -167,7 +167,7 @@ class Labeller:
             has_digit=tuple(has_digit(tokenizer, token) for token in drafted.tokens),
             num_own_tokens=len(own.tokens),
         )
-        if self._reward is not None:
+        if self._reward is not None and drafted.finish != "length":
             step = replace(step, reward=await self._rewarded(self._reward, place, drafted))
         if (drafted.text, drafted.ends_text) == (own.text, own.ends_text):
             return step
@@ -176,6 +176,9 @@ class Labeller:
 
     async def _value(self, problem: Problem, place: SolveRequest, step: Step) -> float:
         if self._options.label == "reward":
+            if step.finish == "length":
+                # It took all tokens that were left, and leads nowhere.
+                return 0.0
             assert self._reward is not None, "labels by reward were asked for without a reward model"
             return await self._rewarded(self._reward, place, step)
         behind = place.behind((step,), self._target, self._draft)

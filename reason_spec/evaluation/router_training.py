@@ -271,8 +271,9 @@ def measure(router: Router, labels: Labels, seed: int = 0) -> RouterReport:
     scores = np.array([router.score(step.features) for step in steps])
     doubts = np.array([ThresholdRouter(0.5).score(step.features) for step in steps])
     orders: dict[str, Floats] = {router.name: scores, "oracle": table.advantage, "threshold": doubts}
-    if not np.isnan(table.reward).any():
-        orders["rsd"] = -table.reward
+    if not np.isnan(table.reward).all():
+        # A step without a reward was cut: it is refused before any other.
+        orders["rsd"] = np.nan_to_num(-table.reward, nan=1.0)
     reliability = _reliability(scores, table.better)
     escalated = scores > router.threshold
     auc_interval, share_interval = _intervals(scores, table, seed)

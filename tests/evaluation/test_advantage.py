@@ -84,6 +84,16 @@ async def test_a_reward_model_labels_without_an_answer() -> None:
     assert steps[0].advantage == 0.5
 
 
+async def test_a_step_that_takes_all_tokens_that_are_left_is_worth_nothing() -> None:
+    def rate(texts: list[SoFar]) -> list[float]:
+        return [0.5 for _ in texts]
+
+    endless = "3 + 4 " * 2000
+    steps = await label(endless, label="reward", rate=rate)
+    assert (steps[0].value_drafted, steps[0].reward) == (0, None)
+    assert steps[0].value_own == 0.5
+
+
 async def test_without_an_answer_rollouts_are_refused() -> None:
     with pytest.raises(DataError, match="'p' has no answer"):
         await label(RIGHT, reference=None)
