@@ -453,9 +453,10 @@ def models_to_ask(
     from reason_spec.pair import wording
     from reason_spec.verifiers.asking import Questions
 
+    boundary = settings.boundary.to_boundary()
     judge = judge_settings(settings)
     if judge is None:
-        return Models(target)
+        return Models(target, boundary=boundary)
     if judge.cores is None:
         # It works while the target waits for it.
         judge = judge.model_copy(update={"cores": cores})
@@ -465,6 +466,7 @@ def models_to_ask(
         make_judge=lambda: create_engine("judge", judge),
         questions=trained if judge.model == "embedded" else None,
         load_reward=_load_embedded_reward if _is_embedded(settings.target) else None,
+        boundary=boundary,
     )
 
 

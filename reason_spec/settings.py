@@ -10,10 +10,19 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from reason_spec.errors import SettingsError, did_you_mean
@@ -29,10 +38,25 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _are_urls(value: tuple[str, ...]) -> tuple[str, ...]:
+    for url in value:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is not a URL; write it as http://localhost:8000/v1")
+    return value
+
+
+BaseUrls: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), AfterValidator(_are_urls)]
+"""Servers that hold the same model; one may be given as text."""
+
+
 class RemoteSettings(_Section):
     """Servers with OpenAI's completions interface that hold the model of an engine."""
 
-    base_urls: tuple[str, ...] = Field(
+    base_urls: BaseUrls = Field(
         default=(), description="remote: where the model is served, as http://localhost:8000/v1"
     )
     served_model: str | None = Field(
@@ -58,19 +82,6 @@ class RemoteSettings(_Section):
     max_retries: int = Field(
         default=5, ge=0, le=100, description="remote: further tries of a request that failed"
     )
-
-    @field_validator("base_urls", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("base_urls")
-    @classmethod
-    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for url in value:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} is not a URL; write it as http://localhost:8000/v1")
-        return value
 
 
 class EngineSettings(_Section):
@@ -250,7 +261,25 @@ class VerifierSettings(_Section):
     embedding_model: str | None = Field(default=None, description="null: the pinned MiniLM")
     reward_model: str | None = Field(
         default=None,
-        description="reward: folder or id of a sequence classifier; null: the embedded pair's head",
+        description="reward: folder or id of a classifier, or its name at reward_url; null: the embedded "
+        "pair's head, or the only model there",
+    )
+    reward_step_token: str | None = Field(
+        default=None,
+        min_length=1,
+        description="reward: the token behind each step at which the model's reward is read, as `<extra_0>`; "
+        "null: one reward for the whole text",
+    )
+    reward_trust_remote_code: bool = Field(
+        default=False, description="reward: run code that comes with reward_model"
+    )
+    reward_url: BaseUrls = Field(
+        default=(),
+        description="reward: where vLLM serves it (`vllm serve MODEL --runner pooling`), as "
+        "http://localhost:8000/v1",
+    )
+    reward_api_key_variable: str | None = Field(
+        default=None, description="reward: environment variable that holds the key for reward_url"
     )
     utility_score: Literal["expected", "greedy"] = Field(
         default="expected", description="utility: expected or greedy, over the chances of ten digits"
@@ -258,6 +287,16 @@ class VerifierSettings(_Section):
     judge: EngineSettings | None = Field(
         default=None, description="utility, judge: the model they ask; null: the pair's own, or the target"
     )
+
+    @model_validator(mode="after")
+    def _what_is_served_brings_no_code(self) -> VerifierSettings:
+        if self.reward_url and self.reward_trust_remote_code:
+            raise ValueError(
+                "reward_url is given, so the model and its code run there: leave out reward_trust_remote_code"
+            )
+        if self.reward_api_key_variable is not None and not self.reward_url:
+            raise ValueError("reward_api_key_variable is given, and no reward_url that the key is for")
+        return self
 
 
 class RouterSettings(_Section):
@@ -351,7 +390,12 @@ class Settings(_Section):
     def hash(self) -> str:
         """A short hash over all values but the addresses of servers, which move; equal on every machine."""
         addresses = {"remote": {"base_urls"}}
-        values = self.model_dump(mode="json", exclude={"target": addresses, "draft": addresses})
+        values = self.model_dump(
+            mode="json",
+            exclude={"target": addresses, "draft": addresses, "verifier": {"judge": addresses}},
+        )
+        # Whether there is a server at all decides which model the rewards come from.
+        values["verifier"]["reward_url"] = bool(self.verifier.reward_url)
         canonical = json.dumps(values, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -64,3 +64,13 @@ def test_the_verifier_that_would_be_used_is_named_and_its_model_placed() -> None
     asked = ("--json", "--strategy", "specreason", "--verifier", "utility")
     printed = json.loads(succeed("solve", "--dry-run", *asked, *on_cpu).stdout)
     assert [row["engine"] for row in printed["engines"]] == ["target", "draft", "judge"]
+
+
+def test_a_served_reward_model_is_shown_where_it_is_asked() -> None:
+    on_cpu = ("--set", "target.device=cpu", "--set", "draft.device=cpu")
+    served = ("--json", "--set", "verifier.reward_url=http://gpu-2:8000/v1", *on_cpu)
+    printed = json.loads(succeed("solve", "--dry-run", "--strategy", "rsd", *served).stdout)
+    assert [row["engine"] for row in printed["engines"]] == ["target", "draft", "reward"]
+    assert printed["engines"][-1]["urls"] == ["http://gpu-2:8000/v1"]
+    printed = json.loads(succeed("solve", "--dry-run", *served).stdout)
+    assert [row["engine"] for row in printed["engines"]] == ["target", "draft"]

@@ -93,5 +93,15 @@ def test_a_server_may_move_and_its_runs_go_on() -> None:
     assert first.hash == second.hash
 
 
+def test_a_served_judge_or_reward_model_may_move_too_but_not_come_home() -> None:
+    def hash_of(host: str) -> str:
+        judge = {"kind": "remote", "remote": {"base_urls": f"http://{host}/v1"}}
+        return load_settings(flags={"verifier.reward_url": f"http://{host}/v1", "verifier.judge": judge}).hash
+
+    assert hash_of("a") == hash_of("b:1")
+    served, embedded = load_settings(flags={"verifier.reward_url": "http://a/v1"}), load_settings()
+    assert served.hash != embedded.hash
+
+
 def test_different_settings_have_different_hashes() -> None:
     assert load_settings(flags={"strategy.depth": 1}).hash != load_settings(flags={"strategy.depth": 2}).hash

@@ -6,12 +6,13 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError, unknown_name
+from reason_spec.segment import Boundary
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import FinishReason, LossClass, Prefix, Step, Verdict
 
@@ -156,12 +157,14 @@ class Models:
     """The models that verifiers may ask; None where there is none.
 
     ``make_judge`` makes an engine that the verifier itself starts and closes; None: the target is asked.
+    ``boundary`` says where their steps end.
     """
 
     target: Engine | None = None
     make_judge: Callable[[], Engine] | None = None
     questions: Questions | None = None
     load_reward: Callable[[], Reward] | None = None
+    boundary: Boundary = field(default_factory=Boundary)
 
 
 class _Given(NamedTuple):
@@ -238,17 +241,36 @@ def _asking(given: _Given, make: Callable[..., AskingVerifier], threshold: float
 
 
 def _reward(given: _Given) -> Verifier:
-    from reason_spec.verifiers.reward import RewardVerifier, load_classifier
+    from reason_spec.verifiers.reward import RewardVerifier, StepToken
+    from reason_spec.verifiers.reward_models import load_classifier
+    from reason_spec.verifiers.served_reward import ServedRewardVerifier
 
-    load, model = given.models.load_reward, given.settings.reward_model
-    if model is not None:
-        load = partial(load_classifier, model)
+    settings, load = given.settings, given.models.load_reward
+    token = settings.reward_step_token
+    step_token = None if token is None else StepToken(token, given.models.boundary)
+    if settings.reward_url:
+        return ServedRewardVerifier(
+            settings.reward_url,
+            settings.reward_model,
+            step_token,
+            given.threshold,
+            settings.deadline,
+            api_key_variable=settings.reward_api_key_variable,
+        )
+    if settings.reward_model is not None:
+        trusted = settings.reward_trust_remote_code
+        load = partial(load_classifier, settings.reward_model, step_token, trust_remote_code=trusted)
+    elif step_token is not None:
+        raise SettingsError(
+            f"verifier.reward_step_token = {token!r} is for a reward model of your own: set "
+            "verifier.reward_model or verifier.reward_url"
+        )
     if load is None:
         raise SettingsError(
             "verifier reward needs a reward model, and only the embedded target has one of its own: "
-            "set verifier.reward_model"
+            "set verifier.reward_model or verifier.reward_url"
         )
-    return RewardVerifier(load, given.threshold, given.settings.deadline)
+    return RewardVerifier(load, given.threshold, settings.deadline)
 
 
 _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {

@@ -15,7 +15,7 @@ from rich.table import Table
 from reason_spec.accelerator import available_cores, judge_settings, share_out_cores
 from reason_spec.engines.footprint import footprint
 from reason_spec.engines.machine import available_memory_bytes
-from reason_spec.settings import EngineSettings, Settings
+from reason_spec.settings import EngineSettings, Settings, VerifierSettings
 from reason_spec.strategies.factory import strategy_class
 
 EXIT_DOES_NOT_FIT = 1
@@ -34,9 +34,12 @@ def show_placement(settings: Settings, strategies: Sequence[str], *, as_json: bo
     rows = [_row("target", settings.target, cores[0])]
     if with_draft:
         rows.append(_row("draft", settings.draft, cores[1]))
+    parts = {part for name in verifiers for part in name.split("+")}
     judge = judge_settings(settings)
-    if judge is not None and not _ASKING.isdisjoint(part for name in verifiers for part in name.split("+")):
+    if judge is not None and not _ASKING.isdisjoint(parts):
         rows.append(_row("judge", judge, judge.cores or cores[0]))
+    if settings.verifier.reward_url and "reward" in parts:
+        rows.append(_reward_row(settings.verifier))
     short = _shortages(rows)
     if as_json:
         sys.stdout.write(json.dumps({"engines": rows, "shortages": short}, indent=2) + "\n")
@@ -68,6 +71,15 @@ def _row(name: str, settings: EngineSettings, cores: tuple[int, ...]) -> dict[st
         "on_each_device": found.on_each_device,
         "free": {place: free_memory(place) for place in found.places},
         "cores": list(cores),
+    }
+
+
+def _reward_row(settings: VerifierSettings) -> dict[str, Any]:
+    return {
+        "engine": "reward",
+        "kind": "remote",
+        "model": settings.reward_model or "the only one there",
+        "urls": list(settings.reward_url),
     }
 
 

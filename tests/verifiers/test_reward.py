@@ -16,10 +16,21 @@ from reason_spec.pair.decoding import load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, problems
 from reason_spec.pair.reward import load_embedded_reward, load_reward_head, rewards
 from reason_spec.pair.tokenizer import chat_prompt, load_tokenizer
+from reason_spec.segment import Boundary
 from reason_spec.settings import VerifierSettings
 from reason_spec.types import Step, Verdict
 from reason_spec.verifiers.base import Models, VerificationContext, create_verifier
-from reason_spec.verifiers.reward import Reward, RewardVerifier, SoFar, load_classifier
+from reason_spec.verifiers.reward import Reward, RewardVerifier, SoFar, StepToken
+from reason_spec.verifiers.reward_models import load_classifier
+from tests.verifiers.reward_folders import (
+    STEP_TOKEN,
+    outcome_reward,
+    process_reward,
+    reward_at_last_step_token,
+    save_process_reward_model,
+    save_sequence_classifier,
+    save_step_classifier,
+)
 
 
 def verify(verifier: RewardVerifier, *texts: str) -> list[Verdict]:
@@ -97,12 +108,93 @@ def test_a_sequence_classifier_is_a_reward_model(tmp_path: Path, num_labels: int
     assert together[0] != pytest.approx(together[1], abs=1e-4)
 
 
+def test_a_classifier_that_cannot_pad_is_read_at_the_end_of_each_text(tmp_path: Path) -> None:
+    """The template ends with the end-of-text token: taken for padding it would be passed over."""
+    folder = save_sequence_classifier(tmp_path, 1)
+    texts = [SoFar("How many?", "It is 4."), SoFar("How many apples does Ana have?", "She has 3. " * 9)]
+    expected = [outcome_reward(folder, *text) for text in texts]
+    assert load_classifier(str(folder))(texts) == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_classifier_with_other_outputs_is_refused(tmp_path: Path) -> None:
     folder = save_classifier(tmp_path, 5)
     with pytest.raises(SettingsError, match="5 outputs"):
         load_classifier(str(folder))
     with pytest.raises(SettingsError, match="nowhere"):
         load_classifier(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["a batch", "one by one"])
+@pytest.mark.parametrize("num_labels", [1, 2])
+def test_a_step_is_rated_where_its_token_stands_in_the_whole_conversation(
+    tmp_path: Path, num_labels: int, padded: bool
+) -> None:
+    """By transformers' own forward over the chat template to its end, alone and among other lengths."""
+    folder = save_step_classifier(tmp_path, num_labels, padded=padded)
+    reward = load_classifier(str(folder), StepToken(STEP_TOKEN))
+    texts = [SoFar("How many?", "First 4.\n\nThen 5.\n \n"), SoFar("How many pears?", "\n\nIt is 4. " * 9)]
+    marked = [
+        f"First 4.{STEP_TOKEN}Then 5.{STEP_TOKEN}",
+        "".join(f"It is 4.{STEP_TOKEN}" for _ in range(9)),
+    ]
+    expected = [
+        reward_at_last_step_token(folder, text.question, answer)
+        for text, answer in zip(texts, marked, strict=True)
+    ]
+    assert reward(texts) == pytest.approx(expected, abs=1e-5)
+    assert expected[0] != pytest.approx(expected[1], abs=1e-3)
+
+
+def test_steps_end_where_the_settings_say() -> None:
+    answer = "One\n\ntwo;three\n"
+    assert StepToken("<s>").mark(answer) == "One<s>two;three<s>"
+    assert StepToken("<s>", Boundary(";")).mark(answer) == "One\n\ntwo;<s>three<s>"
+    fenced = "Run\n\n```\na\n\nb\n```\n\nand see."
+    assert StepToken("<s>").mark(fenced) == "Run<s>```\na\n\nb\n```<s>and see.<s>"
+
+
+def test_code_of_a_model_runs_only_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Qwen2.5-Math-PRM comes: entered as a plain model, with a head of two layers."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    folder = save_process_reward_model(tmp_path / "model")
+    with pytest.raises(SettingsError, match=r"reward_trust_remote_code"):
+        load_classifier(str(folder), StepToken(STEP_TOKEN))
+    text = SoFar("How many?", "First 4.\n\nThen 5.")
+    (rated,) = load_classifier(str(folder), StepToken(STEP_TOKEN), trust_remote_code=True)([text])
+    expected = process_reward(folder, "How many?", f"First 4.{STEP_TOKEN}Then 5.{STEP_TOKEN}")
+    assert rated == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(SettingsError, match=r"rates every token; set verifier\.reward_step_token"):
+        load_classifier(str(folder), trust_remote_code=True)
+
+
+def test_a_token_that_the_model_does_not_know_is_refused(tmp_path: Path) -> None:
+    folder = save_step_classifier(tmp_path, 2)
+    with pytest.raises(SettingsError, match=r"'<extra_00>' is no token"):
+        load_classifier(str(folder), StepToken("<extra_00>"))
+
+
+def test_a_model_without_the_head_is_refused_rather_than_given_a_random_one(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path, 2)
+    with pytest.raises(SettingsError, match=r"no weights for score\.bias"):
+        load_classifier(str(folder), StepToken("<|im_end|>"))
+
+
+def test_settings_choose_how_the_model_is_read(tmp_path: Path) -> None:
+    folder = str(save_step_classifier(tmp_path, 1))
+    verifier = create_verifier(
+        "reward",
+        VerifierSettings(reward_model=folder, reward_step_token=STEP_TOKEN, threshold=0, deadline=60),
+        Models(boundary=Boundary("; ")),
+    )
+    assert isinstance(verifier, RewardVerifier)
+    (verdict,) = verify(verifier, "then 5; ")
+    expected = reward_at_last_step_token(Path(folder), "How many?", f"First this. then 5;{STEP_TOKEN}")
+    assert verdict.score == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(SettingsError, match=r"set verifier\.reward_model or verifier\.reward_url"):
+        create_verifier("reward", VerifierSettings(reward_step_token=STEP_TOKEN))
 
 
 def test_without_a_reward_model_the_remedy_is_named() -> None:

@@ -47,7 +47,9 @@ class RemoteEngine(Engine):
         self.name = name
         self.settings = settings
         self._remote = settings.remote
-        self._wire = Wire(name, settings.remote, settings.max_running)
+        self._wire = Wire(
+            f"engine {name!r}", f"{name}.remote.api_key_variable", settings.remote, settings.max_running
+        )
         self._pool = ServerPool([url.rstrip("/") for url in self._remote.base_urls])
         self._gate = PriorityGate(settings.max_running)
         self._closed = False

@@ -97,6 +97,11 @@ class ServerPool:
         ready_at = asyncio.get_running_loop().time() + max(delay, at_least or 0.0)
         server.ready_at = max(server.ready_at, ready_at)
 
+    def seconds_until_ready(self) -> float:
+        """Return how long the first of them still rests, 0 where one is ready."""
+        now = asyncio.get_running_loop().time()
+        return max(0.0, min(server.ready_at for server in self.servers) - now)
+
     async def _choose(self, affinity: int) -> Server:
         loop = asyncio.get_running_loop()
         while True:

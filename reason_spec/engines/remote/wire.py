@@ -21,19 +21,24 @@ _SHOWN_CHARS = 500
 
 
 class Wire:
-    """The connections of one engine to all its servers.
+    """The connections of an engine, or of a verifier, to all its servers.
 
     What another try may mend is a `ServerError`, everything else an `EngineError`.
+
+    Args:
+        owner: whose they are, for messages: ``engine 'target'``.
+        key_setting: the setting that names the variable with the key.
 
     Raises:
         EngineError: the variable that is to hold the key is not set.
     """
 
-    def __init__(self, name: str, settings: RemoteSettings, max_connections: int) -> None:
-        self._name = name
+    def __init__(self, owner: str, key_setting: str, settings: RemoteSettings, max_connections: int) -> None:
+        self._owner = owner
         self._settings = settings
+        self._key = _read_key(owner, key_setting, settings.api_key_variable)
         self._client = httpx2.AsyncClient(
-            headers=_key_header(name, settings.api_key_variable),
+            headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
             timeout=httpx2.Timeout(None, connect=settings.connect_timeout),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=max_connections),
         )
@@ -48,7 +53,7 @@ class Wire:
             return [dict(model) for model in answer["data"]]
         except (KeyError, TypeError, ValueError):
             raise EngineError(
-                f"engine {self._name!r}: {server.url}/models does not list models; a base URL ends with /v1"
+                f"{self._owner}: {server.url}/models does not list models; a base URL ends with /v1"
             ) from None
 
     async def complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +62,7 @@ class Wire:
         try:
             return dict(answer["choices"][0])
         except (KeyError, TypeError, IndexError):
-            raise ServerError(f"{server.url} answered without a choice: {str(answer)[:80]}") from None
+            raise ServerError(f"{server.url} answered without a choice: {self._shown(answer, 80)}") from None
 
     async def stream(self, server: Server, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
         """Yield the choices of a streamed completion; closing the iterator closes the connection."""
@@ -83,15 +88,32 @@ class Wire:
             event = dict(json.loads(data))
             choices = [dict(choice) for choice in event.get("choices") or ()]
         except (ValueError, TypeError):
-            raise ServerError(f"{server.url} sent {data[:80]!r}, which is no event") from None
+            raise ServerError(f"{server.url} sent {self._shown(data, 80)!r}, which is no event") from None
         if "error" in event:
             self._raise_error(server, event["error"], data)
         return choices
 
+    async def pool(self, server: Server, task: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the one answer of a pooling model, to ``task`` ``classify`` or ``pooling``."""
+        answer = await self._ask("POST", server, f"{_root(server)}/{task}", body)
+        try:
+            return dict(answer["data"][0])
+        except (KeyError, TypeError, IndexError, ValueError):
+            raise ServerError(f"{server.url} answered without data: {self._shown(answer, 80)}") from None
+
+    async def tokenize(self, server: Server, text: str) -> list[int]:
+        """Return the token ids of a text by itself."""
+        body = {"model": server.model, "prompt": text, "add_special_tokens": False}
+        answer = await self._ask("POST", server, f"{_root(server)}/tokenize", body)
+        try:
+            return list(map(int, answer["tokens"]))
+        except (KeyError, TypeError, ValueError):
+            raise ServerError(f"{server.url} answered without tokens: {self._shown(answer, 80)}") from None
+
     async def reset_prefix_cache(self, server: Server) -> None:
         """Ask for it where the server knows how to."""
         with suppress(httpx2.HTTPError):
-            await self._client.post(f"{server.url.removesuffix('/v1')}/reset_prefix_cache")
+            await self._client.post(f"{_root(server)}/reset_prefix_cache")
 
     async def _ask(
         self, method: str, server: Server, url: str, body: dict[str, Any] | None = None
@@ -109,7 +131,8 @@ class Wire:
         try:
             answer: dict[str, Any] = response.json()
         except ValueError:
-            raise ServerError(f"{server.url} sent {response.text[:80]!r}, which is not JSON") from None
+            sent = self._shown(response.text, 80)
+            raise ServerError(f"{server.url} sent {sent!r}, which is not JSON") from None
         return answer
 
     def _raise_for(self, server: Server, response: httpx2.Response, content: bytes) -> NoReturn:
@@ -128,23 +151,37 @@ class Wire:
         if isinstance(error, dict):
             message = error.get("message")
             code = status or error.get("code")
-        message = " ".join(str(message or text).split())[:_SHOWN_CHARS]
-        reason = f"{server.url} answered {code}: {message}"
+        shown = self._shown(" ".join(str(message or text).split()), _SHOWN_CHARS)
+        reason = f"{server.url} answered {code}: {shown}"
         if isinstance(code, int) and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
-            raise EngineError(f"engine {self._name!r}: {reason}")
+            raise EngineError(f"{self._owner}: {reason}")
         raise ServerError(reason, after)
 
+    def _shown(self, answer: Any, num_chars: int) -> str:
+        """Return the beginning of what a server said; some repeat the key that they refuse."""
+        text = str(answer)
+        if self._key is not None:
+            text = text.replace(self._key, "(the key)")
+        return text[:num_chars]
 
-def _key_header(name: str, variable: str | None) -> dict[str, str]:
+
+def _read_key(owner: str, key_setting: str, variable: str | None) -> str | None:
     if variable is None:
-        return {}
-    key = os.environ.get(variable)
+        return None
+    # The line end of the file that a key was read from is no part of it.
+    key = os.environ.get(variable, "").strip()
+    named = f"{owner}: the environment variable {variable}, named in {key_setting},"
     if not key:
-        raise EngineError(
-            f"engine {name!r}: the environment variable {variable}, named in {name}.remote.api_key_variable, "
-            "is not set"
-        )
-    return {"Authorization": f"Bearer {key}"}
+        raise EngineError(f"{named} is not set")
+    if not (key.isascii() and key.isprintable()):
+        # The client's own error would show it.
+        raise EngineError(f"{named} holds characters that no key has")
+    return key
+
+
+def _root(server: Server) -> str:
+    """Return where vLLM's own routes are, which are none of OpenAI's."""
+    return server.url.removesuffix("/v1")
 
 
 def _unreachable(server: Server, error: Exception) -> ServerError:

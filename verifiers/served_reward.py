@@ -1,0 +1,228 @@
+"""``reward`` on servers: a pooling model of vLLM (``vllm serve MODEL --runner pooling``) rates the steps.
+
+Forms as in vLLM 0.32: ``/classify`` returns the chances of one text's classes, ``/pooling`` with task
+``token_classify`` a row of them for every token, or for the step tokens alone where the model is one that
+pools those. The conversation is sent as messages and left open behind the last step token, so that the last
+row is the last step's in both cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from reason_spec.engines.remote.servers import Server, ServerError, ServerPool
+from reason_spec.engines.remote.wire import Wire
+from reason_spec.errors import EngineError
+from reason_spec.settings import RemoteSettings
+from reason_spec.verifiers.reward import PROBE, ByReward, SoFar, StepToken, check_reward
+
+logger = logging.getLogger(__name__)
+_OWNER: Final = "verifier reward"
+_START_SECONDS: Final = 60.0
+_OUR_SHARE: Final = 0.9
+"""Of the deadline; behind it the verdict would have no reason but that it is late."""
+_ROUNDING: Final = 0.02
+"""Of two chances in half precision."""
+
+
+class ServedRewardVerifier(ByReward):
+    """Asks a reward model behind a URL, or several that hold the same one; verdicts are asked for at once.
+
+    What a server cannot answer now is tried again, at whichever is free, within the deadline. A failure is
+    the verdict ``unknown`` with the server's own words.
+
+    Args:
+        urls: base URLs, which end with ``/v1``.
+        model: the model's name there; None: the only one.
+        step_token: what stands behind each step, for models that are read there. None: a sequence classifier.
+        api_key_variable: environment variable that holds the key.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        model: str | None = None,
+        step_token: StepToken | None = None,
+        threshold: float | None = None,
+        deadline_seconds: float = 5.0,
+        *,
+        api_key_variable: str | None = None,
+    ) -> None:
+        super().__init__(threshold, deadline_seconds)
+        self._urls = [f"{url.rstrip('/').removesuffix('/v1')}/v1" for url in urls]
+        self._model = model
+        self._step_token = step_token
+        self._remote = RemoteSettings(api_key_variable=api_key_variable)
+        self._servers: _RewardServers | None = None
+
+    async def start(self) -> None:
+        """Ask every server for its model and a first reward.
+
+        Raises:
+            EngineError: none answers, one has another model or rates nothing, or there is no key.
+        """
+        servers = self._servers
+        if servers is None or servers.loop is not asyncio.get_running_loop():
+            # Connections belong to the loop that opened them.
+            servers = _RewardServers(self._urls, self._model, self._step_token, self._remote)
+            self._servers = servers
+        await servers.meet()
+
+    async def close(self) -> None:
+        servers, self._servers = self._servers, None
+        if servers is not None and servers.loop is asyncio.get_running_loop():
+            await servers.close()
+
+    async def _rate(self, so_far: SoFar) -> float:
+        assert self._servers is not None, "a reward was asked for before start"
+        return await self._servers.rate(so_far, _OUR_SHARE * self.deadline_seconds)
+
+
+class _RewardServers:
+    """The servers as one event loop knows them."""
+
+    def __init__(
+        self, urls: Sequence[str], model: str | None, step_token: StepToken | None, remote: RemoteSettings
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._model = model
+        self._step_token = step_token
+        self._max_tries = remote.max_retries + 1
+        self._wire = Wire(_OWNER, "verifier.reward_api_key_variable", remote, max_connections=64)
+        self._pool = ServerPool(urls)
+        self._meeting = asyncio.Lock()
+        self._met = False
+        self._trouble: ServerError | None = None
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    async def meet(self) -> None:
+        async with self._meeting:
+            if self._met:
+                return
+            servers = self._pool.servers
+            answers = await asyncio.gather(*map(self._greet, servers), return_exceptions=True)
+            for server, answer in zip(servers, answers, strict=True):
+                if isinstance(answer, ServerError):
+                    self._trouble = answer
+                    self._pool.rest(server, answer.after)
+                elif answer is not None:
+                    raise answer
+            if all(isinstance(answer, ServerError) for answer in answers):
+                raise EngineError(
+                    f"{_OWNER}: no server answers: {'; '.join(map(str, answers))}. Start one (vllm serve "
+                    "MODEL --runner pooling) or correct verifier.reward_url"
+                )
+            for answer in filter(None, answers):
+                logger.warning("%s: %s; it is left out until it answers", _OWNER, answer)
+            self._met = True
+
+    async def _greet(self, server: Server) -> None:
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                server.model = self._find_model(server, await self._wire.models(server))
+                await self._check_token(server)
+                await self._probe(server)
+        except TimeoutError:
+            raise ServerError(f"{server.url} did not answer within {_START_SECONDS:g} seconds") from None
+
+    def _find_model(self, server: Server, models: Sequence[dict[str, Any]]) -> str:
+        names = [str(model.get("id")) for model in models]
+        wanted = names[0] if self._model is None and len(names) == 1 else self._model
+        if wanted is None or wanted not in names:
+            asked = "several models" if wanted is None else f"no model {wanted!r}"
+            raise EngineError(
+                f"{_OWNER}: {server.url} has {asked}; it has {', '.join(names) or 'none'}. Set "
+                "verifier.reward_model to the one that is meant"
+            )
+        return wanted
+
+    async def _check_token(self, server: Server) -> None:
+        """Refuse a step token that the model does not know: it would be read as text like any other."""
+        if self._step_token is None:
+            return
+        try:
+            ids = await self._wire.tokenize(server, self._step_token.text)
+        except (EngineError, ServerError):
+            return  # Not every server tells.
+        if len(ids) != 1:
+            raise EngineError(
+                f"{_OWNER}: verifier.reward_step_token = {self._step_token.text!r} is no token of "
+                f"{server.model!r} at {server.url}; its card names the one that it was trained with"
+            )
+
+    async def _probe(self, server: Server) -> None:
+        try:
+            await self._ask(server, PROBE)
+        except EngineError as error:
+            task = "classify" if self._step_token is None else "token_classify"
+            raise EngineError(
+                f"{error}. It has to serve a classifier with one output or two and a chat template: "
+                f"vllm serve MODEL --runner pooling, with pooling task {task}"
+            ) from None
+
+    async def rate(self, so_far: SoFar, seconds: float) -> float:
+        """Return the reward of the last step within so many seconds.
+
+        Raises:
+            EngineError: there is none, or what came is none.
+        """
+        end = self.loop.time() + seconds
+        affinity = zlib.crc32(so_far.question.encode("utf-8", "surrogatepass"))
+        try:
+            async with asyncio.timeout_at(end):
+                for _ in range(self._max_tries):
+                    if self.loop.time() + self._pool.seconds_until_ready() > end:
+                        break
+                    try:
+                        async with self._pool.use(affinity) as server:
+                            reward = await self._ask(server, so_far)
+                    except ServerError as trouble:
+                        self._trouble = trouble
+                    else:
+                        self._trouble = None
+                        return reward
+        except TimeoutError:
+            last = "" if self._trouble is None else f"; at last: {self._trouble}"
+            raise EngineError(f"{_OWNER}: no reward within {seconds:g} seconds{last}") from None
+        raise EngineError(f"{_OWNER}: {self._trouble}")
+
+    async def _ask(self, server: Server, so_far: SoFar) -> float:
+        answer = so_far.answer if self._step_token is None else self._step_token.mark(so_far.answer)
+        turns = [{"role": "user", "content": so_far.question}, {"role": "assistant", "content": answer}]
+        body = {"model": self._name_at(server), "messages": turns, "use_activation": True}
+        if self._step_token is None:
+            said = (await self._wire.pool(server, "classify", body)).get("probs")
+        else:
+            body |= {"task": "token_classify", "continue_final_message": True}
+            rows = (await self._wire.pool(server, "pooling", body)).get("data")
+            if rows == []:
+                token = self._step_token.text
+                raise EngineError(f"{_OWNER}: {server.url} has no reward at {token!r}, but at another token")
+            said = rows[-1] if isinstance(rows, list) else rows
+        try:
+            return _chance(said)
+        except ValueError as error:
+            raise EngineError(f"{_OWNER}: {server.url} answered {str(said)[:80]}: {error}") from None
+
+    def _name_at(self, server: Server) -> str | None:
+        """Return what a server calls the model; one that was away at the start is taken to say as others."""
+        names = (self._model, server.model, *(other.model for other in self._pool.servers))
+        return next(name for name in names if name is not None)
+
+
+def _chance(outputs: Any) -> float:
+    """Return the reward in the outputs of one text or token: the only one, or the second of two chances."""
+    if not isinstance(outputs, list) or len(outputs) not in (1, 2):
+        raise ValueError("one or two chances are known")
+    if not all(isinstance(output, float | int) for output in outputs):
+        raise ValueError("a chance is a number")
+    if len(outputs) == 2 and not abs(sum(outputs) - 1) <= _ROUNDING:
+        raise ValueError("two chances make one; these have seen no softmax")
+    check_reward(outputs[-1])
+    return float(outputs[-1])
