@@ -37,7 +37,7 @@ from reason_spec.verifiers.asking import AskingVerifier
 from reason_spec.verifiers.base import AUTO, Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
-from reason_spec.verifiers.reward import RewardVerifier
+from reason_spec.verifiers.reward import ByReward
 
 THRESHOLDS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
 EXIT_NONE_SAFE = 1
@@ -50,7 +50,7 @@ that makes 1196, of which 6 may be lost."""
 _GENERATED_SEED = 700_000
 _TARGET_FOLDER = "target"
 
-Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | RewardVerifier
+Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | ByReward
 """Verifiers with a threshold that may judge a drafted step alone."""
 
 
