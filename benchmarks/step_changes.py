@@ -71,10 +71,11 @@ _OPERATION: Final = re.compile(r"(?<=[\w)}\]]) ?([-+*/×÷]|\\cdot|\\times) ?(?=
 _OTHER_OPERATION: Final = {
     "+": "-", "-": "+", "*": "+", "/": "*", "×": "+", "÷": "×", "\\cdot": "+", "\\times": "-",
 }  # fmt: skip
-_SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(\d+)( ?[-/÷−] ?)(\d+)(?![\w.}*/^])")
+_SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(?<![-+*/^] )(\d+)( ?[-/÷−] ?)(\d+)(?![\w.}*/^]|\)\^)")
 _VERB: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|has to|does|do)\b(?! not)")
 _NEGATED: Final = re.compile(r"\b(is|are|was|were|can|must|will|does|do) not\b|\bcannot\b")
-_VARIABLE: Final = re.compile(r"(?<![\\\w{])([a-z])(?![\w}])(?=[^$]*\$)")
+_FORMULA: Final = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
+_VARIABLE: Final = re.compile(r"(?<![\\\w{])([a-zA-Z])(?![\w}])")
 _NAME: Final = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 _ANTONYMS: Final = {
     one: other
@@ -140,7 +141,7 @@ def change_unit(text: str, rng: Random) -> str | None:
 
 
 def _replace_word(text: str, table: Mapping[str, str], rng: Random) -> str | None:
-    found = [at for at in re.finditer(r"\\?[a-zA-Z]+|[<>]", text) if at[0] in table]
+    found = [at for at in re.finditer(r"\\?[a-zA-Z]+|(?<= )[<>](?= )", text) if at[0] in table]
     if not found:
         return None
     at = rng.choice(found)
@@ -149,7 +150,8 @@ def _replace_word(text: str, table: Mapping[str, str], rng: Random) -> str | Non
 
 def change_variable(text: str, rng: Random) -> str | None:
     """Put another letter of the same formulas in the place of one."""
-    found = list(_VARIABLE.finditer(text))
+    formulas = [(at.start(), at.end()) for at in _FORMULA.finditer(text)]
+    found = [at for start, end in formulas for at in _VARIABLE.finditer(text, start, end)]
     letters = sorted({at[1] for at in found})
     if len(letters) < 2:
         return None
@@ -206,7 +208,9 @@ def cases_of_steps(solutions: Sequence[Sequence[str]], per_kind: int, seed: int)
     for kind, change in CHANGES.items():
         changed = ((step, change(step, rng)) for step in rng.sample(steps, len(steps)))
         cases = (
-            Case(kind, step, other_notation(step), other) for step, other in changed if other not in (None, step)
+            Case(kind, step, other_notation(step), other)
+            for step, other in changed
+            if other not in (None, step)
         )
         yield from islice(cases, per_kind)
     for _ in range(per_kind if len(steps) > 1 else 0):
@@ -223,10 +227,19 @@ _CONTRARY: Final[dict[AnyKind, AnyKind]] = {
 
 
 def generated_cases(num_problems: int, seed: int) -> Iterator[Case]:
-    """Yield steps of generated problems in two phrasings; each problem gives one case for each kind of change."""
+    """Yield steps of generated problems in two phrasings; of each problem one for each kind of change."""
     for index, problem in enumerate(islice(problems("test", seed), num_problems)):
         rng = Random(f"changes/{seed}/{index}")
-        for kind in ("number", "operation", "order", "entity", "direction", "unit", "negation", "another step"):
+        for kind in (
+            "number",
+            "operation",
+            "order",
+            "entity",
+            "direction",
+            "unit",
+            "negation",
+            "another step",
+        ):
             places = list(range(len(problem.plan)))
             rng.shuffle(places)
             found = (_generated_case(problem, place, kind, rng) for place in places)

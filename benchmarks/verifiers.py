@@ -8,10 +8,10 @@ left alone until the verifiers were finished. ``steps``: those of a file (by def
 tests have), in another notation, and changed. A changed step is compared with the step itself (``own``) and
 with its other wording (``reworded``).
 
-Pairs are ordered by decision (reject, unknown, accept), then by score; the area under the curve is the chance that a
-pair of one meaning stands above a pair of two, ties counted by half. Costs are processor time of the whole process,
-on texts that were not read before; ``semantic`` and ``numbers`` are timed a pair at a time for what the words cost, and
-the pairs that need the embedding in batches.
+Pairs are ordered by decision (reject, unknown, accept), then by score; the area under the curve is the chance
+that a pair of one meaning stands above a pair of two, ties counted by half. Costs are processor time of the
+whole process, on texts that were not read before: a pair at a time for what the words cost, and in batches
+for the pairs that need the embedding.
 """
 
 from __future__ import annotations
@@ -148,6 +148,10 @@ class _NoModel(SentenceEncoder):
     async def start(self) -> None:
         return
 
+    def estimate(self, a: str, b: str) -> float | None:
+        self.num_asked += 1
+        return None
+
     async def encode(self, text: str) -> Embedding:
         self.num_asked += 1
         return Embedding((np.ones(1, np.float32),), 0, 0)
@@ -236,16 +240,17 @@ def print_rows(rows: Sequence[Row | Cost]) -> None:
         if row.kind != _ALL:
             reworded = str(row.false_accepts_reworded)
             details.add_row(row.pairs, row.kind, row.verifier, _accepts(row), reworded, _rejects(row))
-    costs = Table("verifier", "pairs", "left to embedding", "ms decided, median (mean)", "ms left: words + model")
-    for row in rows:
-        if isinstance(row, Cost):
-            costs.add_row(
-                row.verifier,
-                str(row.num_pairs),
-                f"{row.share_undecided:.0%}",
-                f"{_ms(row.decided_median_ms)} ({_ms(row.decided_mean_ms)})",
-                f"{_ms(row.undecided_words_ms)} + {_ms(row.undecided_embedding_ms)} = {_ms(row.undecided_ms)}",
-            )
+    costs = Table(
+        "verifier", "pairs", "left to embedding", "ms decided, median (mean)", "ms left: words + model"
+    )
+    for cost in [row for row in rows if isinstance(row, Cost)]:
+        costs.add_row(
+            cost.verifier,
+            str(cost.num_pairs),
+            f"{cost.share_undecided:.0%}",
+            f"{_ms(cost.decided_median_ms)} ({_ms(cost.decided_mean_ms)})",
+            f"{_ms(cost.undecided_words_ms)} + {_ms(cost.undecided_embedding_ms)} = {_ms(cost.undecided_ms)}",
+        )
     for table in (summary, details, costs):
         console.print(table)
 

@@ -42,8 +42,9 @@ _IRREGULAR: Final = {
     "gave": "give", "given": "give", "gives": "give", "bought": "buy", "sold": "sell", "lost": "lose",
     "spent": "spend", "took": "take", "taken": "take", "won": "win", "ate": "eat", "eaten": "eat",
     "left": "left", "paid": "pay", "has": "have", "had": "have", "was": "is", "were": "is", "are": "is",
-    "got": "get", "gotten": "get", "found": "find", "made": "make", "went": "go", "came": "come",
-    "kept": "keep", "sent": "send", "began": "begin", "begun": "begin", "grew": "grow", "fell": "fall",
+    "got": "get", "gotten": "get", "found": "find", "made": "make", "went": "go", "goes": "go",
+    "came": "come", "kept": "keep", "sent": "send", "began": "begin", "begun": "begin", "grew": "grow",
+    "fell": "fall",
     "rose": "rise", "lent": "lend", "children": "child", "people": "person", "feet": "foot",
     "owns": "own", "maxima": "maximum", "minima": "minimum", "vertices": "vertex", "bases": "base",
     "dice": "die", "addition": "add", "subtraction": "subtract", "multiplication": "multiply",
@@ -92,6 +93,10 @@ AMOUNT_UP: Final = _words(
     "more greater larger bigger higher increase increases exceed exceeds additional extra above"
 )
 AMOUNT_DOWN: Final = _words("less fewer smaller lower decrease decreases reduce reduces below short")
+
+TREND_UP: Final = AMOUNT_UP | _words("rise grow gain climb ascend ahead warmer hotter increase up")
+TREND_DOWN: Final = AMOUNT_DOWN | _words("fall drop lose descend behind colder cooler decrease shrink down")
+"""Which way something goes or lies: a step that knows one way only is none that knows the other only."""
 
 COMPARATIVES: Final[dict[str, tuple[str, int]]] = {
     stem(word): (axis, sign)
@@ -200,6 +205,9 @@ accept | reject
 pass | fail
 real | imaginary
 sufficient enough | insufficient
+square | cubic | squareroot
+degree degrees | radian radians
+differentiate derivative | integrate integral
 """)
 """Each line a set of exclusive poles: a step that moves from one to another means something else."""
 
@@ -224,8 +232,8 @@ OPERATION_WORDS: Final[dict[str, str]] = {
 ACTIONS: Final[dict[str, str]] = {
     stem(word): operation
     for operation, words in (
-        ("+", "add adds sum plus combine receive find more additional"),
-        ("-", "subtract minus take remove without lose spend fewer less difference"),
+        ("+", "add adds sum plus combine receive find more additional above ahead extra"),
+        ("-", "subtract minus take remove without lose spend fewer less difference below behind"),
         ("*", "multiply product"),
         ("/", "divide split share quotient"),
     )

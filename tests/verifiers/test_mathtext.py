@@ -30,7 +30,8 @@ PIECES = (
 
 
 def tokens_with_every_pass(text: str) -> tuple[Token, ...]:
-    tokens = list(scan(normalize(text)))
+    """Every pass, tried at every token."""
+    tokens = scan(normalize(text))
     for fold, _ in mathtext._PASSES:
         tokens = mathtext._rewrite(tokens, fold)
     return tuple(tokens)
