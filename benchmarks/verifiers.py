@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--per-kind", type=int, default=100, help="steps of the file for each kind of change")
     parser.add_argument("--verifiers", nargs="+", choices=VERIFIERS, default=list(VERIFIERS))
     parser.add_argument(
-        "--held-out", nargs="*", default=["held_out_1", "held_out_2"], help="hand-written sets"
+        "--held-out", nargs="*", default=["held_out_1", "held_out_2", "held_out_3"], help="hand-written sets"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

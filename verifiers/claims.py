@@ -245,7 +245,8 @@ def _relate(left: _Side, sign: str, right: _Side) -> Relation:
         canonical = difference.scaled() if sign in ("=", "≠", "≈") else difference
     except ExpressionError:
         return Relation(f"{_literal(left)} {sign} {_literal(right)}", "open")
-    return Relation(f"{canonical} {sign} 0", "open")
+    # An identity says nothing that has to be repeated.
+    return Relation(f"{canonical} {sign} 0", "true" if sign == "=" and difference.value == 0 else "open")
 
 
 def _holds(x: Fraction, sign: str, y: Fraction, right: _Side, left: _Side) -> bool:

@@ -63,6 +63,7 @@ def find_conflict(pair: WordingPair, has_operations: bool = False) -> str | None
         _owners_differ,
         _clauses_cross,
         _sides_swapped,
+        _reordered,
     ):
         if reason := guard(a, b):
             return reason
@@ -315,6 +316,30 @@ def _joined_by_of(wording: Wording) -> frozenset[tuple[str, str]]:
     return frozenset((x, y) for x, y in pairs if (y, x) not in pairs)
 
 
+def _reordered(a: Wording, b: Wording) -> str | None:
+    """Find two words that changed places around others: ``the cat chased the mouse``."""
+    left, right = _content_in_order(a), _content_in_order(b)
+    if len(left) != len(right):
+        return None
+    places = [i for i, (x, y) in enumerate(zip(left, right, strict=True)) if x != y]
+    if len(places) != 2 or places[1] - places[0] < 2:
+        return None
+    x, y = (left[i] for i in places)
+    if (right[places[0]], right[places[1]]) == (y, x):
+        return f"{x} and {y} have changed places"
+    return None
+
+
+def _content_in_order(wording: Wording) -> list[str]:
+    return [
+        wording.stems[index]
+        for index, token in enumerate(wording.tokens)
+        if token.kind in ("word", "symbol")
+        and index not in wording.ordered
+        and (wording.stems[index] not in FILLERS or wording.is_name(token))
+    ]
+
+
 class _Sides(NamedTuple):
     before: frozenset[str]
     behind: frozenset[str]
@@ -351,6 +376,7 @@ class _Place(NamedTuple):
     slot: str
     filling: str
     word: bool
+    plural: bool = False
 
 
 def _places(wording: Wording) -> list[_Place]:
@@ -368,12 +394,23 @@ def _places(wording: Wording) -> list[_Place]:
             word = wording.stems[index]
             group = min(POLES[word])[0] if word in POLES else None
             if word not in FILLERS or (group is not None and not _joins(wording, index)):
-                places.append(_Place(f"~{group}" if group is not None else word, word, True))
+                slot = f"~{group}" if group is not None else word
+                places.append(_Place(slot, word, True, _is_plural_noun(wording, index)))
         elif token.kind == "symbol" and not is_operand(wording, index):
             places.append(_Place("$", token.text, False))
         else:
             places.append(_Place(token.text, "", False))
     return places
+
+
+def _is_plural_noun(wording: Wording, index: int) -> bool:
+    """Whether the word, behind an article or a preposition, names several things."""
+    text = wording.tokens[index].text
+    plural = text.endswith("s") and not text.endswith(("ss", "us", "is"))
+    return plural and index > 0 and wording.tokens[index - 1].text in _BEFORE_NOUNS
+
+
+_BEFORE_NOUNS: Final = frozenset("the these those her his their its of from for".split())
 
 
 def _places_differ(a: Wording, b: Wording, context: Background) -> str | None:
@@ -421,6 +458,8 @@ def _words_replaced(
             return f"{x_text} and {y_text} have changed places"
     for mine, other in replaced:
         if len(mine) == len(other) == 1 and _opposite(mine[0].filling, other[0].filling):
+            return f"{mine[0].filling} stands where the other step has {other[0].filling}"
+        if len(mine) == len(other) == 1 and mine[0].plural and other[0].plural:
             return f"{mine[0].filling} stands where the other step has {other[0].filling}"
         x_words, y_words = _known(mine, vocabulary), _known(other, vocabulary)
         if x_words and y_words and not x_words & y_words:

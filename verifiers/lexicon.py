@@ -123,7 +123,7 @@ COMPARATIVES: Final[dict[str, tuple[str, int]]] = {
 GROUPS: Final = _groups("""
 more greater larger bigger higher | less fewer smaller lower
 add adds sum plus combine | subtract minus difference | multiply product times | divide quotient
-give gives donate lend | receive receives
+give gives donate lend | receive receives borrow
 buy purchase | sell
 earn win gain collect save | lose spend waste
 increase grow rise | decrease shrink fall drop reduce
@@ -131,7 +131,7 @@ before earlier | after later
 ordinal1 | last
 start begin | end finish
 up upward | down downward
-right | left
+right rightward | left leftward
 north | south | east | west
 above over | below under
 inside interior inner | outside exterior outer
@@ -143,7 +143,9 @@ positive | negative
 true | false
 all every each both | none neither | some
 always | never | sometimes
-same equal | different unequal
+same equal agree | different unequal differ
+correct right | wrong incorrect
+enough | lack
 parallel | perpendicular
 horizontal | vertical
 clockwise | counterclockwise anticlockwise
@@ -151,7 +153,7 @@ acute | obtuse
 rational | irrational
 increasing | decreasing
 numerator | denominator
-length | width | height | depth
+length long | width wide | height high tall | depth deep
 radius radii | diameter | circumference
 area | perimeter | volume
 row | column
@@ -180,7 +182,7 @@ penny pennies | nickel nickels | dime dimes | quarter quarters
 square | triangle | circle | rectangle | pentagon | hexagon | octagon | cube | sphere | cylinder | cone
 adult adults | child
 single | married
-full | empty
+full fill | empty
 open | closed
 front | back
 top | bottom

@@ -282,12 +282,30 @@ def _fold_word_operators(out: list[Token], tokens: list[Token], index: int) -> i
     if not (previous.ends_operand or previous.text in ("%", "°")):
         return 0
     num_words, operator = _infix(out, tokens, index)
+    if token.text in _RESULTING and _states_relation(tokens, index + num_words):
+        return 0
     following = _at(tokens, index + num_words)
     starts_operand = following.kind in ("number", "symbol", "open") or following.text == "-"
     if not operator or not starts_operand:
         return 0
     out.append(Token("relation" if operator in "=≈" else "operator", operator, spaced=True))
     return num_words
+
+
+_RESULTING: Final = frozenset({"gives", "makes", "yields"})
+
+
+def _states_relation(tokens: Sequence[Token], start: int) -> bool:
+    """Whether a formula with a relation begins at ``start``: ``dividing by m yields a = F/m``."""
+    for token in tokens[start : start + _MAX_FORMULA]:
+        if token.kind in ("word", "break"):
+            return False
+        if token.kind == "relation":
+            return True
+    return False
+
+
+_MAX_FORMULA: Final = 40
 
 
 class _Infix(NamedTuple):
@@ -400,7 +418,9 @@ def _fold_fractions(out: list[Token], tokens: list[Token], index: int) -> int:
     assert top.value is not None
     assert bottom.value is not None
     beside = (_at(out, len(out) - 1).text, _at(tokens, index + 3).text)
-    if not 0 < top.value < bottom.value or beside[0] in ("/", "^") or beside[1] in ("/", "^"):
+    alone = _at(out, len(out) - 1).kind == "relation" and _at(tokens, index + 3).kind in ("break", "word")
+    improper = alone and bottom.value > 1 and top.value % bottom.value != 0
+    if not (0 < top.value < bottom.value or improper) or beside[0] in ("/", "^") or beside[1] in ("/", "^"):
         return 0
     out.append(replace(top, text=str(top.value / bottom.value), value=top.value / bottom.value, decimals=-1))
     return 3
