@@ -95,7 +95,9 @@ AMOUNT_UP: Final = _words(
 AMOUNT_DOWN: Final = _words("less fewer smaller lower decrease decreases reduce reduces below short")
 
 TREND_UP: Final = AMOUNT_UP | _words("rise grow gain climb ascend ahead warmer hotter increase up")
-TREND_DOWN: Final = AMOUNT_DOWN | _words("fall drop lose descend behind colder cooler decrease shrink down")
+TREND_DOWN: Final = AMOUNT_DOWN | _words(
+    "fall drop sink lose descend behind colder cooler decrease shrink down"
+)
 """Which way something goes or lies: a step that knows one way only is none that knows the other only."""
 
 COMPARATIVES: Final[dict[str, tuple[str, int]]] = {
@@ -103,10 +105,9 @@ COMPARATIVES: Final[dict[str, tuple[str, int]]] = {
     for axis, up, down in (
         ("amount", "more greater larger bigger higher", "less fewer smaller lower"),
         ("age", "older elder", "younger"),
-        ("height", "taller", "shorter"),
         ("weight", "heavier", "lighter"),
         ("speed", "faster quicker", "slower"),
-        ("length", "longer", "shorter"),
+        ("length", "longer taller", "shorter"),
         ("price", "dearer costlier pricier", "cheaper"),
         ("wealth", "richer", "poorer"),
         ("time", "later", "earlier sooner"),
@@ -207,7 +208,7 @@ accept | reject
 pass | fail
 real | imaginary
 sufficient enough | insufficient
-square | cubic | squareroot
+square | cubic | squareroot | cuberoot
 degree degrees | radian radians
 differentiate derivative | integrate integral
 """)

@@ -360,7 +360,7 @@ def _fold_hyphens(out: list[Token], tokens: list[Token], index: int) -> int:
             return 1
     elif token.text in "*_" and beside_word:
         return 0 if token.spaced and following.spaced else 1
-    elif token.text == "-" and beside_word:
+    elif token.text == "-" and beside_word and not (token.math and following.value is not None):
         if not token.spaced and not following.spaced:
             return 1
         if following.spaced:

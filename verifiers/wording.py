@@ -311,8 +311,8 @@ def _join_phrases(tokens: Sequence[Token]) -> tuple[Token, ...]:
             out[-2:] = [Token("word", bound)]
         elif previous.text == "or" and len(out) > 1 and token.text in _OR_MORE and _counts_something(out):
             out[-1] = Token("word", _OR_MORE[token.text])
-        elif previous.text == "square" and token.text in ("root", "roots"):
-            out[-1] = Token("word", "squareroot")
+        elif previous.text in ("square", "cube") and token.text in ("root", "roots"):
+            out[-1] = Token("word", f"{previous.text}root")
         elif previous.text == "at" and token.text in ("least", "most"):
             out[-1] = Token("word", "at" + token.text)
         elif previous.text == "each" and stem(token.text) not in FILLERS and token.text != "one":
