@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import sys
 import time
@@ -201,6 +202,26 @@ async def _embedding_seconds(name: str, pairs: Sequence[Pair]) -> float:
         await verifier.close()
 
 
+def append_verdicts(
+    path: Path, title: str, verifier: str, labelled: Sequence[Labelled], verdicts: Sequence[Verdict]
+) -> None:
+    """Write every verdict: equal files before and after a change show that it changed none."""
+    with path.open("a", encoding="utf-8") as file:
+        for found, verdict in zip(labelled, verdicts, strict=True):
+            fields = {
+                "pairs": title,
+                "verifier": verifier,
+                "kind": found.kind,
+                "same": found.same,
+                "a": found.pair.a,
+                "b": found.pair.b,
+                "verdict": verdict.decision,
+                "score": None if verdict.score is None else round(verdict.score, 4),
+                "verdict_reason": verdict.reason,
+            }
+            file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+
+
 async def measure(options: argparse.Namespace) -> list[Row | Cost]:
     """Measure the costs, while no text was read yet, and then every set."""
     fresh = [*generated_cases(options.timed, options.seed + _COST_SEED)]
@@ -220,6 +241,8 @@ async def measure(options: argparse.Namespace) -> list[Row | Cost]:
             for title, cases in sets.items():
                 labelled = [*pairs_of(cases)]
                 verdicts = await verify_pairs([found.pair for found in labelled], verifier)
+                if options.verdicts is not None:
+                    append_verdicts(options.verdicts, title, name, labelled, verdicts)
                 kinds = dict.fromkeys(found.kind for found in labelled)
                 rows += [row_of(title, name, kind, labelled, verdicts) for kind in (_ALL, *kinds)]
         finally:
@@ -286,6 +309,7 @@ def main() -> None:
         "--held-out", nargs="*", default=["held_out_1", "held_out_2", "held_out_3"], help="hand-written sets"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--verdicts", type=Path, help="append every verdict to this jsonl file")
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
