@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.expressions import ExpressionError, Polynomial, leaves, parse_expression
 from reason_spec.verifiers.longhand import find_unproven
-from reason_spec.verifiers.mathtext import tokenize
+from reason_spec.verifiers.mathtext import split_paragraphs, tokenize
 from reason_spec.verifiers.scanner import Token
 
 Truth: TypeAlias = Literal["true", "false", "open"]
@@ -85,11 +85,33 @@ class Claims:
         return bool(self.quantities or self.symbols or self.operations)
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the text before two steps holds already, so that either may repeat it."""
+
+    quantities: frozenset[Fraction]
+    symbols: frozenset[str]
+    open_relations: frozenset[str]
+    expressions: frozenset[str]
+
+
+@lru_cache(maxsize=256)
+def read_known(context: str) -> Known:
+    """Return what ``context`` claims; no formula goes on from one paragraph to the next."""
+    parts = [read_claims(paragraph) for paragraph in split_paragraphs(context)]
+    return Known(
+        frozenset[Fraction]().union(*(part.quantities for part in parts)),
+        frozenset[str]().union(*(part.symbols for part in parts)),
+        frozenset(r.canonical for part in parts for r in part.relations if r.truth == "open"),
+        frozenset(e.canonical for part in parts for e in part.expressions),
+    )
+
+
+@lru_cache(maxsize=4096)
 def read_claims(text: str) -> Claims:
     """Return what ``text`` claims; text without numbers gives empty claims."""
     tokens = tokenize(text)
-    runs = [_read_run(run) for run in _runs(tokens)]
+    runs = [_read_run(tuple(run)) for run in _runs(tokens)]
     numbers = [token for token in tokens if token.value is not None]
     strong = [token.value for token in numbers if not token.weak and token.value is not None]
     weak = frozenset(token.value for token in numbers if token.weak and token.value is not None)
@@ -158,9 +180,10 @@ class _Side(NamedTuple):
     polynomial: Polynomial | None
 
 
-def _read_run(run: list[Token]) -> _Run:
+@lru_cache(maxsize=8192)
+def _read_run(run: tuple[Token, ...]) -> _Run:
     operations = frozenset(t.text for t in run if t.kind == "operator" and t.text in _OPERATORS)
-    if len(run) > _MAX_RUN:
+    if len(run) > _MAX_RUN or (len(run) == 1 and run[0].kind in ("number", "symbol")):
         return _Run(operations, (), (), ())
     sides: list[_Side] = []
     signs: list[str] = []
@@ -222,7 +245,8 @@ def _relate(left: _Side, sign: str, right: _Side) -> Relation:
         canonical = difference.scaled() if sign in ("=", "≠", "≈") else difference
     except ExpressionError:
         return Relation(f"{_literal(left)} {sign} {_literal(right)}", "open")
-    return Relation(f"{canonical} {sign} 0", "open")
+    # An identity says nothing that has to be repeated.
+    return Relation(f"{canonical} {sign} 0", "true" if sign == "=" and difference.value == 0 else "open")
 
 
 def _holds(x: Fraction, sign: str, y: Fraction, right: _Side, left: _Side) -> bool:

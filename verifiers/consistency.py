@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from reason_spec.verifiers.claims import ARITHMETIC, Claims, Expression
 from reason_spec.verifiers.lexicon import ACTIONS, COMPARATIVES, PERSONAL_ACTIONS, TAKE_AWAY, stem
@@ -61,11 +61,15 @@ def _announcements(wording: Wording, num_calculations: int) -> Iterator[_Announc
     """
     operators = [i for i, token in enumerate(wording.tokens) if token.text in ARITHMETIC]
     end = operators[0 if num_calculations == 1 else -1] if operators else len(wording.tokens)
-    for clause in wording.clauses():
+    for clause in wording.clauses:
         numbers = frozenset(_prose_in(wording, clause))
         operations = frozenset(_announced(wording, clause))
         if clause.start < end and operations and not any(0 < value < 1 for value in numbers):
             yield _Announcement(operations, numbers)
+
+
+_WAYS: Final = {"up": "+", "down": "-"}
+"""Announce an operation behind ``go``: numbers are also written down and rounded up."""
 
 
 def _announced(wording: Wording, clause: range) -> Iterator[str]:
@@ -74,13 +78,15 @@ def _announced(wording: Wording, clause: range) -> Iterator[str]:
         token = wording.tokens[index]
         if token.kind != "word" or index in wording.ordered:
             continue
-        word = stem(token.text)
+        word = wording.stems[index]
         personal = index > 0 and wording.is_name(wording.tokens[index - 1]) and "times" not in words
         takes = word == stem("take") and words.isdisjoint(TAKE_AWAY)
         if word in ACTIONS and not takes and token.text != "find":
             yield ACTIONS[word]
         elif word in PERSONAL_ACTIONS and personal:
             yield PERSONAL_ACTIONS[word]
+        elif token.text in _WAYS and index and wording.stems[index - 1] == "go":
+            yield _WAYS[token.text]
         elif word == stem("give") and "away" in words:
             yield "-"
 
@@ -102,8 +108,7 @@ def _ordering_contradicts(wording: Wording, main: Expression, computed: frozense
 
 def _result_is_difference(wording: Wording) -> bool:
     """Whether the last clause compares itself: ``so Hana has 18 cards more``."""
-    last = list(wording.clauses())[-1]
-    return any(stem(wording.tokens[i].text) in COMPARATIVES for i in last)
+    return any(wording.stems[i] in COMPARATIVES for i in wording.clauses[-1])
 
 
 def _prose_differs(a: Wording, a_claims: Claims, b: Wording, b_claims: Claims) -> str | None:
@@ -141,8 +146,8 @@ def _listed(values: Iterable[Fraction]) -> str:
 def _states(wording: Wording, claims: Claims) -> frozenset[Fraction]:
     """Return the numbers, but the result, of clauses that say what is, and neither compare nor act."""
     states: set[Fraction] = set()
-    for clause in wording.clauses():
-        stems = {stem(wording.tokens[i].text) for i in clause}
+    for clause in wording.clauses:
+        stems = set(wording.stems[clause.start : clause.stop])
         if (
             stems & {"have", "is", "own", "start"}
             and wording.ordered.isdisjoint(clause)

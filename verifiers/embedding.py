@@ -76,11 +76,15 @@ class EncodingVerifier(Verifier):
     async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
         """Return the verdict on two different texts; ``context`` is the question and the accepted steps."""
 
-    async def _judge_by_cosine(self, drafted: str, target: str, below: Decision) -> Verdict:
-        """Accept from ``threshold`` on; ``below`` is the decision under it."""
+    async def _judge_by_cosine(
+        self, drafted: str, target: str, below: Decision, threshold: float | None = None
+    ) -> Verdict:
+        """Accept from ``threshold`` (None: the verifier's) on; ``below`` is the decision under it."""
+        if threshold is None:
+            threshold = self.threshold
         cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted, target)
-        reason = f"cosine {cosine:.3f}, threshold {self.threshold:g}"
-        decision: Decision = "accept" if cosine >= self.threshold else below
+        reason = f"cosine {cosine:.3f}, threshold {threshold:g}"
+        decision: Decision = "accept" if cosine >= threshold else below
         if decision == "accept" and not aligned:
             decision, reason = "unknown", f"{reason}; one step is longer than the model's input"
         return Verdict(decision, cosine, cost_tokens=num_tokens, reason=reason)

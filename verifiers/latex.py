@@ -49,17 +49,29 @@ _TRANSPARENT: Final = frozenset(
 
 def normalize(text: str) -> str:
     """Rewrite LaTeX and Unicode mathematics as plain text; mathematical regions stand in \\x02...\\x03."""
-    text = "".join(_expand_fraction(c) for c in text) if not text.isascii() else text
-    text = re.sub(r"[⁰¹²³⁴-⁹⁺⁻ⁿ]+", lambda m: f"^({m[0].translate(_SUPERSCRIPTS)})", text)
-    text = re.sub(r"[₀-₉]+", lambda m: "_" + m[0].translate(_SUBSCRIPTS), text)
+    if not _NOTATION.search(text):
+        return text
+    if not text.isascii():
+        text = "".join(_expand_fraction(c) for c in text)
+        text = re.sub(r"[⁰¹²³⁴-⁹⁺⁻ⁿ]+", lambda m: f"^({m[0].translate(_SUPERSCRIPTS)})", text)
+        text = re.sub(r"[₀-₉]+", lambda m: "_" + m[0].translate(_SUBSCRIPTS), text)
     text = re.sub(r"(?<=\d)(?:[\u2009\u202f\u00a0]|\{,\}|\\[, !;:]|\\ |~|')(?=\d{3}(?!\d))", "", text)
-    text = re.sub(r"(\d{0,20})\.(\d{0,20})\\overline\{(\d{1,20})\}", _repeating_decimal, text)
-    text = text.translate(_CHARACTERS)
-    text = re.sub(r"(?<=[\w)])[ \t]*\*\*[ \t]*(?=[\d(]|-\d|[a-z]\b)", _power_or_bold, text)
-    text = text.replace("**", " ").replace("\\$", "¤")
-    text = re.sub(r"\$\$(.+?)\$\$", "\x02\\1\x03", text, flags=re.DOTALL)
-    text = re.sub(r"\$(?!\s)([^$\n]{1,300}?)(?<!\s)\$(?!\d)", "\x02\\1\x03", text).replace("$", "¤")
+    if "\\overline" in text:
+        text = re.sub(r"(\d{0,20})\.(\d{0,20})\\overline\{(\d{1,20})\}", _repeating_decimal, text)
+    if not text.isascii():
+        text = text.translate(_CHARACTERS)
+    if "**" in text:
+        text = re.sub(r"(?<=[\w)])[ \t]*\*\*[ \t]*(?=[\d(]|-\d|[a-z]\b)", _power_or_bold, text)
+        text = text.replace("**", " ")
+    if "$" in text:
+        text = text.replace("\\$", "¤")
+        text = re.sub(r"\$\$(.+?)\$\$", "\x02\\1\x03", text, flags=re.DOTALL)
+        text = re.sub(r"\$(?!\s)([^$\n]{1,300}?)(?<!\s)\$(?!\d)", "\x02\\1\x03", text).replace("$", "¤")
     return _Latex(text).convert() if "\\" in text or "{" in text else text
+
+
+_NOTATION: Final = re.compile(r"[^\x00-\x7f]|[\\{$~]|\*\*|'(?=\d)")
+"""What one of the rewritings looks for; text without any of it is plain already."""
 
 
 def _expand_fraction(character: str) -> str:
@@ -81,6 +93,10 @@ def _power_or_bold(match: re.Match[str]) -> str:
     return "^" if left == right else inner
 
 
+_SPECIAL: Final = re.compile(r"[\\{}&]|_(?=\{)")
+_COMMAND_NAME: Final = re.compile(r"[A-Za-z]+\*?")
+
+
 class _Latex:
     """One pass over the text; arguments are converted recursively, ``_MAX_DEPTH`` deep, deeper ones left."""
 
@@ -91,26 +107,30 @@ class _Latex:
 
     def convert(self) -> str:
         out: list[str] = []
-        while self._position < len(self._text):
-            character = self._text[self._position]
-            self._position += 1
-            if character == "\\":
-                out.append(self._command())
-            elif character == "_" and self._peek() == "{":
-                out.append("_" + re.sub(r"\W+", "", self._argument()))
-            elif character == "{":
-                out.append("(")
-            elif character == "}":
-                out.append(")")
-            else:
-                out.append(" " if character == "&" else character)
-        return re.sub(r"\^ ?\(? ?° ?\)?", "°", "".join(out))
+        text = self._text
+        while special := _SPECIAL.search(text, self._position):
+            out.append(text[self._position : special.start()])
+            self._position = special.end()
+            match special[0]:
+                case "\\":
+                    out.append(self._command())
+                case "_":
+                    out.append("_" + re.sub(r"\W+", "", self._argument()))
+                case "{":
+                    out.append("(")
+                case "}":
+                    out.append(")")
+                case _:
+                    out.append(" ")
+        out.append(text[self._position :])
+        written = "".join(out)
+        return re.sub(r"\^ ?\(? ?° ?\)?", "°", written) if "°" in written else written
 
     def _peek(self) -> str:
         return self._text[self._position : self._position + 1]
 
     def _command(self) -> str:
-        match = re.compile(r"[A-Za-z]+\*?").match(self._text, self._position)
+        match = _COMMAND_NAME.match(self._text, self._position)
         if match is None:
             character = self._peek()
             self._position += 1

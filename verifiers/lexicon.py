@@ -42,8 +42,9 @@ _IRREGULAR: Final = {
     "gave": "give", "given": "give", "gives": "give", "bought": "buy", "sold": "sell", "lost": "lose",
     "spent": "spend", "took": "take", "taken": "take", "won": "win", "ate": "eat", "eaten": "eat",
     "left": "left", "paid": "pay", "has": "have", "had": "have", "was": "is", "were": "is", "are": "is",
-    "got": "get", "gotten": "get", "found": "find", "made": "make", "went": "go", "came": "come",
-    "kept": "keep", "sent": "send", "began": "begin", "begun": "begin", "grew": "grow", "fell": "fall",
+    "got": "get", "gotten": "get", "found": "find", "made": "make", "went": "go", "goes": "go",
+    "came": "come", "kept": "keep", "sent": "send", "began": "begin", "begun": "begin", "grew": "grow",
+    "fell": "fall",
     "rose": "rise", "lent": "lend", "children": "child", "people": "person", "feet": "foot",
     "owns": "own", "maxima": "maximum", "minima": "minimum", "vertices": "vertex", "bases": "base",
     "dice": "die", "addition": "add", "subtraction": "subtract", "multiplication": "multiply",
@@ -93,15 +94,20 @@ AMOUNT_UP: Final = _words(
 )
 AMOUNT_DOWN: Final = _words("less fewer smaller lower decrease decreases reduce reduces below short")
 
+TREND_UP: Final = AMOUNT_UP | _words("rise grow gain climb ascend ahead warmer hotter increase up")
+TREND_DOWN: Final = AMOUNT_DOWN | _words(
+    "fall drop sink lose descend behind colder cooler decrease shrink down"
+)
+"""Which way something goes or lies: a step that knows one way only is none that knows the other only."""
+
 COMPARATIVES: Final[dict[str, tuple[str, int]]] = {
     stem(word): (axis, sign)
     for axis, up, down in (
         ("amount", "more greater larger bigger higher", "less fewer smaller lower"),
         ("age", "older elder", "younger"),
-        ("height", "taller", "shorter"),
         ("weight", "heavier", "lighter"),
         ("speed", "faster quicker", "slower"),
-        ("length", "longer", "shorter"),
+        ("length", "longer taller", "shorter"),
         ("price", "dearer costlier pricier", "cheaper"),
         ("wealth", "richer", "poorer"),
         ("time", "later", "earlier sooner"),
@@ -118,7 +124,7 @@ COMPARATIVES: Final[dict[str, tuple[str, int]]] = {
 GROUPS: Final = _groups("""
 more greater larger bigger higher | less fewer smaller lower
 add adds sum plus combine | subtract minus difference | multiply product times | divide quotient
-give gives donate lend | receive receives
+give gives donate lend | receive receives borrow
 buy purchase | sell
 earn win gain collect save | lose spend waste
 increase grow rise | decrease shrink fall drop reduce
@@ -126,7 +132,7 @@ before earlier | after later
 ordinal1 | last
 start begin | end finish
 up upward | down downward
-right | left
+right rightward | left leftward
 north | south | east | west
 above over | below under
 inside interior inner | outside exterior outer
@@ -138,7 +144,9 @@ positive | negative
 true | false
 all every each both | none neither | some
 always | never | sometimes
-same equal | different unequal
+same equal agree | different unequal differ
+correct right | wrong incorrect
+enough | lack
 parallel | perpendicular
 horizontal | vertical
 clockwise | counterclockwise anticlockwise
@@ -146,7 +154,7 @@ acute | obtuse
 rational | irrational
 increasing | decreasing
 numerator | denominator
-length | width | height | depth
+length long | width wide | height high tall | depth deep
 radius radii | diameter | circumference
 area | perimeter | volume
 row | column
@@ -175,7 +183,7 @@ penny pennies | nickel nickels | dime dimes | quarter quarters
 square | triangle | circle | rectangle | pentagon | hexagon | octagon | cube | sphere | cylinder | cone
 adult adults | child
 single | married
-full | empty
+full fill | empty
 open | closed
 front | back
 top | bottom
@@ -200,6 +208,9 @@ accept | reject
 pass | fail
 real | imaginary
 sufficient enough | insufficient
+square | cubic | squareroot | cuberoot
+degree degrees | radian radians
+differentiate derivative | integrate integral
 """)
 """Each line a set of exclusive poles: a step that moves from one to another means something else."""
 
@@ -224,8 +235,8 @@ OPERATION_WORDS: Final[dict[str, str]] = {
 ACTIONS: Final[dict[str, str]] = {
     stem(word): operation
     for operation, words in (
-        ("+", "add adds sum plus combine receive find more additional"),
-        ("-", "subtract minus take remove without lose spend fewer less difference"),
+        ("+", "add adds sum plus combine receive find more additional above ahead extra"),
+        ("-", "subtract minus take remove without lose spend fewer less difference below behind"),
         ("*", "multiply product"),
         ("/", "divide split share quotient"),
     )

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, permutations
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.verifiers.lexicon import stem
 from reason_spec.verifiers.scanner import Token
@@ -90,7 +90,10 @@ def fold_longhand(out: list[Token], tokens: list[Token], index: int) -> int:
 def find_unproven(tokens: Sequence[Token]) -> frozenset[str]:
     """Return the workings that ``fold_longhand`` has left: calculations with columns of another."""
     found: set[str] = set()
-    for index in range(len(tokens)):
+    operators = [
+        i for i, token in enumerate(tokens) if i and token.kind == "operator" and token.text in "+-*/"
+    ]
+    for index in (operator - 1 for operator in operators):
         calculation = _calculation(tokens[max(index - 1, 0) : index], tokens, index)
         if calculation is None:
             continue
@@ -165,22 +168,39 @@ def _line(text: str, end: int, in_words: bool) -> _Line:
 
 def _end_of_working(calculation: _Calculation, lines: Sequence[_Line]) -> int | None:
     """Return where the working ends, None if it is not sound or something is left of it."""
-    pattern = _working(calculation.a, calculation.operator, calculation.b)
-    match = pattern.match("".join(line.text for line in lines)) if pattern else None
-    if match is None or "=" not in match[0]:
+    written = "".join(line.text for line in lines)
+    parts = _working(calculation.a, calculation.operator, calculation.b)
+    length = _match(written, 0, parts, 0) if parts else None
+    if length is None or "=" not in written[:length]:
         return None
-    num_lines = match[0].count(";")
+    num_lines = written.count(";", 0, length)
     behind = lines[num_lines] if num_lines < len(lines) else None
     if behind is not None and not behind.in_words and not _MAY_FOLLOW.fullmatch(behind.text):
         return None
     return lines[num_lines - 1].end
 
 
+_Part: TypeAlias = tuple[str, ...]
+"""The ways to write one part of a working, the first that leads to an end is taken; "" may be left out."""
+
+
+def _match(text: str, start: int, parts: Sequence[_Part], index: int) -> int | None:
+    """Return where a text that is written in one of the ways of each part ends, None if it is not."""
+    if index == len(parts):
+        return start
+    for way in parts[index]:
+        if text.startswith(way, start):
+            end = _match(text, start + len(way), parts, index + 1)
+            if end is not None:
+                return end
+    return None
+
+
 @lru_cache(maxsize=1024)
-def _working(a: int, operator: str, b: int) -> re.Pattern[str] | None:
-    """Return the pattern of all workings of ``a operator b``, None where none is known."""
+def _working(a: int, operator: str, b: int) -> tuple[_Part, ...] | None:
+    """Return the parts of all workings of ``a operator b``, None where none is known."""
     if operator == "+":
-        places: Iterable[str] = _sum_places(a, b)
+        places: Iterable[_Part] = _sum_places(a, b)
     elif operator == "-" and a >= b:
         places = _difference_places(a, b)
     elif operator == "*" and min(a, b) <= 9:
@@ -189,7 +209,8 @@ def _working(a: int, operator: str, b: int) -> re.Pattern[str] | None:
         places = _quotient_parts(a, b)
     else:
         return None
-    return re.compile("".join(places) + f"(?:[~r]?{_value(a, operator, b)};)?")
+    value = _value(a, operator, b)
+    return (*places, (f"~{value};", f"r{value};", f"{value};", ""))
 
 
 def _digits(number: int) -> list[int]:
@@ -197,16 +218,22 @@ def _digits(number: int) -> list[int]:
     return [int(digit) for digit in reversed(str(number))]
 
 
-def _sum(terms: Iterable[int]) -> str:
-    """Return the pattern of a sum whose terms may stand in any order."""
-    return "(?:" + "|".join(r"\+".join(map(str, order)) for order in set(permutations(terms))) + ")"
+def _sums(terms: Sequence[int]) -> list[str]:
+    """Return the ways to write a sum, whose terms may stand in any order."""
+    return ["+".join(map(str, order)) for order in sorted(set(permutations(terms)))]
 
 
-def _product(a: int, b: int) -> str:
-    return rf"(?:{a}\*{b}|{b}\*{a})"
+def _products(a: int, b: int) -> tuple[str, ...]:
+    return (f"{a}*{b}", f"{b}*{a}") if a != b else (f"{a}*{b}",)
 
 
-def _sum_places(a: int, b: int) -> Iterator[str]:
+def _notes_of_carry(total: int) -> Iterator[_Part]:
+    yield (f"w{total % 10};", "")
+    if total // 10:
+        yield (f"c{total // 10};", "")
+
+
+def _sum_places(a: int, b: int) -> Iterator[_Part]:
     tops, bottoms = _digits(a), _digits(b)
     carry = 0
     for place in range(max(len(tops), len(bottoms))):
@@ -214,18 +241,22 @@ def _sum_places(a: int, b: int) -> Iterator[str]:
         total = sum(digits) + carry
         terms = [*digits, carry] if carry else digits
         if len(terms) == 1:
-            yield f"(?:~?{total};)?"
-        elif carry and len(digits) == 2:
-            added = f"{_sum(digits)}={sum(digits)};{_sum((sum(digits), carry))}={total};"
-            yield f"(?:{_sum(terms)}={total};|{added})"
+            yield (f"~{total};", f"{total};", "")
         else:
-            yield f"{_sum(terms)}={total};"
+            at_once = [f"{way}={total};" for way in _sums(terms)]
+            carried = [
+                f"{column}={sum(digits)};{way}={total};"
+                for column in (_sums(digits) if carry and len(digits) == 2 else ())
+                for way in _sums((sum(digits), carry))
+            ]
+            yield (*at_once, *carried)
         carry = total // 10
-        yield f"(?:w{total % 10};)?(?:c{carry};)?"
-    yield f"(?:~?{carry};)?" if carry else ""
+        yield from _notes_of_carry(total)
+    if carry:
+        yield (f"~{carry};", f"{carry};", "")
 
 
-def _difference_places(a: int, b: int) -> Iterator[str]:
+def _difference_places(a: int, b: int) -> Iterator[_Part]:
     bottoms = _digits(b)
     borrowed = 0
     for place, top in enumerate(_digits(a)):
@@ -235,40 +266,51 @@ def _difference_places(a: int, b: int) -> Iterator[str]:
         lent = 10 if top < taken else 0
         digit = top + lent - taken
         if not written:
-            yield f"(?:~?{top};)?"
+            yield (f"~{top};", f"{top};", "")
             continue
-        column = _column(top, "-".join(written), digit)
+        column = _columns(top, "-".join(written), digit)
         if borrowed and bottom is not None:
-            lowered = f"(?:{top}-1={top - 1};)?{_column(top - 1, str(bottom), digit)}"
-            column = f"(?:{column}|{lowered})"
-        yield column + f"(?:w{digit};)?" + ("(?:b1?;)?" if lent else "")
+            lowered = _columns(top - 1, str(bottom), digit)
+            column += [f"{top}-1={top - 1};{way}" for way in lowered] + lowered
+        yield tuple(column)
+        yield (f"w{digit};", "")
+        if lent:
+            yield ("b1;", "b;", "")
         borrowed = 1 if lent else 0
 
 
-def _column(top: int, taken: str, digit: int) -> str:
-    """Return the pattern of ``top-taken=digit``; the open column may stand before one that borrows."""
+def _columns(top: int, taken: str, digit: int) -> list[str]:
+    """Return the ways to write ``top-taken=digit``; the open column may stand before one that borrows."""
     least = sum(map(int, taken.split("-")))
     if top >= least:
-        return f"{top}-{taken}={digit};"
-    return f"(?:{top}-{taken};)?(?:b1?;)?{top + 10}-{taken}={digit};"
+        return [f"{top}-{taken}={digit};"]
+    return [
+        f"{column}{note}{top + 10}-{taken}={digit};"
+        for column in (f"{top}-{taken};", "")
+        for note in ("b1;", "b;", "")
+    ]
 
 
-def _product_places(a: int, b: int) -> Iterator[str]:
+def _product_places(a: int, b: int) -> Iterator[_Part]:
     carry = 0
     for digit in _digits(a):
         product = digit * b
         total = product + carry
         if carry:
-            added = f"{_product(digit, b)}={product};{_sum((product, carry))}={total};"
-            yield rf"(?:{added}|{_product(digit, b)}\+{carry}={total};)"
+            ways = _products(digit, b)
+            yield (
+                *(f"{way}={product};{sums}={total};" for way in ways for sums in _sums((product, carry))),
+                *(f"{way}+{carry}={total};" for way in ways),
+            )
         else:
-            yield f"{_product(digit, b)}={product};"
+            yield tuple(f"{way}={product};" for way in _products(digit, b))
         carry = total // 10
-        yield f"(?:w{total % 10};)?(?:c{carry};)?"
-    yield f"(?:~?{carry};)?" if carry else ""
+        yield from _notes_of_carry(total)
+    if carry:
+        yield (f"~{carry};", f"{carry};", "")
 
 
-def _quotient_parts(a: int, b: int) -> Iterator[str]:
+def _quotient_parts(a: int, b: int) -> Iterator[_Part]:
     part = 0
     started = False
     for digit in str(a):
@@ -277,11 +319,13 @@ def _quotient_parts(a: int, b: int) -> Iterator[str]:
             continue
         started = True
         quotient, rest = divmod(part, b)
-        product = _product(b, quotient)
-        remainder = rf"\+{rest}" if rest else r"(?:\+0)?"
-        left_over = f"(?:r{rest};|{part}-{b * quotient}={rest};)?"
+        products = _products(b, quotient)
+        remainders = (f"+{rest}",) if rest else ("+0", "")
+        in_two = (*(f"{way}={b * quotient};" for way in products), f"{part}/{b}={quotient};")
+        left_over = (f"r{rest};", f"{part}-{b * quotient}={rest};", "")
         yield (
-            rf"(?:{part}={product}{remainder};|{product}{remainder}={part};"
-            rf"|(?:{product}={b * quotient}|{part}/{b}={quotient});{left_over})"
+            *(f"{part}={way}{more};" for way in products for more in remainders),
+            *(f"{way}{more}={part};" for way in products for more in remainders),
+            *(f"{way}{more}" for way in in_two for more in left_over),
         )
         part = rest

@@ -15,7 +15,7 @@ conventions, not facts:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -59,7 +59,32 @@ def tokenize(text: str) -> tuple[Token, ...]:
 
     Paragraphs are read one by one: of a solution that grows, only what is new is read again.
     """
-    return tuple(chain.from_iterable(map(_tokenize_paragraph, _paragraphs(text))))
+    if "\n" not in text:
+        return _tokenize_paragraph(text)
+    return tuple(chain.from_iterable(map(_tokenize_with_blanks, _paragraphs(text))))
+
+
+@lru_cache(maxsize=256)
+def split_paragraphs(text: str) -> tuple[str, ...]:
+    """Return the paragraphs of a text, which are read one by one.
+
+    Blank lines behind a full stop are left out: a step reads as it will where others follow it.
+    """
+    return tuple(_body(paragraph) for paragraph in _paragraphs(text))
+
+
+def _body(paragraph: str) -> str:
+    body = paragraph.rstrip()
+    if body is paragraph or not body.endswith(".") or body.endswith(".."):
+        return paragraph
+    last = _tokenize_paragraph(body)[-1]
+    return body if last.text == "." and not last.math else paragraph
+
+
+def _tokenize_with_blanks(paragraph: str) -> tuple[Token, ...]:
+    body = _body(paragraph)
+    tokens = _tokenize_paragraph(body)
+    return tokens if body is paragraph else tokens + _tokenize_paragraph(paragraph[len(body) :])
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -67,8 +92,9 @@ def _paragraphs(text: str) -> Iterator[str]:
     start = 0
     for blank in _BLANK_LINES.finditer(text):
         paragraph = text[start : blank.end()]
-        if all(paragraph.count(opener) == paragraph.count(closer) for opener, closer in _DISPLAYS) and (
-            paragraph.count("$") % 2 == 0
+        if ("\\" not in paragraph and "$" not in paragraph) or (
+            all(paragraph.count(opener) == paragraph.count(closer) for opener, closer in _DISPLAYS)
+            and paragraph.count("$") % 2 == 0
         ):
             yield paragraph
             start = blank.end()
@@ -82,23 +108,33 @@ _DISPLAYS: Final = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin", "\\end"))
 
 @lru_cache(maxsize=8192)
 def _tokenize_paragraph(text: str) -> tuple[Token, ...]:
-    tokens = list(scan(normalize(text)))
-    for fold, triggers in _PASSES:
-        if triggers is None or not triggers.isdisjoint([token.text for token in tokens]):
-            tokens = _rewrite(tokens, fold)
+    tokens = scan(normalize(text))
+    texts = [token.text for token in tokens]
+    for fold, places in _PASSES:
+        if indices := places(tokens, texts):
+            num_tokens = len(tokens)
+            rewritten = _rewrite(tokens, fold, indices)
+            if len(rewritten) != num_tokens or rewritten != tokens:
+                tokens, texts = rewritten, [token.text for token in rewritten]
     return tuple(tokens)
 
 
-def _rewrite(tokens: list[Token], fold: Fold) -> list[Token]:
-    """Apply ``fold`` from left to right; it sees what is already written and what is still to read."""
+def _rewrite(tokens: list[Token], fold: Fold, indices: Iterable[int] | None = None) -> list[Token]:
+    """Apply ``fold`` from left to right, at ``indices`` alone or everywhere.
+
+    It sees what is already written and what is still to read.
+    """
     out: list[Token] = []
     index = 0
-    while index < len(tokens):
-        num_read = fold(out, tokens, index)
+    for place in range(len(tokens)) if indices is None else indices:
+        if place < index:
+            continue
+        out += tokens[index:place]
+        num_read = fold(out, tokens, place)
         if num_read == 0:
-            out.append(tokens[index])
-            num_read = 1
-        index += num_read
+            out.append(tokens[place])
+        index = place + (num_read or 1)
+    out += tokens[index:]
     return out
 
 
@@ -113,9 +149,21 @@ def _is_integer(token: Token) -> bool:
     return token.value is not None and token.value.denominator == 1
 
 
+_FUNCTION_WORDS: Final = frozenset({"root", "floor"})
+
+
 def _fold_letters(out: list[Token], tokens: list[Token], index: int) -> int:
-    """``a`` and ``I`` beside an operator are variables; ``$a$`` regions end where words begin."""
+    """Tell variables from words: ``a`` and ``I`` beside an operator, ``train A``; a floor is no function.
+
+    ``$a$`` regions end where words begin.
+    """
     token, following, previous = tokens[index], _at(tokens, index + 1), _at(out, len(out) - 1)
+    if token.kind == "symbol" and token.text in _FUNCTION_WORDS and following.kind != "open":
+        out.append(Token("word", token.text, initial=token.initial, spaced=token.spaced, math=token.math))
+        return 1
+    if token.text == "a" and token.capital and not token.initial and previous.kind == "word":
+        out.append(replace(token, kind="symbol", text="A", capital=False))
+        return 1
     if token.kind == "word" and token.text in ("a", "i") and not token.possessive:
         arithmetic = ("operator", "relation")
         tight = not following.spaced or following.text in "=+-*/^<>"
@@ -234,12 +282,30 @@ def _fold_word_operators(out: list[Token], tokens: list[Token], index: int) -> i
     if not (previous.ends_operand or previous.text in ("%", "°")):
         return 0
     num_words, operator = _infix(out, tokens, index)
+    if token.text in _RESULTING and _states_relation(tokens, index + num_words):
+        return 0
     following = _at(tokens, index + num_words)
     starts_operand = following.kind in ("number", "symbol", "open") or following.text == "-"
     if not operator or not starts_operand:
         return 0
     out.append(Token("relation" if operator in "=≈" else "operator", operator, spaced=True))
     return num_words
+
+
+_RESULTING: Final = frozenset({"gives", "makes", "yields"})
+
+
+def _states_relation(tokens: Sequence[Token], start: int) -> bool:
+    """Whether a formula with a relation begins at ``start``: ``dividing by m yields a = F/m``."""
+    for token in tokens[start : start + _MAX_FORMULA]:
+        if token.kind in ("word", "break"):
+            return False
+        if token.kind == "relation":
+            return True
+    return False
+
+
+_MAX_FORMULA: Final = 40
 
 
 class _Infix(NamedTuple):
@@ -294,7 +360,7 @@ def _fold_hyphens(out: list[Token], tokens: list[Token], index: int) -> int:
             return 1
     elif token.text in "*_" and beside_word:
         return 0 if token.spaced and following.spaced else 1
-    elif token.text == "-" and beside_word:
+    elif token.text == "-" and beside_word and not (token.math and following.value is not None):
         if not token.spaced and not following.spaced:
             return 1
         if following.spaced:
@@ -352,7 +418,9 @@ def _fold_fractions(out: list[Token], tokens: list[Token], index: int) -> int:
     assert top.value is not None
     assert bottom.value is not None
     beside = (_at(out, len(out) - 1).text, _at(tokens, index + 3).text)
-    if not 0 < top.value < bottom.value or beside[0] in ("/", "^") or beside[1] in ("/", "^"):
+    alone = _at(out, len(out) - 1).kind == "relation" and _at(tokens, index + 3).kind in ("break", "word")
+    improper = alone and bottom.value > 1 and top.value % bottom.value != 0
+    if not (0 < top.value < bottom.value or improper) or beside[0] in ("/", "^") or beside[1] in ("/", "^"):
         return 0
     out.append(replace(top, text=str(top.value / bottom.value), value=top.value / bottom.value, decimals=-1))
     return 3
@@ -398,11 +466,19 @@ def _fold_percent_and_money(out: list[Token], tokens: list[Token], index: int) -
         percent = unit.text == "%"
         decimals = -1 if number.decimals < 0 else number.decimals + 2
         out.append(
-            replace(number, text=str(value), value=value, percent=percent, decimals=decimals, weak=False)
+            replace(
+                number,
+                text=str(value),
+                value=value,
+                percent=percent,
+                decimals=decimals,
+                weak=False,
+                money=not percent,
+            )
         )
         return 2
     if unit.kind == "word" and unit.text in ("dollar", "dollars"):
-        out.append(number)
+        out.append(replace(number, money=True))
         return 2
     return 0
 
@@ -444,23 +520,62 @@ _WORD_OPERATORS: Final = frozenset(
 _MONEY: Final = frozenset({"%", "cent", "cents", "dollar", "dollars"})
 _ARITHMETIC: Final = frozenset("+-*/")
 
-# Each with texts of which one must be there for it to change anything (None: not known by texts), as most
-# steps need few of them. Word operators come before powers ("squared"), powers before fractions and signs:
-# -3^2 is -9.
-_PASSES: Final[tuple[tuple[Fold, frozenset[str] | None], ...]] = (
-    (_fold_letters, frozenset({"a", "i", "x", ""})),
-    (_fold_number_words, _NUMBER_WORDS),
-    (_fold_hyphens, frozenset("!*_-/")),
-    (_fold_powers, frozenset("^")),
-    (_fold_scientific, frozenset("*")),
-    (_fold_fractions, frozenset("/")),
-    (_fold_mixed_numbers, None),
-    (_fold_percent_and_money, _MONEY),
-    (_fold_shares, frozenset({"every", "each"})),
-    (_fold_word_operators, _WORD_OPERATORS),
-    (_fold_powers, frozenset("^")),
-    (_fold_percent_and_money, _MONEY),
-    (_fold_signs, frozenset("-")),
-    (_fold_units_in_equations, _ARITHMETIC | frozenset("=≈≠≡<>≤≥)")),
-    (fold_longhand, _ARITHMETIC),
+Places: TypeAlias = Callable[[Sequence[Token], Sequence[str]], list[int]]
+"""Finds, in tokens and their texts, all indices where a fold may read anything."""
+
+
+def _beside(triggers: frozenset[str], first: int = 0, last: int | None = None) -> Places:
+    """Return the places from which one of ``triggers`` stands ``first`` to ``last`` tokens further on."""
+    offsets = range(first, (first if last is None else last) + 1)
+
+    def places(_: Sequence[Token], texts: Sequence[str]) -> list[int]:
+        if triggers.isdisjoint(texts):
+            return []
+        found = [index for index, text in enumerate(texts) if text in triggers]
+        if len(offsets) == 1:
+            return [index - first for index in found if index >= first]
+        return sorted({index - offset for index in found for offset in offsets if index >= offset})
+
+    return places
+
+
+def _before_parts(tokens: Sequence[Token], _: Sequence[str]) -> list[int]:
+    return [
+        index - 1
+        for index, token in enumerate(tokens)
+        if index and token.value is not None and token.value.denominator != 1
+    ]
+
+
+def _behind_numbers(tokens: Sequence[Token], texts: Sequence[str]) -> list[int]:
+    """Return the words behind numbers, where anything in the text calculates."""
+    if _CALCULATING.isdisjoint(texts):
+        return []
+    return [
+        index
+        for index, token in enumerate(tokens)
+        if index and token.kind == "word" and tokens[index - 1].value is not None
+    ]
+
+
+_CALCULATING: Final = _ARITHMETIC | frozenset("=≈≠≡<>≤≥)")
+
+# Most steps need few of the passes, and these at few places. Word operators come before powers ("squared"),
+# powers before fractions and signs: -3^2 is -9.
+_PASSES: Final[tuple[tuple[Fold, Places], ...]] = (
+    (_fold_letters, _beside(frozenset({"a", "i", "x", ""}) | _FUNCTION_WORDS)),
+    (_fold_number_words, _beside(_NUMBER_WORDS, 0, 3)),
+    (_fold_hyphens, _beside(frozenset("!*_-/"))),
+    (_fold_powers, _beside(frozenset("^"), 1)),
+    (_fold_scientific, _beside(frozenset("*"), 1)),
+    (_fold_fractions, _beside(frozenset("/"), 1)),
+    (_fold_mixed_numbers, _before_parts),
+    (_fold_percent_and_money, _beside(_MONEY, 1)),
+    (_fold_shares, _beside(frozenset({"every", "each"}), 2, 3)),
+    (_fold_word_operators, _beside(_WORD_OPERATORS)),
+    (_fold_powers, _beside(frozenset("^"), 1)),
+    (_fold_percent_and_money, _beside(_MONEY, 1)),
+    (_fold_signs, _beside(frozenset("-"))),
+    (_fold_units_in_equations, _behind_numbers),
+    (fold_longhand, _beside(_ARITHMETIC, 1)),
 )

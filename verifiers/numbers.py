@@ -20,7 +20,7 @@ from fractions import Fraction
 
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
-from reason_spec.verifiers.claims import ARITHMETIC, Claims, Expression, read_claims
+from reason_spec.verifiers.claims import ARITHMETIC, Claims, Expression, Known, read_claims, read_known
 from reason_spec.verifiers.wording import Wording, read_wording, same_content
 
 
@@ -45,7 +45,7 @@ def compare_numbers(drafted: str, target: str, context: str = "") -> Comparison:
     contradiction = _contradiction(a, b)
     if contradiction:
         return Comparison("reject", min(score, 0.5), contradiction)
-    known = read_claims(context)
+    known = read_known(context)
     doubt = _quantities_doubt(a, b, known.quantities)
     doubt = doubt or _formulas_doubt(a, b, known) or _formulas_doubt(b, a, known) or _workings_doubt(a, b)
     if doubt:
@@ -92,12 +92,17 @@ def _operations_contradict(a: Claims, b: Claims) -> str | None:
         mine, others = left[operands], right[operands]
         if not {form.canonical for form in mine} & {form.canonical for form in others}:
             return f"{_listed(f.canonical for f in mine)} against {_listed(f.canonical for f in others)}"
-        if not {form.operators for form in mine} & {form.operators for form in others}:
+        if not {_written_signs(form) for form in mine} & {_written_signs(form) for form in others}:
             return f"other operations on {', '.join(operands)}"
     arithmetic = [claims.operations & ARITHMETIC for claims in (a, b)]
     if arithmetic[0] and arithmetic[1] and not arithmetic[0] & arithmetic[1]:
         return f"other operations: {_listed(arithmetic[0])} against {_listed(arithmetic[1])}"
     return None
+
+
+def _written_signs(form: Expression) -> tuple[str, ...]:
+    """Return the operators but ``*``, which may be left out: 2(3) + 1 is 2 * 3 + 1."""
+    return tuple(operator for operator in form.operators if operator != "*")
 
 
 def _forms(claims: Claims) -> dict[tuple[str, ...], set[Expression]]:
@@ -143,18 +148,23 @@ def _underived(
     )
 
 
-def _formulas_doubt(claims: Claims, other: Claims, context: Claims) -> str | None:
+def _formulas_doubt(claims: Claims, other: Claims, context: Known) -> str | None:
     """Find what ``claims`` writes, but neither the other step nor the context, and what does not follow."""
     symbols = claims.symbols - other.symbols - context.symbols
     if symbols:
         return f"symbol {_listed(symbols)} in one step only"
-    relations = _open_relations(claims) - _open_relations(other) - _open_relations(context)
+    relations = _open_relations(claims) - _open_relations(other)
+    if relations:
+        relations -= context.open_relations
     if relations:
         return f"{min(relations)} in one step only"
-    stated = {e.canonical for c in (other, context) for e in c.expressions}
+    open_expressions = {e.canonical for e in claims.expressions if not e.derived}
+    if not open_expressions:
+        return None
+    stated = {e.canonical for e in other.expressions} | context.expressions
     # 0 and 1 come out of too many expressions to vouch for one.
     stated |= {str(value) for value in claims.quantities & other.quantities if value not in (0, 1)}
-    expressions = [e.canonical for e in claims.expressions if not e.derived and e.canonical not in stated]
+    expressions = open_expressions - stated
     return f"{min(expressions)} in one step only" if expressions else None
 
 
@@ -185,7 +195,7 @@ def _open_relations(claims: Claims) -> frozenset[str]:
 
 def _operations_doubt(a: Claims, b: Claims, drafted: Wording, target: Wording) -> str | None:
     used = [
-        (claims.operations & ARITHMETIC) or wording.operations()
+        (claims.operations & ARITHMETIC) or wording.operations
         for claims, wording in ((a, drafted), (b, target))
     ]
     if used[0] and used[1] and not used[0] & used[1]:
@@ -203,7 +213,7 @@ def _all_agrees(a: Claims, b: Claims, drafted: Wording, target: Wording) -> bool
     if a.operations != b.operations or a.symbols != b.symbols or not same_content(drafted, target):
         return False
     in_order = _values(drafted) == _values(target)
-    if drafted.content() or target.content():
+    if drafted.content or target.content:
         return in_order and a.has_mathematics
     canonical = [frozenset(r.canonical for r in claims.relations) for claims in (a, b)]
     return in_order or bool(canonical[0] and canonical[0] == canonical[1])

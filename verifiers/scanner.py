@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 TokenKind: TypeAlias = Literal["number", "word", "symbol", "operator", "relation", "open", "close", "break"]
 
@@ -19,14 +20,14 @@ _MAX_EXPONENT: Final = 60
 
 
 # Not frozen, which would make each of the thousands in a solution three times as slow to make.
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class Token:
     """One unit of a step; nothing changes it once ``scan`` has yielded it.
 
     ``text`` is canonical: ``*`` for every multiplication sign, lower case for words. ``value`` is set
     for numbers only. ``capital`` marks a word written with a capital letter, ``initial`` one that
     opens a sentence, where a capital says nothing. ``decimals`` counts the digits after the point as
-    written (-1 for exact notations) and bounds the rounding error.
+    written (-1 for exact notations) and bounds the rounding error. ``money`` marks dollars and cents.
     """
 
     kind: TokenKind
@@ -40,6 +41,10 @@ class Token:
     percent: bool = False
     spaced: bool = False
     math: bool = False
+    money: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.text))
 
     @property
     def ends_operand(self) -> bool:
@@ -74,10 +79,15 @@ _SCANNER: Final = re.compile(
 _RELATIONS: Final = {"<=": "≤", ">=": "≥", "==": "=", "!=": "≠", ":=": "="}
 
 
-def scan(text: str) -> Iterator[Token]:
-    """Yield the raw tokens of ``text``, which ``latex.normalize`` has rewritten."""
+def scan(text: str) -> list[Token]:
+    """Return the raw tokens of ``text``, which ``latex.normalize`` has rewritten.
+
+    Equal lexemes in equal places share their tokens.
+    """
+    tokens: list[Token] = []
     math = False
     initial = True
+    currency = False
     end = 0
     for match in _SCANNER.finditer(text):
         kind, lexeme = match.lastgroup or "", match[0]
@@ -86,16 +96,38 @@ def scan(text: str) -> Iterator[Token]:
             end = match.end()
         if kind == "delimiter":
             math = lexeme == "\x02"
-            yield Token("break", "")
+            tokens.append(_DELIMITER)
             continue
-        for token in _tokens_of(kind, lexeme, match[kind], math):
-            token.initial, token.spaced, token.math = initial, spaced, math
-            yield token
-            spaced = False
-            if token.kind == "break":
-                initial = token.text in (".", "?", "\n", ":", "")
-            else:
-                initial = token.text == "label"
+        inner = match[kind] if kind == "command" else lexeme
+        read, initial = _read_lexeme(kind, lexeme, inner, math, initial, spaced)
+        tokens += read
+        if currency and kind == "number":
+            tokens[-1] = replace(tokens[-1], money=True)
+        currency = kind == "currency"
+    return tokens
+
+
+_DELIMITER: Final = Token("break", "")
+
+
+class _Read(NamedTuple):
+    """The tokens of a lexeme, and whether what follows opens a sentence."""
+
+    tokens: tuple[Token, ...]
+    initial: bool
+
+
+@lru_cache(maxsize=16384)
+def _read_lexeme(kind: str, lexeme: str, inner: str, math: bool, initial: bool, spaced: bool) -> _Read:
+    tokens = tuple(_tokens_of(kind, lexeme, inner, math))
+    for token in tokens:
+        token.initial, token.spaced, token.math = initial, spaced, math
+        spaced = False
+        if token.kind == "break":
+            initial = token.text in (".", "?", "\n", ":", "")
+        else:
+            initial = token.text == "label"
+    return _Read(tokens, initial)
 
 
 def _tokens_of(kind: str, lexeme: str, inner: str, math: bool) -> Iterator[Token]:

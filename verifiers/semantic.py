@@ -21,13 +21,18 @@ from reason_spec.verifiers.numbers import compare_numbers
 from reason_spec.verifiers.wording import read_wording
 
 DEFAULT_THRESHOLD: Final = 0.75
+FORMULA_ALLOWANCE: Final = 0.25
+"""How much lower the cosine may be where both steps state the same formulas."""
+SURELY_ABOVE: Final = 0.9
+SURELY_BELOW: Final = 0.6
+"""Cosines of word vectors beyond which the model's own is on the same side of the default threshold."""
 
 
 class SemanticVerifier(EncodingVerifier):
     """Accepts reworded steps that mean the same; a contradiction in numbers rejects, doubt is unknown.
 
     ``score``: 1 where numbers accept; the cosine where the embedding decided; at most 0.5 where numbers
-    or guards spoke against, so that no threshold on it accepts what they refused.
+    spoke against and at most 0.25 where guards did, so that no threshold on it accepts what they refused.
     """
 
     name: str = "semantic"
@@ -43,10 +48,31 @@ class SemanticVerifier(EncodingVerifier):
         if not numbers.only_words_open:
             return Verdict("unknown", numbers.score / 2, reason=numbers.reason)
         if conflict := _conflict(drafted, target, context):
-            return Verdict("unknown", numbers.score / 2, reason=conflict)
-        verdict = await self._judge_by_cosine(drafted, target, below="unknown")
+            return Verdict("unknown", numbers.score / 4, reason=conflict)
+        threshold = self.threshold - (FORMULA_ALLOWANCE if _same_formulas(drafted, target) else 0.0)
+        verdict = self._judge_by_words(drafted, target, threshold) or await self._judge_by_cosine(
+            drafted, target, below="unknown", threshold=threshold
+        )
         score = max(verdict.score or 0.0, 0.0)
         return replace(verdict, score=score, reason=f"the numbers agree; {verdict.reason}")
+
+    def _judge_by_words(self, drafted: str, target: str, threshold: float) -> Verdict | None:
+        """Decide what the words' own vectors put far on one side of the threshold; None in between."""
+        estimate = self._encoder.estimate(drafted, target)
+        if estimate is None:
+            return None
+        reason = f"word vectors {estimate:.3f}"
+        if estimate >= SURELY_ABOVE and threshold <= DEFAULT_THRESHOLD:
+            return Verdict("accept", min(estimate, 1.0), reason=reason)
+        if estimate <= SURELY_BELOW and threshold >= DEFAULT_THRESHOLD:
+            return Verdict("unknown", max(estimate, 0.0), reason=reason)
+        return None
+
+
+def _same_formulas(drafted: str, target: str) -> bool:
+    """Whether both steps state formulas, and the same: little is left for the words to say."""
+    formulas = [frozenset(r.canonical for r in read_claims(text).relations) for text in (drafted, target)]
+    return formulas[0] == formulas[1] != frozenset()
 
 
 def _conflict(drafted: str, target: str, known: str) -> str | None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.verifiers import mathtext
+from reason_spec.verifiers.claims import read_claims, read_known
 from reason_spec.verifiers.latex import normalize
 from reason_spec.verifiers.scanner import Token, scan
 
@@ -25,12 +26,13 @@ PIECES = (
     "a I x twice half three twenty-five dozen percent degree degrees % $ 50 cent cents dollar dollars "
     "squared cubed of every each out in plus minus divided multiplied equal gives makes yields are 2 1/2 "
     "3^2 10^-3 4.5 1,000 -3 - + * / ^ = ≈ ( ) ! _ ** per by times equals is about first km apples Tom's "
-    "\\frac{1}{2} \\times \\[ \\] $x$ . , ; :"
+    "root floor A \\frac{1}{2} \\times \\[ \\] $x$ . , ; :"
 ).split()
 
 
 def tokens_with_every_pass(text: str) -> tuple[Token, ...]:
-    tokens = list(scan(normalize(text)))
+    """Every pass, tried at every token."""
+    tokens = scan(normalize(text))
     for fold, _ in mathtext._PASSES:
         tokens = mathtext._rewrite(tokens, fold)
     return tuple(tokens)
@@ -57,3 +59,14 @@ def test_real_steps_are_read_alike_by_all_passes_and_by_those_that_apply() -> No
 def test_steps_are_read_one_by_one_as_they_are_read_together(steps: list[str]) -> None:
     text = "\n\n".join(steps)
     assert mathtext.tokenize(text) == tokens_with_every_pass(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=5))
+def test_a_context_claims_what_it_claims_read_as_one_text(steps: list[str]) -> None:
+    text = "\n\n".join(steps)
+    known, claims = read_known(text), read_claims(text)
+    assert known.quantities == claims.quantities
+    assert known.symbols == claims.symbols
+    assert known.open_relations == {r.canonical for r in claims.relations if r.truth == "open"}
+    assert known.expressions == {e.canonical for e in claims.expressions}

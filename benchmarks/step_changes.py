@@ -1,0 +1,286 @@
+"""Steps with another wording and a changed one beside each: what a comparing verifier is measured on.
+
+Three sources: steps that the generator of problems writes, in two of its phrasings and changed in one
+place; steps of a file, changed in the same way and rewritten in another notation; and hand-written ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from reason_spec.errors import DataError
+from reason_spec.pair import wording as words
+from reason_spec.pair.generator import OPERATORS, AnyKind, Example, PlannedStep, problems
+
+HELD_OUT: Final = Path(__file__).parent / "data"
+STEP_FIELDS: Final = ("steps", "text", "response", "solution")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A step, other words for it, and what looks like it and means something else.
+
+    ``kind`` names what was changed; None where there is no other wording, or no changed step.
+    """
+
+    kind: str
+    step: str
+    reworded: str | None
+    changed: str | None
+    context: str = ""
+
+
+def read_cases(path: Path) -> list[Case]:
+    """Read hand-written cases."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Case(**json.loads(line)) for line in lines if line.strip()]
+
+
+def read_steps(path: Path) -> list[list[str]]:
+    """Return the steps of each solution in a jsonl file; a text is cut at its blank lines.
+
+    Raises:
+        DataError: a line is no object, or has none of the fields.
+    """
+    solutions: list[list[str]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        fields = json.loads(line) if line.strip() else {"steps": []}
+        name = next((name for name in STEP_FIELDS if name in fields), None)
+        if not isinstance(fields, dict) or name is None:
+            raise DataError(f"{path}, line {number}: none of the fields {', '.join(STEP_FIELDS)}")
+        found = fields[name]
+        if name == "steps":
+            solutions.append([str(step) for step in found])
+        else:
+            texts = found if isinstance(found, list) else [found]
+            solutions += [re.split(r"\n\s*\n", str(text)) for text in texts]
+    return [[step.strip() for step in steps if step.strip()] for steps in solutions]
+
+
+# --- changes of a text ----------------------------------------------------------------------------------
+
+_NUMBER: Final = re.compile(r"(?<![\w.,^_{}])\d+(?![\w.,]*[\d}])")
+_OPERATION: Final = re.compile(r"(?<=[\w)}\]]) ?([-+*/×÷]|\\cdot|\\times) ?(?=[\w({\\])")
+_OTHER_OPERATION: Final = {
+    "+": "-", "-": "+", "*": "+", "/": "*", "×": "+", "÷": "×", "\\cdot": "+", "\\times": "-",
+}  # fmt: skip
+_SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(?<![-+*/^] )(\d+)( ?[-/÷−] ?)(\d+)(?![\w.}*/^]|\)\^)")
+_VERB: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|has to|does|do)\b(?! not)")
+_NEGATED: Final = re.compile(r"\b(is|are|was|were|can|must|will|does|do) not\b|\bcannot\b")
+_FORMULA: Final = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
+_VARIABLE: Final = re.compile(r"(?<![\\\w{])([a-zA-Z])(?![\w}])")
+_NAME: Final = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
+_ANTONYMS: Final = {
+    one: other
+    for pair in (
+        "more:fewer", "greater:less", "larger:smaller", "above:below", "before:after", "first:last",
+        "increase:decrease", "increases:decreases", "increasing:decreasing", "even:odd", "maximum:minimum",
+        "positive:negative", "ahead:behind", "extra:less", "up:down", "left:right", "inside:outside",
+        "highest:lowest", "largest:smallest", "higher:lower", "longer:shorter", "all:none", "always:never",
+        "\\geq:\\leq", "\\ge:\\le", ">:<", "over:under", "earlier:later", "with:without", "most:least",
+    )
+    for one, other in (pair.split(":"), pair.split(":")[::-1])
+}  # fmt: skip
+_UNITS: Final = {
+    "dollars": "cents", "hours": "minutes", "minutes": "seconds", "days": "weeks", "meters": "feet",
+    "miles": "kilometers", "inches": "feet", "feet": "yards", "degrees": "radians", "cm": "mm",
+    "square": "cubic", "years": "months", "pounds": "ounces", "units": "square units", "area": "perimeter",
+    "length": "width", "radius": "diameter", "sine": "cosine", "\\sin": "\\cos",
+}  # fmt: skip
+
+
+def change_number(text: str, rng: Random) -> str | None:
+    found = list(_NUMBER.finditer(text))
+    if not found:
+        return None
+    at = rng.choice(found)
+    return text[: at.start()] + str(int(at[0]) + rng.choice((1, 2, 3, 7, 10))) + text[at.end() :]
+
+
+def change_operation(text: str, rng: Random) -> str | None:
+    found = list(_OPERATION.finditer(text))
+    if not found:
+        return None
+    at = rng.choice(found)
+    return text[: at.start(1)] + _OTHER_OPERATION[at[1]] + " " * at[1].startswith("\\") + text[at.end(1) :]
+
+
+def change_order(text: str, rng: Random) -> str | None:
+    """Swap what is subtracted, or divided by, with what it is taken from."""
+    found = [at for at in _SUBTRACTION.finditer(text) if at[1] != at[3]]
+    if not found:
+        return None
+    at = rng.choice(found)
+    return f"{text[: at.start()]}{at[3]}{at[2]}{at[1]}{text[at.end() :]}"
+
+
+def change_negation(text: str, rng: Random) -> str | None:
+    if negated := list(_NEGATED.finditer(text)):
+        at = rng.choice(negated)
+        return text[: at.start()] + (at[1] or "can") + text[at.end() :]
+    found = list(_VERB.finditer(text))
+    if not found:
+        return None
+    at = rng.choice(found)
+    return text[: at.end()] + " not" + text[at.end() :]
+
+
+def change_direction(text: str, rng: Random) -> str | None:
+    return _replace_word(text, _ANTONYMS, rng)
+
+
+def change_unit(text: str, rng: Random) -> str | None:
+    return _replace_word(text, _UNITS, rng)
+
+
+def _replace_word(text: str, table: Mapping[str, str], rng: Random) -> str | None:
+    found = [at for at in re.finditer(r"\\?[a-zA-Z]+|(?<= )[<>](?= )", text) if at[0] in table]
+    if not found:
+        return None
+    at = rng.choice(found)
+    return text[: at.start()] + table[at[0]] + text[at.end() :]
+
+
+def change_variable(text: str, rng: Random) -> str | None:
+    """Put another letter of the same formulas in the place of one."""
+    formulas = [(at.start(), at.end()) for at in _FORMULA.finditer(text)]
+    found = [at for start, end in formulas for at in _VARIABLE.finditer(text, start, end)]
+    letters = sorted({at[1] for at in found})
+    if len(letters) < 2:
+        return None
+    at = rng.choice(found)
+    other = rng.choice([letter for letter in letters if letter != at[1]])
+    return text[: at.start()] + other + text[at.end() :]
+
+
+def change_names(text: str, _: Random) -> str | None:
+    """Swap the first two names, of those that stand inside a sentence."""
+    names = list(dict.fromkeys(_NAME.findall(text)))[:2]
+    if len(names) < 2:
+        return None
+    swap = dict(zip(names, reversed(names), strict=True))
+    return re.sub(r"\b(?:" + "|".join(names) + r")\b", lambda at: swap[at[0]], text)
+
+
+Change = Callable[[str, Random], str | None]
+CHANGES: Final[dict[str, Change]] = {
+    "number": change_number,
+    "operation": change_operation,
+    "order": change_order,
+    "direction": change_direction,
+    "negation": change_negation,
+    "unit": change_unit,
+    "variable": change_variable,
+    "entity": change_names,
+}
+
+# --- steps of a file --------------------------------------------------------------------------------------
+
+_NOTATIONS: Final = (
+    (r"\\dfrac\b", r"\\frac"), (r"\\cdot\b", r"\\times"), (r"\\left\b|\\right\b", ""), (r"\\leq?\b", "≤"),
+    (r"\\geq?\b", "≥"), (r"\bSo,? ", "Therefore, "), (r"\bThus,? ", "Hence, "), (r"\bSince\b", "Because"),
+    (r"\bWe (?:have|get|obtain|find)\b", "This gives us"), (r"\bwe (?:have|get|obtain|find)\b", "there is"),
+    (r"\$([^$]+)\$", r"\\(\1\\)"), (r"\bTherefore\b", "Thus"), (r"\bFirst,? ", "To begin, "),
+    (r"\bNow,? ", "Next, "), (r"\bequals\b", "is equal to"), (r"\bNote that\b", "Notice that"),
+)  # fmt: skip
+_MAX_CHARS: Final = 600
+
+
+def other_notation(text: str) -> str | None:
+    """Write the step in another notation and with other words of discourse."""
+    rewritten = text
+    for pattern, replacement in _NOTATIONS:
+        rewritten = re.sub(pattern, replacement, rewritten)
+    return rewritten if rewritten != text else None
+
+
+def cases_of_steps(solutions: Sequence[Sequence[str]], per_kind: int, seed: int) -> Iterator[Case]:
+    """Change steps of given solutions: up to ``per_kind`` steps for each kind of change."""
+    rng = Random(f"steps/{seed}")
+    steps = sorted({step for steps in solutions for step in steps if len(step) <= _MAX_CHARS})
+    for kind, change in CHANGES.items():
+        changed = ((step, change(step, rng)) for step in rng.sample(steps, len(steps)))
+        cases = (
+            Case(kind, step, other_notation(step), other)
+            for step, other in changed
+            if other not in (None, step)
+        )
+        yield from islice(cases, per_kind)
+    for _ in range(per_kind if len(steps) > 1 else 0):
+        step, other = rng.sample(steps, 2)
+        yield Case("another step", step, other_notation(step), other)
+
+
+# --- steps of generated problems --------------------------------------------------------------------------
+
+_CONTRARY: Final[dict[AnyKind, AnyKind]] = {
+    "more": "fewer", "fewer": "more", "times": "fraction", "give": "get", "get": "give", "fraction": "times",
+    "compare": "together", "together": "compare", "price": "more",
+}  # fmt: skip
+
+
+def generated_cases(num_problems: int, seed: int) -> Iterator[Case]:
+    """Yield steps of generated problems in two phrasings; of each problem one for each kind of change."""
+    for index, problem in enumerate(islice(problems("test", seed), num_problems)):
+        rng = Random(f"changes/{seed}/{index}")
+        for kind in (
+            "number",
+            "operation",
+            "order",
+            "entity",
+            "direction",
+            "unit",
+            "negation",
+            "another step",
+        ):
+            places = list(range(len(problem.plan)))
+            rng.shuffle(places)
+            found = (_generated_case(problem, place, kind, rng) for place in places)
+            yield from islice((case for case in found if case is not None), 1)
+
+
+def _generated_case(problem: Example, place: int, kind: str, rng: Random) -> Case | None:
+    planned = problem.plan[place]
+    step = planned.text()
+    if kind == "another step":
+        others = [other for other in problem.steps if other != problem.steps[place]]
+        changed = rng.choice(others) if others else None
+    else:
+        changed = _change_planned(planned, kind, rng) or (
+            CHANGES[kind](step, rng) if kind in CHANGES else None
+        )
+    if changed is None or changed == step:
+        return None
+    phrasings = [p for p in words.STEPS[planned.kind] if p != planned.phrasing]
+    reworded = replace(planned, phrasing=rng.choice(phrasings)).text()
+    context = "\n\n".join((problem.question, *problem.steps[:place]))
+    return Case(kind, step, reworded, changed, context)
+
+
+def _change_planned(planned: PlannedStep, kind: str, rng: Random) -> str | None:
+    """Change the plan, so that the changed step is a whole one whose arithmetic is right."""
+    names = dict(planned.names)
+    if kind == "entity" and names.get("new") and names.get("old") and names["new"] != names["old"]:
+        return replace(planned, names=names | {"new": names["old"], "old": names["new"]}).text()
+    if kind == "entity" and names.get("other") and names.get("old"):
+        return replace(planned, names=names | {"other": names["old"], "old": names["other"]}).text()
+    if kind == "unit" and "unit" in names:
+        unit = rng.choice([noun for noun in words.NOUNS if noun != names["unit"]])
+        return replace(planned, names=names | {"unit": unit}).text()
+    if kind == "number" and OPERATORS[planned.kind] in "+*" and rng.random() < 0.5:
+        return replace(planned, a=planned.a + rng.randint(1, 9)).text()
+    other = _CONTRARY.get(planned.kind)
+    if kind != "operation" or other is None:
+        return None
+    if (OPERATORS[other] == "-" and planned.a <= planned.b) or (
+        OPERATORS[other] == "/" and (planned.b == 0 or planned.a % planned.b)
+    ):
+        return None
+    return replace(planned, kind=other, phrasing=rng.choice(words.STEPS[other])).text()
