@@ -40,7 +40,18 @@ def _contradiction(wording: Wording, claims: Claims) -> str | None:
     strange = {str(v) for found in announcements for v in found.operands} - operands
     if strange:
         return f"announces {', '.join(sorted(strange))} and computes with {', '.join(sorted(operands))}"
+    minuend = _minuend(claims)
+    if any({str(value) for value in found.lost} == {minuend} for found in announcements):
+        return f"takes {minuend} away and computes from it"
     return _ordering_contradicts(wording, claims.main, computed[0])
+
+
+def _minuend(claims: Claims) -> str | None:
+    """Return what the one calculation of a step takes something else away from."""
+    if len(claims.calculations) != 1:
+        return None
+    leaves, operators = claims.calculations[0].leaves, claims.calculations[0].operators
+    return leaves[0] if operators == ("-",) and len(set(leaves)) == 2 else None
 
 
 def _in_turn(operations: Iterable[frozenset[str]]) -> str:
@@ -48,10 +59,14 @@ def _in_turn(operations: Iterable[frozenset[str]]) -> str:
 
 
 class _Announcement(NamedTuple):
-    """``adding 8 to ...``: an operation and the numbers named with it."""
+    """``adding 8 to ...``: an operation and the numbers named with it.
+
+    ``lost`` are those that are taken away, where that is said: ``gives 8 away``.
+    """
 
     operations: frozenset[str]
     operands: frozenset[Fraction]
+    lost: frozenset[Fraction]
 
 
 def _announcements(wording: Wording, num_calculations: int) -> Iterator[_Announcement]:
@@ -65,7 +80,19 @@ def _announcements(wording: Wording, num_calculations: int) -> Iterator[_Announc
         numbers = frozenset(_prose_in(wording, clause))
         operations = frozenset(_announced(wording, clause))
         if clause.start < end and operations and not any(0 < value < 1 for value in numbers):
-            yield _Announcement(operations, numbers)
+            yield _Announcement(operations, numbers, _lost(wording, clause, operations))
+
+
+_LOSSES: Final = frozenset(map(stem, ("subtract", "remove", "lose", "spend", "give", "take")))
+
+
+def _lost(wording: Wording, clause: range, operations: frozenset[str]) -> frozenset[Fraction]:
+    """Return the numbers behind a verb of losing; what stands behind ``from`` is what is left from."""
+    verb = next((i for i in clause if wording.stems[i] in _LOSSES), None)
+    words = {wording.tokens[i].text for i in clause}
+    if verb is None or operations != {"-"} or "from" in words:
+        return frozenset()
+    return frozenset(_prose_in(wording, range(verb, clause.stop)))
 
 
 _WAYS: Final = {"up": "+", "down": "-"}

@@ -213,6 +213,8 @@ TWO_PARTS = (
 @st.composite
 def changed_twice(draw: st.DrawFn) -> tuple[Calculation, Calculation]:
     loss = draw(calculations("-"))
+    # With 10 the borrowed column is the calculation itself, and the working is left open.
+    assume(loss.a != 10)
     gain = Calculation(loss.value, "+", draw(st.integers(2, 300)))
     numbers = [loss.a, loss.b, loss.value, gain.b, gain.value]
     assume(len(set(numbers)) == len(numbers))
