@@ -12,7 +12,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
-from reason_spec.types import Prefix, Sampling, Step, Verdict
+from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 PROMPT = "question\n"
@@ -44,6 +44,29 @@ class AnyBirds(Verifier):
         assert target is not None
         same = drafted.text.split()[1:] == target.text.split()[1:]
         return Verdict("accept" if same else "reject")
+
+
+class Says(Verifier):
+    """Says the same of every step, after a while."""
+
+    name = "says"
+    loss_class = "routed"
+    judges_alone, compares = True, False
+
+    def __init__(self, decision: Decision, seconds: float = 0.0, deadline: float = 2.0) -> None:
+        super().__init__(deadline)
+        self.decision, self.seconds = decision, seconds
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        await asyncio.sleep(self.seconds)
+        return Verdict(self.decision)
+
+
+class Breaks(Says):
+    """Fails on every step."""
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        raise ZeroDivisionError("a broken judge")
 
 
 def solve(

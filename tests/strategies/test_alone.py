@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -15,36 +14,15 @@ from reason_spec.settings import StrategySettings
 from reason_spec.strategies.alone import Hybrid, SpecReason
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
-from reason_spec.types import Decision, Step, Verdict
+from reason_spec.types import Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
 from reason_spec.verifiers.exact import ExactVerifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import AnyBirds, Outcome, autoregressive, solve
+from tests.strategies.solving import AnyBirds, Breaks, Outcome, Says, autoregressive, solve
 
 Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
-
-
-class Says(Verifier):
-    """Says the same of every step, after a while."""
-
-    name = "says"
-    loss_class = "routed"
-    judges_alone, compares = True, False
-
-    def __init__(self, decision: Decision, seconds: float = 0.0, deadline: float = 2.0) -> None:
-        super().__init__(deadline)
-        self.decision, self.seconds = decision, seconds
-
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        await asyncio.sleep(self.seconds)
-        return Verdict(self.decision)
-
-
-class Breaks(Says):
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        raise ZeroDivisionError("a broken judge")
 
 
 def strategy(

@@ -17,12 +17,12 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.scot import Scot
-from reason_spec.types import Decision, Prefix, Step, Verdict
+from reason_spec.types import Prefix, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
 from tests.strategies.scripts import StoryScript
-from tests.strategies.solving import PROMPT, Outcome, autoregressive, solve
+from tests.strategies.solving import PROMPT, Breaks, Outcome, Says, autoregressive, solve
 
 Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
 CHAINS = tuple(f"Chain {name}.\n\nIt goes on.\n\nThe answer is {name}." for name in ("one", "two", "three"))
@@ -46,27 +46,6 @@ class Scores(Verifier):
         self.judged.append(text)
         score = next(score for word, score in self.scores.items() if word in text)
         return Verdict("accept" if score is None or score >= 0.5 else "reject", score)
-
-
-class Says(Verifier):
-    """Says the same of every draft, after a while."""
-
-    name = "says"
-    loss_class = "routed"
-    judges_alone, compares = True, False
-
-    def __init__(self, decision: Decision, seconds: float = 0.0, deadline: float = 2.0) -> None:
-        super().__init__(deadline)
-        self.decision, self.seconds = decision, seconds
-
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        await asyncio.sleep(self.seconds)
-        return Verdict(self.decision)
-
-
-class Breaks(Says):
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        raise ZeroDivisionError("a broken judge")
 
 
 def scot(verifier: Verifier | None = None, **more: Any) -> Make:
