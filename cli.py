@@ -60,8 +60,13 @@ app = typer.Typer(
 )
 
 
-tune = typer.Typer(no_args_is_help=True, help="Choose thresholds on problems with known answers.")
-app.add_typer(tune, name="tune")
+tune_app = typer.Typer(no_args_is_help=True, help="Choose thresholds on problems with known answers.")
+router_app = typer.Typer(
+    no_args_is_help=True,
+    help="Train and measure a router: which drafted steps would the target write better?",
+)
+app.add_typer(tune_app, name="tune")
+app.add_typer(router_app, name="router")
 
 
 def _print_version(requested: bool) -> None:
@@ -223,7 +228,7 @@ def verify(
         typer.echo(verify_line(summary))
 
 
-@tune.command(
+@tune_app.command(
     "verifier",
     help="Find the laxest threshold of a verifier at which a stated share of answers is not exceeded.\n\n"
     "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
@@ -331,14 +336,8 @@ def doctor(
     raise typer.Exit(doctor_module.exit_code(checks))
 
 
-router_app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(
-    router_app,
-    name="router",
-    help="Train and measure a router: which drafted steps would the target write better?",
-)
 LabelsArgument = Annotated[
-    list[Path], typer.Argument(metavar="LABELS...", help="Folders that router collect wrote.")
+    list[Path], typer.Argument(metavar="LABELS", help="Folders that router collect wrote.")
 ]
 
 
