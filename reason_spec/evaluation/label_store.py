@@ -21,6 +21,7 @@ from reason_spec.settings import Settings
 LABELS, ABOUT = "labels.jsonl", "labels.json"
 _REMEDY = "Name another folder with --output, or start anew with --fresh."
 _PARTS = ("target", "draft", "sampling", "boundary", "task")
+_REWARD_PARTS = ("reward_model", "reward_step_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class About:
             identify_model("target", settings.target), identify_model("draft", settings.draft)
         )
         tree = settings.model_dump(mode="json")
-        return cls(pair, options, {name: tree[name] for name in _PARTS})
+        parts = {name: tree[name] for name in _PARTS}
+        return cls(pair, options, parts | {name: tree["verifier"][name] for name in _REWARD_PARTS})
 
     def to_json(self) -> dict[str, Any]:
         return {"pair": self.pair._asdict(), "options": asdict(self.options), "settings": self.settings}
@@ -63,6 +65,8 @@ class Labels:
 class LabelFolder:
     """A folder that labels are added to, locked while it is open; a context manager.
 
+    With ``fresh`` the labels of an earlier run are replaced; they are kept until the first new one.
+
     Raises:
         DataError: it cannot be written.
         ResumeError: it is in use, damaged, or holds labels of other models or settings.
@@ -70,6 +74,8 @@ class LabelFolder:
 
     def __init__(self, path: Path, about: About, *, fresh: bool = False) -> None:
         self.path = path
+        self._about = about
+        self._replaces = fresh
         self.problems: dict[str, list[LabelledStep]] = {}
         self._lines: BinaryIO | None = None
         self._lock: BinaryIO | None = None
@@ -77,15 +83,17 @@ class LabelFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(path)
             on_error.callback(self.close)
-            if fresh:
-                for name in (LABELS, ABOUT):
-                    (path / name).unlink(missing_ok=True)
-            drop_torn_line(path / LABELS)
-            if (path / LABELS).exists():
-                self.problems = self._resume(about)
-            (path / ABOUT).write_text(json.dumps(about.to_json(), indent=1) + "\n", encoding="utf-8")
-            self._lines = (path / LABELS).open("ab")
+            if not fresh:
+                drop_torn_line(path / LABELS)
+                if (path / LABELS).exists():
+                    self.problems = self._resume(about)
             on_error.pop_all()
+
+    def _begin(self) -> BinaryIO:
+        if self._replaces:
+            (self.path / LABELS).unlink(missing_ok=True)
+        (self.path / ABOUT).write_text(json.dumps(self._about.to_json(), indent=1) + "\n", encoding="utf-8")
+        return (self.path / LABELS).open("ab")
 
     def _resume(self, about: About) -> dict[str, list[LabelledStep]]:
         try:
@@ -118,9 +126,10 @@ class LabelFolder:
 
     def append(self, problem: str, steps: Sequence[LabelledStep]) -> None:
         """Store the steps of a problem; they survive a kill from the moment this returns."""
-        assert self._lines is not None, "the folder is closed"
+        assert self._lock is not None, "the folder is closed"
         record = {"problem": problem, "steps": [asdict(step) for step in steps]}
         with writing(self.path / LABELS):
+            self._lines = self._lines or self._begin()
             self._lines.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
             self._lines.flush()
             os.fsync(self._lines.fileno())

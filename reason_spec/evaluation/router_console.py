@@ -59,8 +59,12 @@ async def collect_labels(
         left = [problem for problem in sources.problems if problem.id not in folder.problems]
         if len(left) < len(sources.problems):
             screen.say(f"{len(sources.problems) - len(left)} problems are labelled in {output} already.")
-        if left:
-            await _label(settings, left, options, folder, concurrency, screen)
+        try:
+            if left:
+                await _label(settings, left, options, folder, concurrency, screen)
+        except asyncio.CancelledError:
+            screen.say(f"{len(folder.problems)} problems are kept in {output}; the same command goes on.")
+            raise
         return Labels(about, dict(folder.problems))
 
 

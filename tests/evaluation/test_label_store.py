@@ -51,6 +51,11 @@ def test_other_models_or_options_are_refused_and_nothing_is_lost(tmp_path: Path)
     assert list(read_labels(tmp_path).problems) == ["a"]
     with LabelFolder(tmp_path, replace(ABOUT, settings={}), fresh=True) as folder:
         assert folder.problems == {}
+    assert list(read_labels(tmp_path).problems) == ["a"]
+    with LabelFolder(tmp_path, replace(ABOUT, settings={}), fresh=True) as folder:
+        folder.append("b", [STEP])
+    assert list(read_labels(tmp_path).problems) == ["b"]
+    assert read_labels(tmp_path).about.settings == {}
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
