@@ -9,21 +9,17 @@ from reason_spec.engines.base import Engine, has_digit
 from reason_spec.events import Recorder
 from reason_spec.routers.base import Router
 from reason_spec.routers.features import StepFeatures
-from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.base import RoutedStrategy, SolveRequest
 from reason_spec.strategies.search import Search
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
-class Arbitrage(Strategy):
+class Arbitrage(RoutedStrategy):
     """The draft writes; the target writes the steps that the router escalates, and reads no other."""
 
     name: ClassVar[str] = "arbitrage"
     needs_router: ClassVar[bool] = True
-
-    @property
-    def loss_class(self) -> LossClass:
-        return "exact" if self.settings.depth == 0 else "routed"
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         return Search(

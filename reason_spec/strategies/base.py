@@ -145,6 +145,14 @@ class Strategy(ABC):
                 yield step
 
 
+class RoutedStrategy(Strategy):
+    """A strategy of loss class ``routed`` whatever its verifier; without drafts it is the target alone."""
+
+    @property
+    def loss_class(self) -> LossClass:
+        return "exact" if self.settings.depth == 0 else "routed"
+
+
 async def _trim_straddling_stops(steps: AsyncIterator[Step], stops: tuple[str, ...]) -> AsyncGenerator[Step]:
     """Hold steps back while their end may begin a stop string, and cut it off if it does.
 

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from reason_spec.events import Recorder
 from reason_spec.strategies.alone import check_judges_alone
-from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.base import RoutedStrategy, SolveRequest
 from reason_spec.strategies.search import Search
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
-class Oracle(Strategy):
+class Oracle(RoutedStrategy):
     """The oracle of Arbitrage (arXiv 2512.05033, section 4.1): what any router could win at the most.
 
     The target writes every step, so that nothing is saved: this is a bound, not a way to answer sooner. It is
@@ -22,10 +22,6 @@ class Oracle(Strategy):
 
     name: ClassVar[str] = "oracle"
     default_verifier: ClassVar[str | None] = "reward"
-
-    @property
-    def loss_class(self) -> LossClass:
-        return "exact" if self.settings.depth == 0 else "routed"
 
     @classmethod
     def check_verifier(cls, verifier: Verifier) -> None:

@@ -27,17 +27,17 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.alone import check_judges_alone
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
-from reason_spec.strategies.base import SolveRequest, Strategy, step_for
+from reason_spec.strategies.base import RoutedStrategy, SolveRequest, step_for
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.strategies.step_requests import sampling_of_sibling
-from reason_spec.types import LossClass, Prefix, Step, Usage, Verdict
+from reason_spec.types import Prefix, Step, Usage, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 _NUM_DRAFTS = 5
 """So many as in the paper where ``width`` is 1: one draft leaves nothing to pick."""
 
 
-class Scot(Strategy):
+class Scot(RoutedStrategy):
     """The draft writes ``width`` whole answers; the target picks one and ends it, or writes its own.
 
     ``depth`` 0 leaves everything to the target, other values are all the same; ``first_by_target`` is not
@@ -46,10 +46,6 @@ class Scot(Strategy):
 
     name: ClassVar[str] = "scot"
     default_verifier: ClassVar[str | None] = "likelihood"
-
-    @property
-    def loss_class(self) -> LossClass:
-        return "exact" if self.settings.depth == 0 else "routed"
 
     @classmethod
     def check_verifier(cls, verifier: Verifier) -> None:

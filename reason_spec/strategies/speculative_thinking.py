@@ -22,7 +22,7 @@ from reason_spec.engines.base import Tokenizer
 from reason_spec.events import Recorder
 from reason_spec.segment import StopScanner
 from reason_spec.settings import CueSettings
-from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.base import RoutedStrategy, SolveRequest
 from reason_spec.strategies.search import Search
 from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -30,7 +30,7 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 CueKind: TypeAlias = Literal["reflection", "verification", "conclusion"]
 
 
-class SpeculativeThinking(Strategy):
+class SpeculativeThinking(RoutedStrategy):
     """The draft writes; the target writes the steps in which the draft turns back, checks or concludes.
 
     Only the words decide: no model judges a step. A place has one draft, whatever ``width`` says, since a
@@ -38,10 +38,6 @@ class SpeculativeThinking(Strategy):
     """
 
     name: ClassVar[str] = "speculative_thinking"
-
-    @property
-    def loss_class(self) -> LossClass:
-        return "exact" if self.settings.depth == 0 else "routed"
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         cues = Cues(self.settings.cues, self.target.tokenizer)
