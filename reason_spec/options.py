@@ -354,7 +354,8 @@ def _parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             value = text
-        # "Be brief: no words" is meant as a text, and nothing after the sign as an empty one.
-        is_text = isinstance(value, dict) or (value is None and text.strip() not in ("null", "~"))
+        # "Be brief: no words" is meant as a text, {a: 1} is not; nothing after the sign is an empty one.
+        is_sentence = isinstance(value, dict) and not text.lstrip().startswith("{")
+        is_text = is_sentence or (value is None and text.strip() not in ("null", "~"))
         values[name] = text if is_text else value
     return values

@@ -60,6 +60,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         (["--set", "boundary.protect_json=false"], "boundary.protect_json", False),
         (["--set", "task.system=Be brief: no words"], "task.system", "Be brief: no words"),
         (["--set", "sampling.stop=[A, B]"], "sampling.stop", ["A", "B"]),
+        (["--set", "verifier.thresholds={likelihood: 0.95}"], "verifier.thresholds", {"likelihood": 0.95}),
     ],
 )
 def test_a_flag_reaches_its_setting(world: World, flags: list[str], path: str, value: object) -> None:
