@@ -484,5 +484,7 @@ def _is_embedded(target: EngineSettings) -> bool:
 
 def _load_embedded_reward() -> Reward:
     from reason_spec.pair.reward import load_embedded_reward
+    from reason_spec.verifiers.batching import no_progress_bars
 
-    return load_embedded_reward()
+    with no_progress_bars():
+        return load_embedded_reward()

@@ -6,8 +6,7 @@ import hashlib
 import importlib.util
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reason_spec.errors import MissingDependencyError, SettingsError
-from reason_spec.verifiers.batching import Batcher, use_one_core
+from reason_spec.verifiers.batching import Batcher, no_progress_bars, use_one_core
 from reason_spec.verifiers.wordvectors import WordVectors
 
 if TYPE_CHECKING:
@@ -181,26 +180,13 @@ def _load_model(name: str | None, sha256: str | None) -> SentenceTransformer:
     except ImportError:
         raise MissingDependencyError("sentence-transformers", "comparing steps by embedding") from None
     try:
-        with _no_progress_bars():
+        with no_progress_bars():
             return SentenceTransformer(path, device="cpu", local_files_only=True)
     except Exception as error:
         raise SettingsError(
             f"verifier.embedding_model = {path!r} cannot be loaded: {error}. Give the folder of a "
             "sentence-transformers model, or download the model first; nothing is fetched here."
         ) from error
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    from transformers.utils import logging
-
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()
 
 
 def find_packaged_model() -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reason_spec.errors import SettingsError
+from reason_spec.verifiers.batching import no_progress_bars
 from reason_spec.verifiers.reward import PROBE, Reward, SoFar, StepToken
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def load_classifier(
     import torch
 
     try:
-        tokenizer, module = _load(model, by_token=step_token is not None, trusted=trust_remote_code)
+        with no_progress_bars():
+            tokenizer, module = _load(model, by_token=step_token is not None, trusted=trust_remote_code)
     except Exception as error:
         # A model's own code fails in its own ways.
         raise _not_loadable(model, error) from error
