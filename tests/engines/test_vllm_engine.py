@@ -241,6 +241,14 @@ async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> 
         accelerator.settings = accelerator.settings.model_copy(update={"verifier": strict})
         await accelerator.prepare("hybrid")
         judged = await accelerator.answer(question, strategy="hybrid")
+        accelerator.settings = accelerator.settings.model_copy(update={"verifier": VerifierSettings()})
+        for name in ("specreason", "rsd", "arbitrage", "speculative_thinking", "scot", "oracle"):
+            await accelerator.prepare(name)
+            solution = await accelerator.answer(question, strategy=name)
+            assert solution.steps[-1].ends_text, name
+            assert accelerator.draft is not None
+            for engine in (accelerator.target, accelerator.draft):
+                assert (await engine.stats()).num_running == 0, name
     plain = solutions["autoregressive"]
     assert judged.text == plain.text
     assert judged.recorder.target_usage.num_scored_tokens > 0
