@@ -321,6 +321,28 @@ class RouterSettings(_Section):
     seed: int = Field(default=0, description="random: keys the draw")
 
 
+class SuffixSettings(_Section):
+    """What the suffix cache learns, proposes and keeps."""
+
+    use: Literal["none", "tokens", "steps", "both"] = Field(
+        default="none", description="what is proposed from earlier texts: token drafts, whole steps, or both"
+    )
+    path: Path | None = Field(
+        default=None, description="folder that outlasts the process; null: nothing is kept"
+    )
+    tenant: str = Field(default="default", min_length=1, description="whose texts are learnt and proposed")
+    reads: tuple[str, ...] = Field(
+        default=(), description="further tenants of the same folder whose texts are proposed as well"
+    )
+    max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory of one tenant, at the most")
+    min_chance: float = Field(
+        default=0.1, ge=0, le=1, description="token drafts that are less likely are left out"
+    )
+    min_step_chance: float = Field(
+        default=0.6, ge=0, le=1, description="steps that are less likely are left to the draft"
+    )
+
+
 class SamplingSettings(_Section):
     """How tokens are chosen."""
 
@@ -375,6 +397,7 @@ class Settings(_Section):
     strategy: StrategySettings = StrategySettings()
     verifier: VerifierSettings = VerifierSettings()
     router: RouterSettings = RouterSettings()
+    suffix: SuffixSettings = SuffixSettings()
     sampling: SamplingSettings = SamplingSettings()
     boundary: BoundarySettings = BoundarySettings()
     task: TaskSettings = TaskSettings()
