@@ -415,7 +415,9 @@ def router_collect(
 def router_train(
     labels: LabelsArgument,
     output: Annotated[Path, typer.Option(help="File for the router.", show_default=False)],
-    model: Annotated[str, typer.Option(help="logistic, boosting, or auto: the better of the two.")] = "auto",
+    model: Annotated[
+        str, typer.Option(help="logistic, boosting, mean of both, or auto: the best of them.")
+    ] = "auto",
     loss: Annotated[
         float, typer.Option(min=0, help="Answers in a hundred that the threshold may lose.")
     ] = 1.0,

@@ -208,25 +208,40 @@ async def time_rows(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -
     sys.stderr.write("\n")
 
 
-async def measure_accuracy(
-    ours: Ours, settings: Settings, chosen: Sequence[Example], at_once: int
-) -> list[bool]:
-    """Solve many problems, ``at_once`` of them at a time."""
+async def solve_many(
+    ours: Ours,
+    settings: Settings,
+    chosen: Sequence[tuple[int, Example]],
+    at_once: int,
+    done: Callable[[int, Run], None],
+) -> None:
+    """Solve many numbered problems, ``at_once`` of them at a time, and tell ``done`` of each."""
     await ours.prepare(settings)
     places = asyncio.Semaphore(at_once)
     num_done = 0
 
-    async def solve(index: int, problem: Example) -> bool:
+    async def solve(index: int, problem: Example) -> None:
         nonlocal num_done
         async with places:
-            right = (await ours.solve(settings, problem, index)).right
+            done(index, await ours.solve(settings, problem, index))
         num_done += 1
         sys.stderr.write(f"\r{settings.strategy.name}: {num_done} of {len(chosen)} problems graded")
-        return right
 
-    graded = await asyncio.gather(*(solve(i, problem) for i, problem in enumerate(chosen)))
-    sys.stderr.write("\n")
-    return list(graded)
+    await asyncio.gather(*(solve(index, problem) for index, problem in chosen))
+    if chosen:
+        sys.stderr.write("\n")
+
+
+async def measure_accuracy(
+    ours: Ours, settings: Settings, chosen: Sequence[Example], at_once: int
+) -> list[bool]:
+    """Return which problems come out right, in their order."""
+    right: dict[int, bool] = {}
+    numbered = list(enumerate(chosen))
+    await solve_many(
+        ours, settings, numbered, at_once, lambda index, run: right.__setitem__(index, run.right)
+    )
+    return [right[index] for index, _ in numbered]
 
 
 def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs) -> Row:

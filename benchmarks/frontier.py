@@ -1,22 +1,27 @@
 """Accuracy against speed: every strategy across its thresholds, on the embedded pair.
 
-    python benchmarks/frontier.py [--problems 60] [--accuracy 500] [--json [FILE]] [--png FILE]
+    python benchmarks/frontier.py [--problems 60] [--accuracy 500] [--grades FILE] [--json [FILE]] [--png F]
 
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled with
 the seed, caches are emptied before each, and nothing else runs: stop other work first. Seconds are those of
 one problem at a time. Accuracy is measured on more problems, many at once; rows that write the target's own
 tokens have its accuracy. ``target_tokens`` are those that the target wrote, ``scored_tokens`` those that it
-only read to judge them, each over the tokens of the answers.
+only read to judge them, each over the tokens of the answers, counted on the problems that are graded.
+
+Grading takes most of the time and minds no other work. ``--grades`` keeps it in a file: a stopped run goes on
+where it was, ``--problems 0`` only grades, and a later run on a quiet machine has only the times to take.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import json
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,10 +30,9 @@ from embedded import (
     Arm,
     Ours,
     Run,
-    measure_accuracy,
-    parse,
     parser_of,
     settings_of,
+    solve_many,
     time_rows,
     write_rows,
 )
@@ -70,9 +74,64 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         (f"arbitrage, random {chance:g}", "arbitrage", {"router.name": "random", "router.threshold": chance})
         for chance in CHANCES
     ),
+    ("scot", "scot", {}),
+    ("speculative_thinking", "speculative_thinking", {}),
+    ("oracle", "oracle", {}),
 )
 """Name, strategy and settings of each row. The number is the threshold of its verifier or router."""
 EXACT = (BASELINE, "speculative")
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """One row on one problem: was it right, and what did the target have to do for it?"""
+
+    right: bool
+    num_tokens: int
+    target_tokens: int
+    scored_tokens: int
+    passes: int
+
+    @classmethod
+    def of(cls, run: Run) -> Graded:
+        assert run.solution is not None
+        usage = run.solution.recorder.target_usage
+        return cls(
+            run.right,
+            run.num_tokens,
+            usage.num_generated_tokens,
+            usage.num_scored_tokens,
+            usage.num_passes,
+        )
+
+
+class Grades:
+    """What was graded, by row and number of the problem; kept in a file where there is one."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known: dict[str, dict[int, Graded]] = {}
+        if file is not None and file.exists():
+            for line in file.read_text().splitlines():
+                record = json.loads(line)
+                own = self._known.setdefault(record["key"], {})
+                own[record["problem"]] = Graded(**record["graded"])
+
+    @staticmethod
+    def key(settings: Settings, seed: int) -> str:
+        """Name all that decides what a row writes; defaults of other versions are not told apart."""
+        told = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), seed], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def add(self, key: str, problem: int, graded: Graded) -> None:
+        self._known.setdefault(key, {})[problem] = graded
+        if self._file is not None:
+            record = {"key": key, "problem": problem, "graded": asdict(graded)}
+            with self._file.open("a") as lines:
+                lines.write(json.dumps(record) + "\n")
+
+    def of(self, key: str) -> dict[int, Graded]:
+        return self._known.get(key, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,41 +139,46 @@ class Row:
     """What is printed of a strategy at one threshold; None where it was not measured."""
 
     name: str
-    tokens_per_s: float
-    s_per_problem: float
-    speedup: float
+    tokens_per_s: float | None
+    s_per_problem: float | None
+    speedup: float | None
     target_tokens: float
     scored_tokens: float
     passes_per_token: float
-    drafted_steps: float
+    drafted_steps: float | None
     alpha_step: float | None
+    num_graded: int
     accuracy: float | None
     accuracy_interval: tuple[float, float] | None
     loss_upper95: float | None
 
 
-def row_of(arm: Arm, baseline: Arm, graded: dict[str, list[bool]]) -> Row:
+def row_of(arm: Arm, baseline: Arm, graded: dict[str, list[Graded]]) -> Row:
     """Summarise an arm beside the baseline."""
     recorders = [run.solution.recorder for run in arm.runs if run.solution is not None]
     steps = [step for recorder in recorders for step in recorder.steps]
     verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
-    usages = [recorder.target_usage for recorder in recorders]
-    num_tokens = sum(run.num_tokens for run in arm.runs)
-    own = graded.get(BASELINE if arm.name in EXACT else arm.name)
-    known = graded.get(BASELINE)
+    # What is exact writes the target's tokens: its work is what was timed, its answers are the target's.
+    work = graded.get(arm.name) or [Graded.of(run) for run in arm.runs]
+    own = [problem.right for problem in graded.get(BASELINE if arm.name in EXACT else arm.name, ())]
+    known = [problem.right for problem in graded.get(BASELINE, ())]
+    num_tokens = sum(problem.num_tokens for problem in work)
     seconds = [run.seconds for run in arm.runs]
     return Row(
         name=arm.name,
-        tokens_per_s=num_tokens / sum(seconds),
-        s_per_problem=statistics.median(seconds),
+        tokens_per_s=sum(run.num_tokens for run in arm.runs) / sum(seconds) if seconds else None,
+        s_per_problem=statistics.median(seconds) if seconds else None,
         speedup=statistics.median(
             base.seconds / run.seconds for base, run in zip(baseline.runs, arm.runs, strict=True)
-        ),
-        target_tokens=sum(usage.num_generated_tokens for usage in usages) / num_tokens,
-        scored_tokens=sum(usage.num_scored_tokens for usage in usages) / num_tokens,
-        passes_per_token=sum(usage.num_passes for usage in usages) / num_tokens,
-        drafted_steps=sum(step.origin == "draft" for step in steps) / len(steps),
+        )
+        if seconds
+        else None,
+        target_tokens=sum(problem.target_tokens for problem in work) / num_tokens,
+        scored_tokens=sum(problem.scored_tokens for problem in work) / num_tokens,
+        passes_per_token=sum(problem.passes for problem in work) / num_tokens,
+        drafted_steps=sum(step.origin == "draft" for step in steps) / len(steps) if steps else None,
         alpha_step=statistics.mean(verdicts) if verdicts else None,
+        num_graded=len(own),
         accuracy=statistics.mean(own) if own else None,
         accuracy_interval=wilson_interval(sum(own), len(own)) if own else None,
         loss_upper95=compare_accuracy([*map(float, known)], [*map(float, own)]).loss_upper
@@ -135,19 +199,23 @@ def print_rows(rows: Sequence[Row]) -> None:
         low_high = row.accuracy_interval
         table.add_row(
             row.name,
-            f"{row.tokens_per_s:.1f}",
-            f"{row.s_per_problem:.2f}",
-            f"{row.speedup:.2f}x",
-            f"{row.target_tokens:.2f}",
-            f"{row.scored_tokens:.2f}",
-            f"{row.passes_per_token:.3f}",
-            f"{row.drafted_steps:.0%}",
-            "-" if row.alpha_step is None else f"{row.alpha_step:.2f}",
-            "-" if row.accuracy is None else f"{row.accuracy:.1%}",
+            _shown(row.tokens_per_s, ".1f"),
+            _shown(row.s_per_problem, ".2f"),
+            _shown(row.speedup, ".2f", "x"),
+            _shown(row.target_tokens, ".3f"),
+            _shown(row.scored_tokens, ".2f"),
+            _shown(row.passes_per_token, ".3f"),
+            _shown(row.drafted_steps, ".0%"),
+            _shown(row.alpha_step, ".2f"),
+            _shown(row.accuracy, ".1%"),
             "-" if low_high is None else f"{low_high[0]:.1%}-{low_high[1]:.1%}",
-            "-" if row.loss_upper95 is None else f"{row.loss_upper95:.1%}",
+            _shown(row.loss_upper95, ".1%"),
         )
     Console(width=140).print(table)
+
+
+def _shown(value: float | None, form: str, unit: str = "") -> str:
+    return "-" if value is None else f"{value:{form}}{unit}"
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
@@ -161,17 +229,19 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     strategies = dict.fromkeys(row.name.split(" ")[0].rstrip(",") for row in rows)
     for strategy in strategies:
         own = [row for row in rows if row.name.split(" ")[0].rstrip(",") == strategy]
-        points = [(row.speedup, row.accuracy, row.accuracy_interval, row.name) for row in own]
-        drawn = [point for point in points if point[1] is not None and point[2] is not None]
-        if not drawn:
-            continue
-        x = [speedup for speedup, *_ in drawn]
-        y = [100 * (accuracy or 0.0) for _, accuracy, *_ in drawn]
-        below = [100 * ((accuracy or 0.0) - (span or (0, 0))[0]) for _, accuracy, span, _ in drawn]
-        above = [100 * ((span or (0, 0))[1] - (accuracy or 0.0)) for _, accuracy, span, _ in drawn]
-        axes.errorbar(x, y, yerr=[below, above], marker="o", capsize=3, label=strategy)
-        for speedup, accuracy, (*_, name) in zip(x, y, drawn, strict=True):
-            axes.annotate(name.removeprefix(strategy).strip(" ,"), (speedup, accuracy), fontsize=7)
+        x, y, below, above, names = [], [], [], [], []
+        for row in own:
+            if row.speedup is None or row.accuracy is None or row.accuracy_interval is None:
+                continue
+            x.append(row.speedup)
+            y.append(100 * row.accuracy)
+            below.append(100 * (row.accuracy - row.accuracy_interval[0]))
+            above.append(100 * (row.accuracy_interval[1] - row.accuracy))
+            names.append(row.name.removeprefix(strategy).strip(" ,"))
+        if x:
+            axes.errorbar(x, y, yerr=[below, above], marker="o", capsize=3, label=strategy)
+        for place, name in zip(zip(x, y, strict=True), names, strict=True):
+            axes.annotate(name, place, fontsize=7)
     axes.set_xlabel("speed-up over the target alone (median over problems)")
     axes.set_ylabel("right answers, % (95 % interval)")
     axes.grid(alpha=0.3)
@@ -184,7 +254,7 @@ def arms_of(ours: Ours, chosen: Sequence[str], max_tokens: int) -> tuple[list[Ar
     arms: list[Arm] = []
     settings: dict[str, Settings] = {}
     for name, strategy, own in ROWS:
-        if chosen and name != BASELINE and not any(name.startswith(wanted) for wanted in chosen):
+        if chosen and name != BASELINE and name not in chosen:
             continue
         row_settings = settings_of(own, strategy, 0.0, max_tokens)
         settings[name] = row_settings
@@ -197,28 +267,46 @@ def arms_of(ours: Ours, chosen: Sequence[str], max_tokens: int) -> tuple[list[Ar
     return arms, settings
 
 
+async def grade(
+    ours: Ours, settings: Settings, chosen: Sequence[Example], options: argparse.Namespace, grades: Grades
+) -> list[Graded]:
+    """Grade what was not graded yet, and return all of a row's problems in their order."""
+    key = grades.key(settings, options.seed)
+    left = [(i, problem) for i, problem in enumerate(chosen) if i not in grades.of(key)]
+    if left:
+        await solve_many(
+            ours, settings, left, options.at_once, lambda i, run: grades.add(key, i, Graded.of(run))
+        )
+    return [grades.of(key)[i] for i in range(len(chosen))]
+
+
 async def measure(options: argparse.Namespace) -> list[Row]:
     chosen = list(islice(problems("test", options.seed), max(options.problems, options.accuracy)))
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in ROWS))
+    grades = Grades(options.grades)
     async with Accelerator.from_settings(load_settings(), strategies=strategies) as accelerator:
         await accelerator.calibrate()
         ours = Ours(accelerator)
         arms, settings = arms_of(ours, options.rows, options.max_tokens)
-        await time_rows(arms, chosen[: options.problems], options.seed)
-        graded: dict[str, list[bool]] = {}
+        if options.problems:
+            await time_rows(arms, chosen[: options.problems], options.seed)
+        graded: dict[str, list[Graded]] = {}
         for name, row_settings in settings.items():
             if options.accuracy and (name == BASELINE or name not in EXACT):
-                graded[name] = await measure_accuracy(
-                    ours, row_settings, chosen[: options.accuracy], options.at_once
-                )
-    return [row_of(arm, arms[0], graded) for arm in arms]
+                graded[name] = await grade(ours, row_settings, chosen[: options.accuracy], options, grades)
+    measured = [arm for arm in arms if arm.runs or arm.name in graded]
+    return [row_of(arm, arms[0], graded) for arm in measured]
 
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--rows", nargs="+", default=[], help="only rows whose names begin so")
+    names = [name for name, *_ in ROWS]
+    parser.add_argument("--rows", nargs="+", default=[], choices=names, metavar="ROW", help=", ".join(names))
+    parser.add_argument("--grades", type=Path, help="keep what was graded in this file (JSON lines)")
     parser.add_argument("--png", type=Path, help="plot accuracy against speed; needs the extra plots")
-    options = parse(parser)
+    options = parser.parse_args()
+    if options.problems < 0 or options.accuracy < 0 or not options.problems + options.accuracy:
+        parser.error("--problems and --accuracy must not be negative, nor both 0")
     rows = asyncio.run(measure(options))
     write_rows(rows, options.json, print_rows)
     if options.png is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from math import exp
 from typing import Final
+
+from reason_spec.routers.progress import Progress, read_progress
 
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 _SUM: Final = re.compile(r"[\d)]\s*\+\s*[\d(]")
@@ -23,8 +25,8 @@ class StepFeatures:
     """A drafted step as a router sees it.
 
     Log-probabilities are the draft's own, at temperature 1; those of digits are of tokens with a digit in
-    them, and 0 where there is none. ``key`` names the step and its place, the same in every run; no router
-    that was trained reads it.
+    them, and 0 where there is none. ``progress`` says how the step goes on with its question. ``key`` names
+    the step and its place, the same in every run; no router that was trained reads it.
     """
 
     step_index: int
@@ -46,6 +48,7 @@ class StepFeatures:
     multiplies: bool = False
     divides: bool = False
     corrects: bool = False
+    progress: Progress = field(default_factory=Progress)
     key: str = ""
 
     @classmethod
@@ -55,12 +58,16 @@ class StepFeatures:
         logprobs: Sequence[float],
         has_digit: Sequence[bool],
         *,
+        question: str,
+        text_before: str,
         step_index: int,
         num_prefix_tokens: int,
         ends_text: bool = False,
-        key: str = "",
     ) -> StepFeatures:
-        """Summarise a step's text and the draft's log-probabilities, one for each of its tokens."""
+        """Summarise a step's text and the draft's log-probabilities, one for each of its tokens.
+
+        ``text_before`` holds the steps behind the question that the step follows.
+        """
         of_digits = sorted(logprob for logprob, digit in zip(logprobs, has_digit, strict=True) if digit)
         ordered = sorted(logprobs)
         numbers = _NUMBER.findall(text)
@@ -84,7 +91,8 @@ class StepFeatures:
             multiplies=_PRODUCT.search(text) is not None,
             divides=_QUOTIENT.search(text) is not None,
             corrects=_CORRECTION.search(text) is not None,
-            key=key,
+            progress=read_progress(question, text_before, text),
+            key=f"{question}\n{text_before}\n{text}",
         )
 
     def vector(self) -> tuple[float, ...]:
@@ -95,6 +103,7 @@ class StepFeatures:
         return (
             *(float(getattr(self, name)) for name in _PLAIN),
             *(likely(getattr(self, name)) for name in _LOGPROBS),
+            *(float(getattr(self.progress, name)) for name in _PROGRESS),
         )
 
 
@@ -106,8 +115,9 @@ _LOGPROBS: Final = (
     "least_digit_logprob",
     "second_least_digit_logprob",
 )
-_PLAIN: Final = tuple(name for name in StepFeatures.__slots__ if name != "key")
-FEATURE_NAMES: Final = (*_PLAIN, *(f"exp({name})" for name in _LOGPROBS))
+_PLAIN: Final = tuple(f.name for f in fields(StepFeatures) if f.name not in ("progress", "key"))
+_PROGRESS: Final = tuple(f.name for f in fields(Progress))
+FEATURE_NAMES: Final = (*_PLAIN, *(f"exp({name})" for name in _LOGPROBS), *_PROGRESS)
 
 
 def likely(logprob: float) -> float:

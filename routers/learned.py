@@ -92,6 +92,24 @@ class Boosting(_Part):
         return self.base + self.rate * sum(tree.evaluate(single) for tree in self.trees)
 
 
+class Mean(_Part):
+    """Both at once, as a weighted sum of their log-odds: what one is misled by, the other may see."""
+
+    kind: Literal["mean"] = "mean"
+    logistic: Logistic
+    boosting: Boosting
+    weight_of_logistic: float
+    weight_of_boosting: float
+
+    def fits(self, num_features: int) -> bool:
+        return self.logistic.fits(num_features) and self.boosting.fits(num_features)
+
+    def margin(self, vector: tuple[float, ...]) -> float:
+        """Return the log-odds that the models give together."""
+        of_logistic = self.weight_of_logistic * self.logistic.margin(vector)
+        return of_logistic + self.weight_of_boosting * self.boosting.margin(vector)
+
+
 class RouterModel(_Part):
     """What a trained router's file holds.
 
@@ -104,7 +122,7 @@ class RouterModel(_Part):
     version: Literal[1] = VERSION
     pair: PairIdentity
     features: tuple[str, ...]
-    model: Annotated[Logistic | Boosting, Field(discriminator="kind")]
+    model: Annotated[Logistic | Boosting | Mean, Field(discriminator="kind")]
     slope: float = Field(ge=0)
     intercept: float
     threshold: float = Field(ge=0, le=1)

@@ -32,13 +32,16 @@ _ROLLOUT_SAMPLE = 1 << 20
 class LabelledStep:
     """A drafted step, the target's own at the same place, and what each is worth, from 0 to 1.
 
-    ``logprobs`` are the draft's own at temperature 1, ``has_digit`` tells its tokens with a digit. Values are
-    None where both steps are the same text: nothing can be won there, and nothing was asked.
+    ``text_before`` holds the steps behind the question that both follow. ``logprobs`` are the draft's own
+    at temperature 1, ``has_digit`` tells its tokens with a digit. Values are None where both steps are the
+    same text: nothing can be won there, and nothing was asked.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     problem: str
+    question: str
+    text_before: str
     step_index: int
     num_prefix_tokens: int
     drafted: str
@@ -66,10 +69,11 @@ class LabelledStep:
             self.drafted,
             self.logprobs,
             self.has_digit,
+            question=self.question,
+            text_before=self.text_before,
             step_index=self.step_index,
             num_prefix_tokens=self.num_prefix_tokens,
             ends_text=self.ends_text,
-            key=f"{self.problem}\n{self.step_index}\n{self.drafted}",
         )
 
     @classmethod
@@ -158,6 +162,8 @@ class Labeller:
         tokenizer = self._draft.tokenizer
         step = LabelledStep(
             problem=problem.id,
+            question=problem.question,
+            text_before=place.text_before,
             step_index=place.num_steps_before,
             num_prefix_tokens=len(place.target_prompt),
             drafted=drafted.text,

@@ -15,16 +15,25 @@ from reason_spec.evaluation.advantage import LabelledStep
 from reason_spec.evaluation.label_store import Labels
 from reason_spec.routers.base import Router
 from reason_spec.routers.features import FEATURE_NAMES
-from reason_spec.routers.learned import Boosting, Logistic, RouterModel, Tree
+from reason_spec.routers.learned import Boosting, Logistic, Mean, RouterModel, Tree
 from reason_spec.routers.simple import ThresholdRouter
 
-ModelKind: TypeAlias = Literal["logistic", "boosting"]
+ModelKind: TypeAlias = Literal["logistic", "boosting", "mean"]
 Floats: TypeAlias = NDArray[np.float64]
-MODEL_KINDS: Final[tuple[ModelKind, ...]] = ("logistic", "boosting")
+MODEL_KINDS: Final[tuple[ModelKind, ...]] = ("logistic", "boosting", "mean")
 MIN_STEPS: Final = 20
 """So many steps of each kind, better and not better, are the least to train on or to measure."""
 _FOLDS: Final = 5
-_NUM_TREES, _TREE_DEPTH, _RATE, _SUBSAMPLE = 200, 3, 0.05, 0.7
+_BOOSTING: Final = {
+    "n_estimators": 200,
+    "max_depth": 3,
+    "learning_rate": 0.045,
+    "subsample": 0.5,
+    "max_features": 0.3,
+    "min_samples_leaf": 8,
+}
+"""Small trees on part of the steps and features each: labels are few, and some are wrong."""
+_RIDGE: Final = 0.1
 _BINS: Final = 10
 _RESAMPLES: Final = 300
 
@@ -133,28 +142,41 @@ def _versions() -> dict[str, str]:
     return {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__}
 
 
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """The two models of a mean, and what makes their log-odds weigh the same."""
+
+    logistic: Any
+    boosting: Any
+    weight_of_logistic: float
+    weight_of_boosting: float
+
+
 def _fit(kind: ModelKind, table: Table, seed: int) -> Any:
     from sklearn.ensemble import GradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
     from sklearn.utils.class_weight import compute_sample_weight
 
+    if kind == "mean":
+        logistic, boosting = _fit("logistic", table, seed), _fit("boosting", table, seed)
+        spread_of_logistic = float(_margins("logistic", logistic, table.x).std())
+        spread_of_boosting = float(_margins("boosting", boosting, table.x).std())
+        return _Both(logistic, boosting, 1 / max(spread_of_logistic, 1e-9), 1 / max(spread_of_boosting, 1e-9))
     weights = compute_sample_weight("balanced", table.better)
     if kind == "logistic":
         scaler = StandardScaler().fit(table.x)
-        model = LogisticRegression(C=0.3, max_iter=5000)
+        model = LogisticRegression(C=_RIDGE, max_iter=5000)
         return scaler, model.fit(scaler.transform(table.x), table.better, sample_weight=weights)
-    model = GradientBoostingClassifier(
-        n_estimators=_NUM_TREES,
-        max_depth=_TREE_DEPTH,
-        learning_rate=_RATE,
-        subsample=_SUBSAMPLE,
-        random_state=seed,
-    )
+    model = GradientBoostingClassifier(**_BOOSTING, random_state=seed)
     return model.fit(table.x, table.better, sample_weight=weights)
 
 
 def _margins(kind: ModelKind, fitted: Any, x: Floats) -> Floats:
+    if kind == "mean":
+        of_logistic = fitted.weight_of_logistic * _margins("logistic", fitted.logistic, x)
+        of_boosting = fitted.weight_of_boosting * _margins("boosting", fitted.boosting, x)
+        return np.asarray(of_logistic + of_boosting, dtype=float)
     if kind == "logistic":
         scaler, model = fitted
         return np.asarray(model.decision_function(scaler.transform(x)), dtype=float)
@@ -188,15 +210,28 @@ def _threshold_for(chance: Floats, table: Table, loss: float) -> float:
     return 0.0 if num_kept == 0 else float(chance[order[num_kept - 1]])
 
 
-def _export(kind: ModelKind, fitted: Any) -> Logistic | Boosting:
-    if kind == "logistic":
-        scaler, model = fitted
-        return Logistic(
-            mean=tuple(scaler.mean_.tolist()),
-            scale=tuple(scaler.scale_.tolist()),
-            weights=tuple(model.coef_[0].tolist()),
-            intercept=float(model.intercept_[0]),
+def _export(kind: ModelKind, fitted: Any) -> Logistic | Boosting | Mean:
+    if kind == "mean":
+        return Mean(
+            logistic=_export_logistic(fitted.logistic),
+            boosting=_export_boosting(fitted.boosting),
+            weight_of_logistic=fitted.weight_of_logistic,
+            weight_of_boosting=fitted.weight_of_boosting,
         )
+    return _export_logistic(fitted) if kind == "logistic" else _export_boosting(fitted)
+
+
+def _export_logistic(fitted: Any) -> Logistic:
+    scaler, model = fitted
+    return Logistic(
+        mean=tuple(scaler.mean_.tolist()),
+        scale=tuple(scaler.scale_.tolist()),
+        weights=tuple(model.coef_[0].tolist()),
+        intercept=float(model.intercept_[0]),
+    )
+
+
+def _export_boosting(fitted: Any) -> Boosting:
     p = float(fitted.init_.class_prior_[1])
     return Boosting(
         base=float(np.log(p / (1 - p))),

@@ -64,8 +64,9 @@ class _Routed(Verifier):
             drafted.text,
             logprobs,
             digits,
+            question=context.question,
+            text_before=context.prefix_text,
             step_index=context.step_index,
             num_prefix_tokens=len(context.target_prefix or ()),
             ends_text=drafted.ends_text,
-            key=f"{context.question}\n{context.prefix_text}\n{drafted.text}",
         )

@@ -14,7 +14,7 @@ from reason_spec.evaluation.label_store import About, LabelFolder, read_all_labe
 from reason_spec.routers.base import PairIdentity
 
 ABOUT = About(PairIdentity("t", "d"), LabelOptions(), {"sampling": {"temperature": 0.0}})
-STEP = LabelledStep("a", 0, 9, "3 = 3\n\n", "3 = 3.\n\n", False, (-0.5,), (True,), 3, 0.25, 1.0)
+STEP = LabelledStep("a", "3?", "", 0, 9, "3 = 3\n\n", "3 = 3.\n\n", False, (-0.5,), (True,), 3, 0.25, 1.0)
 
 
 def test_labels_are_read_as_they_were_written(tmp_path: Path) -> None:

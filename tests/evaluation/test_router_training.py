@@ -39,7 +39,17 @@ def made_up(num_problems: int, seed: int, *, signal: float = 1.0) -> Labels:
             doubt = rng.random() ** 3
             wrong = rng.random() < (doubt if rng.random() < signal else 0.25)
             shown = LabelledStep(
-                name, index, 50 + 20 * index, f"{number} + {index} = 7\n\n", "own", False, (), (), 12
+                problem=name,
+                question="",
+                text_before="",
+                step_index=index,
+                num_prefix_tokens=50 + 20 * index,
+                drafted=f"{number} + {index} are some\n\n",
+                own="own",
+                ends_text=False,
+                logprobs=(),
+                has_digit=(),
+                num_own_tokens=12,
             )
             logprobs = (-0.01, float(np.log(max(1e-9, 1 - doubt))), -0.02)
             shown = replace(shown, logprobs=logprobs, has_digit=(False, True, True), reward=rng.random())

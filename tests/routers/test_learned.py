@@ -19,7 +19,13 @@ from reason_spec.settings import RouterSettings
 
 PAIR = PairIdentity("sha256 target", "sha256 draft")
 STEP = StepFeatures.of_step(
-    "3 + 4 = 7 apples", [-0.1, -2.0, -0.3], [True, False, True], step_index=1, num_prefix_tokens=40
+    "3 + 4 = 7 apples",
+    [-0.1, -2.0, -0.3],
+    [True, False, True],
+    question="Ana has 3 apples and Tom has 4. How many have they?",
+    text_before="",
+    step_index=1,
+    num_prefix_tokens=40,
 )
 LEAST_DIGIT = FEATURE_NAMES.index("least_digit_logprob")
 

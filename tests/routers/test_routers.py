@@ -17,9 +17,10 @@ FEATURES = StepFeatures.of_step(
     "a = 1",
     [log(0.9), log(0.2), log(0.6)],
     [False, False, True],
+    question="How many?",
+    text_before="",
     step_index=2,
     num_prefix_tokens=50,
-    key="a step",
 )
 logprobs = st.lists(st.floats(-30, 0), max_size=20)
 
@@ -29,7 +30,7 @@ def test_a_step_is_summarised_by_its_least_likely_tokens() -> None:
     assert FEATURES.least_logprob == pytest.approx(log(0.2))
     assert FEATURES.least_digit_logprob == pytest.approx(log(0.6))
     assert FEATURES.mean_logprob == pytest.approx((log(0.9) + log(0.2) + log(0.6)) / 3)
-    empty = StepFeatures.of_step("", [], [], step_index=0, num_prefix_tokens=0)
+    empty = StepFeatures.of_step("", [], [], question="", text_before="", step_index=0, num_prefix_tokens=0)
     assert (empty.mean_logprob, empty.least_digit_logprob) == (0.0, 0.0)
 
 
@@ -39,7 +40,13 @@ def test_every_router_gives_a_chance_and_keeps_to_its_threshold(
 ) -> None:
     digits = [index % 2 == 0 for index in range(len(values))]
     features = StepFeatures.of_step(
-        "4 + 3 = 7", values, digits, step_index=step_index, num_prefix_tokens=9, key="k"
+        "4 + 3 = 7",
+        values,
+        digits,
+        question="What are 4 and 3?",
+        text_before="",
+        step_index=step_index,
+        num_prefix_tokens=9,
     )
     for name in router_names():
         router = create_router(RouterSettings(name=name, threshold=threshold, any_pair=True))

@@ -1,0 +1,149 @@
+"""How a step goes on with its question: does its arithmetic hold, and what is it made of?
+
+Nothing here asks a model. A solution works through its question: it takes up numbers that were not used yet,
+mostly in their order, and goes on from its own results. A step whose equation is false, whose operands come
+from nowhere, or that passes over what was said, is one that the draft may be sure of and still have wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log, sqrt
+from typing import Final
+
+from reason_spec.verifiers.claims import read_claims
+from reason_spec.verifiers.mathtext import split_paragraphs
+
+_SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a step computes with, and where in the question that was said.
+
+    ``num_wrong`` counts relations between numbers that do not hold and workings that do not follow,
+    ``num_calculations`` the calculations. Of the operands ``num_taken`` are numbers of the question that no
+    earlier step has used, ``num_reused`` such as were used, and ``num_strange`` stand neither there nor
+    among what was computed. ``num_skipped`` counts the unused numbers before the last one taken,
+    ``num_left`` those unused after the step. ``place`` (0 to 1) is where the sentence stands that has most in
+    common with the step, ``sentence_jump`` how many sentences that is behind the last step's, and
+    ``likeness`` by how much it leads over the least alike.
+    """
+
+    num_wrong: int = 0
+    num_calculations: int = 0
+    num_taken: int = 0
+    num_reused: int = 0
+    num_strange: int = 0
+    num_skipped: int = 0
+    num_left: int = 0
+    uses_last_result: bool = False
+    place: float = 0.0
+    sentence_jump: int = 0
+    likeness: float = 0.0
+
+
+def read_progress(question: str, text_before: str, step: str) -> Progress:
+    """Say how ``step`` goes on behind ``text_before``, the steps so far; some tenths of a millisecond."""
+    asked = _read_question(question)
+    parts = split_paragraphs(text_before)
+    earlier = [part for part in parts if part.strip()]
+    used: set[int] = set()
+    computed: set[str] = set()
+    for part in earlier:
+        used.update(asked.take(_operands(part), used))
+        computed.update(_results(part))
+    claims = read_claims(step)
+    operands = _operands(step)
+    taken = asked.take(operands, used)
+    known = computed.union(_results(step))
+    last_result = next((own for part in reversed(earlier) if (own := _results(part))), frozenset[str]())
+    likeness = asked.likeness(step)
+    sentence = _greatest(likeness)
+    last_sentence = _greatest(asked.likeness(earlier[-1])) if earlier else 0
+    used_now = used.union(taken)
+    return Progress(
+        num_wrong=len(claims.false_relations) + len(claims.unproven),
+        num_calculations=len(claims.calculations),
+        num_taken=len(taken),
+        num_reused=sum(operand in asked.known for operand in operands) - len(taken),
+        num_strange=sum(operand not in asked.known and operand not in known for operand in operands),
+        num_skipped=sum(place not in used_now for place in range(max(taken, default=0))),
+        num_left=len(asked.numbers) - len(used_now),
+        uses_last_result=not last_result.isdisjoint(operands),
+        place=sentence / max(1, len(likeness)),
+        sentence_jump=sentence - last_sentence,
+        likeness=max(likeness, default=0.0) - min(likeness, default=0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Numbers in the order in which they are asked about, and the words of each sentence."""
+
+    numbers: tuple[str, ...]
+    known: frozenset[str]
+    sentences: tuple[frozenset[str], ...]
+    weights: dict[str, float]
+
+    def take(self, operands: Iterable[str], used: set[int]) -> list[int]:
+        """Return the places of the first numbers, not yet used, that are equal to the operands."""
+        taken: list[int] = []
+        for operand in operands:
+            free = (i for i, number in enumerate(self.numbers) if number == operand)
+            place = next((i for i in free if i not in used and i not in taken), None)
+            if place is not None:
+                taken.append(place)
+        return taken
+
+    def likeness(self, text: str) -> list[float]:
+        """Return what each sentence has in common with the text: its rare words weigh most."""
+        words = frozenset(_words(text))
+        return [
+            sum(self.weights[word] for word in sentence & words) / sqrt(1 + len(sentence))
+            for sentence in self.sentences
+        ]
+
+
+@lru_cache(maxsize=256)
+def _read_question(question: str) -> _Question:
+    sentences = [_words(sentence) for sentence in _SENTENCE_END.split(question)]
+    numbers = tuple(word for sentence in sentences for word in sentence if word[0].isdigit())
+    counts = Counter(word for sentence in sentences for word in frozenset(sentence))
+    weights = {word: log(1 + len(sentences) / count) for word, count in counts.items()}
+    return _Question(numbers, frozenset(numbers), tuple(map(frozenset, sentences)), weights)
+
+
+def _words(text: str) -> list[str]:
+    """Return words and numbers; a part is named by its divisor, since a step divides by it."""
+    return [
+        token.text if token.value is None else _number(str(token.value))
+        for token in read_claims(text).tokens
+        if token.value is not None or token.kind == "word"
+    ]
+
+
+def _operands(step: str) -> list[str]:
+    """Return what the calculation of a step begins with; how it is carried out is no part of that."""
+    main = read_claims(step).main
+    return [] if main is None else [_number(leaf) for leaf in main.leaves]
+
+
+@lru_cache(maxsize=4096)
+def _results(step: str) -> frozenset[str]:
+    claims = read_claims(step)
+    values = {str(relation.value) for relation in claims.relations if relation.value is not None}
+    return frozenset(values if claims.result is None else {*values, str(claims.result)})
+
+
+def _number(value: str) -> str:
+    numerator, _, denominator = value.partition("/")
+    return denominator if numerator == "1" and denominator else value
+
+
+def _greatest(values: Sequence[float]) -> int:
+    return max(range(len(values)), key=values.__getitem__, default=0)
