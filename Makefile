@@ -66,7 +66,7 @@ test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
 	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py)
 
 router: $(INSTALLED)  ## Train the embedded pair's router anew (about half an hour on two cores)
-	$(BIN)/reason-spec router collect --generate 250 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
+	$(BIN)/reason-spec router collect --generate 360 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
 	$(BIN)/reason-spec router train runs/router-labels --output reason_spec/pair/weights/router.json
 
 clean:  ## Remove .venv and everything the tools left behind

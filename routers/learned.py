@@ -155,7 +155,7 @@ class RouterModel(_Part):
         )
 
     def to_json(self) -> str:
-        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
+        return json.dumps(self.model_dump(mode="json")) + "\n"
 
 
 def _differing(one: PairIdentity, other: PairIdentity) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log, sqrt
+from math import fsum, log, sqrt
 from typing import Final
 
 from reason_spec.verifiers.claims import read_claims
@@ -101,10 +101,13 @@ class _Question:
         return taken
 
     def likeness(self, text: str) -> list[float]:
-        """Return what each sentence has in common with the text: its rare words weigh most."""
+        """Return what each sentence has in common with the text: its rare words weigh most.
+
+        The sum is exact: words come in another order in each process.
+        """
         words = frozenset(_words(text))
         return [
-            sum(self.weights[word] for word in sentence & words) / sqrt(1 + len(sentence))
+            fsum(self.weights[word] for word in sentence & words) / sqrt(1 + len(sentence))
             for sentence in self.sentences
         ]
 
