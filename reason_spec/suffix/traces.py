@@ -200,12 +200,13 @@ def _read_call(place: str, value: object) -> ToolCall:
     call = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise FieldError(place, "has no function name", value)
+    check_unicode(f"{place}.name", call["name"])
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):
-        check_unicode(f"{place}.arguments", arguments)
         arguments = _parsed(arguments)
     if not isinstance(arguments, (dict, str)):
         raise FieldError(f"{place}.arguments", "is neither an object nor text", arguments)
+    check_unicode(f"{place}.arguments", json.dumps(arguments, ensure_ascii=False))
     return ToolCall(call["name"], arguments)
 
 
