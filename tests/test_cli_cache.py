@@ -135,7 +135,7 @@ def test_stats_show_a_row_for_each_tenant_and_name_damaged_files(folder: Path) -
     shown = succeed("cache", "stats", "--path", "cache").stdout
     assert "ann" in shown
     assert "bob" in shown
-    assert "2001-09-09" in shown
+    assert "d ago" in shown
     assert "model" not in shown
     (file,) = files_of_tenant(folder, "bob")
     file.write_bytes(b"rubbish")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
@@ -79,13 +80,12 @@ def print_stats(path: Path, files: Sequence[FileReport], screen: Screen) -> None
 def _stats_table(files: Sequence[FileReport]) -> RichTable:
     # With texts of one model there is nothing to tell apart.
     several = len({file.key for file in files}) > 1
-    table = RichTable()
-    for heading in ("tenant", *(["model"] if several else []), "documents", "tokens"):
-        table.add_column(heading, justify="right" if heading in ("documents", "tokens") else "left")
-    for source, _ in files[0].tokens_by_source:
-        table.add_column(source, justify="right")
-    table.add_column("on disk", justify="right")
-    table.add_column("last use")
+    table = RichTable(box=SIMPLE_HEAD)
+    for heading in ("tenant", "model") if several else ("tenant",):
+        table.add_column(heading, overflow="fold")
+    sources = [source for source, _ in files[0].tokens_by_source]
+    for heading in ("texts", "tokens", *sources, "on disk", "last use"):
+        table.add_column(heading, justify="right")
     for file in files:
         key = f"{file.key.model[:14]}, {file.key.tokenizer[:4]}" if several and file.key else None
         table.add_row(
@@ -95,7 +95,7 @@ def _stats_table(files: Sequence[FileReport]) -> RichTable:
             f"{file.num_tokens:,}",
             *(f"{tokens:,}" for _, tokens in file.tokens_by_source),
             size(file.num_bytes),
-            moment(file.last_used),
+            ago(file.last_used),
         )
     return table
 
@@ -109,11 +109,15 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.1f} {_UNITS[unit]}" if unit else f"{num_bytes:.0f} B"
 
 
-def moment(seconds: float | None) -> str:
-    """Return a time as people read it, in their own zone."""
+def ago(seconds: float | None) -> str:
+    """Return how long ago a time in seconds since 1970 is, as people say it."""
     if seconds is None:
         return "-"
-    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    passed = max(0.0, time.time() - seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if passed >= length:
+            return f"{passed / length:.0f} {unit} ago"
+    return "now"
 
 
 # Learning ------------------------------------------------------------------------------------
