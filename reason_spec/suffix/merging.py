@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,6 @@ import numpy.typing as npt
 from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.file_format import num_bytes_of
 from reason_spec.suffix.texts import TenantTexts
-
-_USE_SECONDS: Final = 60.0
-"""How much younger an accepted token makes a document, with diminishing returns, when some must go."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +39,9 @@ class Document:
         for start, end, source in zip(self.segment_starts, ends, self.segment_sources, strict=True):
             yield SOURCES[source], self.tokens[start:end]
 
-    @property
-    def rank(self) -> float:
-        """Documents of lower rank go first: the oldest and least useful ones."""
-        return self.last_used + _USE_SECONDS * float(np.sqrt(max(self.usefulness, 0.0)))
+    def staleness(self, now: float) -> float:
+        """Seconds since the last use, counted less for a document that was useful; the stalest go first."""
+        return (now - self.last_used) / (1.0 + self.usefulness / len(self.tokens))
 
 
 def make_document(
@@ -130,7 +125,8 @@ def bounded(texts: TenantTexts, max_bytes: int) -> TenantTexts:
         return texts
     documents = split(texts)
     gone: set[int] = set()
-    for index in sorted(range(len(documents)), key=lambda index: documents[index].rank):
+    now = float(texts.last_used.max())
+    for index in sorted(range(len(documents)), key=lambda index: -documents[index].staleness(now)):
         if excess <= 0:
             break
         excess -= num_bytes_of(join([documents[index]]))

@@ -139,8 +139,9 @@ def test_the_file_keeps_to_the_bound_and_the_oldest_go_first(folder: Path) -> No
 
 def test_of_documents_of_one_age_the_useful_ones_stay() -> None:
     documents = [make_document([("output", [n] * 10)], last_used=5.0, usefulness=n) for n in range(10)]
-    kept = split(bounded(join(documents), num_bytes_of(join(documents[:3]))))
-    assert [document.usefulness for document in kept] == [7, 8, 9]
+    newest = make_document([("output", [10] * 10)], last_used=9.0)
+    kept = split(bounded(join([*documents, newest]), num_bytes_of(join(documents[:4]))))
+    assert [document.usefulness for document in kept] == [7, 8, 9, 0]
 
 
 @given(texts=many_texts, max_bytes=st.integers(0, 600))
