@@ -306,6 +306,7 @@ class TokenIndex:
 
     def restore(self, texts: TenantTexts) -> None:
         """Add all texts of a snapshot."""
+        self._reserve(texts)
         segments = np.append(texts.segment_starts, len(texts.tokens))
         stops = np.append(texts.document_starts[1:], len(texts.tokens))
         first = np.searchsorted(segments, texts.document_starts)
@@ -321,6 +322,18 @@ class TokenIndex:
             written = writer.places[: stop - start]
             self._date(written[written != NONE], texts.last_used[number], texts.usefulness[number])
             self.close_writer(writer)
+        slots = int(_GROWTH * self.meta[kernels.ENTRIES] / _LOAD) + 2 * _FIRST_PLACES
+        if len(self.table) > _GROWTH * slots:
+            self._resize(len(self.log), slots)
+
+    def _reserve(self, texts: TenantTexts) -> None:
+        """Make room for texts at once where the bound allows it: bit by bit takes twice as long or more."""
+        pieces = len(texts.document_starts) + len(texts.tokens) // max(self._piece_tokens, 1)
+        places = int(self.meta[kernels.LOG_END]) + len(texts.tokens) + 4 * pieces
+        slots = int((self.meta[kernels.ENTRIES] + kernels.NUM_ORDERS * len(texts.tokens)) / _LOAD) + 1
+        free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + pieces + 1)
+        if _BYTES_OF_PLACE * places + 4 * slots <= free and places <= kernels.MAX_PLACE:
+            self._resize(max(places, len(self.log)), max(slots, len(self.table)))
 
     def _date(self, places: Ints, last_used: float, usefulness: float) -> None:
         numbers = np.unique(np.searchsorted(self._starts, places, side="right") - 1)
