@@ -572,7 +572,8 @@ def cache_export(
     if as_json:
         typer.echo(json.dumps({"output": str(output), **asdict(header)}, ensure_ascii=False))
     elif not quiet:
-        typer.echo(f"{header.num_documents:,} documents of tenant {header.tenant!r} written to {output}")
+        texts = cache_console.counted(header.num_documents, "text")
+        typer.echo(f"{texts} of tenant {header.tenant!r} written to {output}")
 
 
 @cache_app.command("erase")
@@ -600,7 +601,7 @@ def cache_erase(
         record = {"path": str(folder), "tenant": tenant, "files": [file.name for file in gone]}
         typer.echo(json.dumps(record, ensure_ascii=False))
     elif not quiet:
-        typer.echo(f"Removed {len(gone)} files of tenant {tenant!r} from {folder}.")
+        typer.echo(f"Removed {cache_console.counted(len(gone), 'file')} of tenant {tenant!r} from {folder}.")
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def test_import_adds_to_what_is_there(folder: Path) -> None:
     more = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "7 8 9 7 8 9 is done."}]
     Path("more.jsonl").write_text(json.dumps(more) + "\n")
     said = succeed("cache", "import", "more.jsonl", "--path", "cache").stdout
-    assert said.startswith("Learnt 1 conversations with 1 answers of ")
+    assert said.startswith("Learnt 1 conversation with 1 answer of ")
     learnt = text_of(folder, "default")
     assert "7 8 9 7 8 9 is done." in learnt
     assert "The answer is 9." in learnt
@@ -173,12 +173,12 @@ def test_an_export_imported_elsewhere_is_the_same(folder: Path) -> None:
     said = succeed(
         "cache", "export", "--path", "cache", "--tenant", "ann", "--output", "texts.jsonl.gz"
     ).stdout
-    assert "documents of tenant 'ann' written to texts.jsonl.gz" in said
+    assert "texts of tenant 'ann' written to texts.jsonl.gz" in said
     record = as_json("import", "texts.jsonl.gz", "--path", "other", "--tenant", "carl")
     assert record["num_conversations"] == 0
     assert record["num_documents_of_exports"] == record["kept"]["num_documents"]
     first, second = text_of(folder, "ann"), text_of(Path("other"), "carl")
-    assert sorted(first.split("<|im_start|>")) == sorted(second.split("<|im_start|>"))
+    assert sorted(first.splitlines()) == sorted(second.splitlines())
 
 
 def test_an_export_without_texts_needs_no_tokenizer(folder: Path) -> None:
@@ -213,7 +213,7 @@ def test_erase_asks_first_and_removes_one_tenant(folder: Path) -> None:
     assert "Remove" in refused.stderr
     assert invoke(*arguments, stdin="").exit_code == 1
     assert files_of_tenant(folder, "ann")
-    assert "Removed 1 files" in succeed(*arguments, stdin="y\n").stdout
+    assert "Removed 1 file of" in succeed(*arguments, stdin="y\n").stdout
     assert not files_of_tenant(folder, "ann")
     assert files_of_tenant(folder, "bob")
     assert "holds nothing of tenant 'ann'" in fail(*arguments, "--yes")

@@ -109,6 +109,11 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.1f} {_UNITS[unit]}" if unit else f"{num_bytes:.0f} B"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it has one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def ago(seconds: float | None) -> str:
     """Return how long ago a time in seconds since 1970 is, as people say it."""
     if seconds is None:
@@ -249,16 +254,17 @@ def import_line(report: ImportReport, path: Path) -> str:
     parts = []
     if report.num_conversations:
         parts.append(
-            f"{report.num_conversations:,} conversations with {report.num_answers:,} answers of "
-            f"{report.num_answer_tokens:,} tokens"
+            f"{counted(report.num_conversations, 'conversation')} with "
+            f"{counted(report.num_answers, 'answer')} of {counted(report.num_answer_tokens, 'token')}"
         )
     if report.num_documents_of_exports:
-        parts.append(f"{report.num_documents_of_exports:,} documents of exports")
+        parts.append(f"{counted(report.num_documents_of_exports, 'text')} of exports")
     kept = report.kept
     left_out = f"; {kept.num_documents_left_out:,} did not fit" if kept.num_documents_left_out else ""
+    held = f"{counted(kept.num_documents, 'text')} of {counted(kept.num_tokens, 'token')}"
     return (
-        f"Learnt {' and '.join(parts)}. Tenant {report.tenant!r} has {kept.num_documents:,} documents of "
-        f"{kept.num_tokens:,} tokens, {size(kept.num_bytes)} in {path}{left_out}."
+        f"Learnt {' and '.join(parts)}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} "
+        f"in {path}{left_out}."
     )
 
 
@@ -334,4 +340,5 @@ def nothing_kept(path: Path, tenant: str) -> DataError:
     """Return the error for a tenant that a folder knows nothing of; it guesses the meant one."""
     known = tenants_of(path)
     guess = did_you_mean(tenant, known) or "."
-    return DataError(f"{path} holds nothing of tenant {tenant!r}{guess} It has {len(known)} tenants.")
+    number = counted(len(known), "tenant")
+    return DataError(f"{path} holds nothing of tenant {tenant!r}{guess} It knows {number}.")
