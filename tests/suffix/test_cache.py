@@ -232,7 +232,7 @@ def test_threads_share_a_cache(max_bytes: int) -> None:
                         session.extend([*proposal.tokens[:1], rng.randrange(50)])
                     cache.statistics()
                     cache.snapshot("tenant 0")
-        except BaseException as error:  # noqa: BLE001 - shown by the test itself
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
