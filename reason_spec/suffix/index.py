@@ -81,6 +81,7 @@ class TokenIndex:
         most = max_bytes // (2 * _BYTES_OF_PLACE)
         self._piece_tokens = min(PIECE_TOKENS, most // 8)
         self._block = min(_BLOCK, self._piece_tokens)
+        self._count_pieces()
         self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
     @property
@@ -211,10 +212,9 @@ class TokenIndex:
     def _fit(self, places: int, tokens: int) -> None:
         """Make room in the arrays for so many more places and tokens; evict where the bound asks for it."""
         while True:
-            length = int(self.meta[kernels.LOG_END]) + places
-            slots = int((self.meta[kernels.ENTRIES] + kernels.NUM_ORDERS * tokens) / _LOAD) + 1
-            fits = length <= len(self.log) and slots <= len(self.table)
-            if fits and self.num_bytes + _BYTES_OF_PIECE <= self._max_bytes:
+            length = self.meta.item(kernels.LOG_END) + places
+            slots = int((self.meta.item(kernels.ENTRIES) + kernels.NUM_ORDERS * tokens) / _LOAD) + 1
+            if length <= len(self.log) and slots <= len(self.table) and len(self.pieces) < self._most_pieces:
                 return
             length, slots = max(length, _FIRST_PLACES), max(slots, 2 * _FIRST_PLACES)
             free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + 1)
@@ -235,6 +235,12 @@ class TokenIndex:
             table = np.full(slots, NONE, np.int32)
             kernels.rehash(self.log, self.table, table)
             self.table = table
+        self._count_pieces()
+
+    def _count_pieces(self) -> None:
+        """Note how many pieces the bound allows beside the arrays, one being begun left out."""
+        places, slots = len(self.log), len(self.table)
+        self._most_pieces = (self._max_bytes - _BYTES_OF_PLACE * places - 4 * slots) // _BYTES_OF_PIECE
 
     def _evict(self) -> None:
         assert self.pieces, f"{self._max_bytes} bytes are too few"
