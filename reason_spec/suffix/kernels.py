@@ -341,19 +341,38 @@ LOGS: Final = np.log(np.maximum(np.arange(MATCH_CAP + MAX_BUDGET + 2, dtype=np.f
 @inlined
 def _compare(log: Ints, place: int, text: Ints, length: int, candidates: Ints, found: int) -> int:
     """Write how the tokens before a place equal the text's last ones; return how many do in a row."""
-    matched, further = 0, 0
+    matched, equal = 0, 0
+    linked = place < MATCH_CAP or length < MATCH_CAP
+    if not linked:
+        # The hottest loop of a proposal, without a branch: it becomes a few vector instructions.
+        before, ours = log[place - MATCH_CAP : place], text[length - MATCH_CAP : length]
+        least, differs = 0, -1
+        for at in range(MATCH_CAP):
+            same = before[at] == ours[at]
+            least = min(least, before[at])
+            equal += 1 if same else 0
+            differs = max(differs, -1 if same else at)
+        matched = MATCH_CAP - 1 - differs
+        linked = least < 0
+    if linked:
+        matched, equal = _compare_linked(log, place, text, length)
+    candidates[LENGTH, found], candidates[FURTHER, found] = matched, equal - matched
+    return matched
+
+
+@inlined
+def _compare_linked(log: Ints, place: int, text: Ints, length: int) -> tuple[int, int]:
+    matched, equal = 0, 0
     at = _before(log, place)
     for back in range(1, min(MATCH_CAP, length) + 1):
         if at == NONE:
             break
         if log[at] == text[length - back]:
+            equal += 1
             if matched == back - 1:
                 matched = back
-            else:
-                further += 1
         at = _before(log, at)
-    candidates[LENGTH, found], candidates[FURTHER, found] = matched, further
-    return matched
+    return matched, equal
 
 
 @inlined
