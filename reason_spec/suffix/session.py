@@ -17,8 +17,8 @@ from reason_spec.suffix.kernels import NONE, Floats, Ints, Longs
 
 _NUMBERS: Final = {source: number for number, source in enumerate(SOURCES)}
 _NOTHING: Final = Proposal()
-_RATE: Final = 0.002
-_LEAN_RATE: Final = 0.01
+_RATE: Final = 0.0003
+_LEAN_RATE: Final = 0.03
 """How fast the chances follow what became of proposals: the tenant's model, and the session's lean."""
 
 
@@ -79,8 +79,8 @@ class CacheSession:
         self._readable = tuple(readable)
         self._min_chance = min_chance
         self._lean: Floats = np.zeros(kernels.NUM_FEATURES)
-        self._trail: Longs = np.zeros(2, np.int64)
-        self._no_trail: Longs = np.zeros(2, np.int64)
+        self._trail: Longs = np.zeros(kernels.TRAIL_SIZE, np.int64)
+        self._no_trail: Longs = np.zeros(kernels.TRAIL_SIZE, np.int64)
         self._draft = _Draft()
         self._spare = _Draft() if readable else None
         # How many tokens stood between the text and the draft; None where no draft waits for its outcome.
