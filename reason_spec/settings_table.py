@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -12,7 +13,14 @@ from pydantic.fields import FieldInfo
 
 from reason_spec.settings import Settings
 
-_TYPE_NAMES = {str: "text", bool: "true or false", int: "integer", float: "number", type(None): "null"}
+_TYPE_NAMES = {
+    str: "text",
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    Path: "path",
+    type(None): "null",
+}
 
 
 class Leaf(NamedTuple):
