@@ -289,7 +289,7 @@ def moved_place(place: int, starts: Longs, stops: Longs, targets: Longs) -> int:
 NUM_FEATURES: Final = 17
 NUM_LEARNT: Final = 2
 """The weights of the first features, a constant and the match length, follow what became of proposals."""
-PER_ORDER: Final = 16
+PER_ORDER: Final = 8
 MAX_CANDIDATES: Final = NUM_ORDERS * PER_ORDER
 MAX_BUDGET: Final = 512
 MAX_NODES: Final = 2048
