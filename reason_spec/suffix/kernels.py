@@ -45,6 +45,8 @@ MATCH_CAP: Final = 32
 # A slot of the table is ``place << 3 | number of the order``.
 MAX_PLACE: Final = 2**28 - 1
 
+SAMPLED: Final = 64
+
 LOG_END: Final = 0
 ENTRIES: Final = 1
 META_SIZE: Final = 2
@@ -228,6 +230,25 @@ def rehash(log: Ints, old: Ints, table: Ints) -> None:
 
 
 @compiled
+def sample_contexts(tokens: Ints, starts: Longs, sample: Longs) -> int:
+    """Write the hashes of one context in `SAMPLED`, by hash; return how many."""
+    hashes = np.empty(NUM_ORDERS, np.int64)
+    count = 0
+    for document in range(len(starts)):
+        start = starts[document]
+        stop = starts[document + 1] if document + 1 < len(starts) else len(tokens)
+        text = tokens[start:stop]
+        for length in range(1, len(text)):
+            known = min(length, LONGEST)
+            _hashes(text, length, known, hashes)
+            for order in range(NUM_ORDERS):
+                if ORDERS[order] <= known and hashes[order] % SAMPLED == 0 and count < len(sample):
+                    sample[count] = hashes[order] * NUM_ORDERS + order
+                    count += 1
+    return count
+
+
+@compiled
 def reindex(
     log: Ints, earlier: Ints, table: Ints, meta: Longs, starts: Longs, stops: Longs
 ) -> None:  # fmt: skip
@@ -289,7 +310,7 @@ def moved_place(place: int, starts: Longs, stops: Longs, targets: Longs) -> int:
 NUM_FEATURES: Final = 17
 NUM_LEARNT: Final = 2
 """The weights of the first features, a constant and the match length, follow what became of proposals."""
-PER_ORDER: Final = 16
+PER_ORDER: Final = 8
 MAX_CANDIDATES: Final = NUM_ORDERS * PER_ORDER
 MAX_BUDGET: Final = 512
 MAX_NODES: Final = 2048

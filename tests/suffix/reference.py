@@ -10,7 +10,7 @@ from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.scoring import initial_model
 
 ORDERS = (1, 2, 4, 8, 16)
-PER_ORDER = 16
+PER_ORDER = 8
 WINDOW = 32
 
 
