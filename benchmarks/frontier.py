@@ -43,11 +43,11 @@ from reason_spec.pair.generator import Example, problems
 from reason_spec.settings import Settings, load_settings
 
 BASELINE = "autoregressive"
-LIKELIHOODS = (0.7, 0.9, 0.95)
-REWARDS = (0.5, 0.7, 0.9)
-SCORES = (0.01, 0.05, 0.2)
-DOUBTS = (0.05, 0.2)
-CHANCES = (0.3, 0.6)
+LIKELIHOODS = (0.9, 0.95)
+REWARDS = (0.7, 0.9)
+SCORES = (0.05, 0.2)
+DOUBTS = (0.1,)
+CHANCES = (0.5,)
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (BASELINE, BASELINE, {}),
     ("speculative", "speculative", {}),
