@@ -474,6 +474,7 @@ class _Environment(BaseSettings):
     strategy: dict[str, Any] = {}
     verifier: dict[str, Any] = {}
     router: dict[str, Any] = {}
+    suffix: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
     boundary: dict[str, Any] = {}
     task: dict[str, Any] = {}

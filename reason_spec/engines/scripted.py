@@ -62,7 +62,7 @@ class ScriptedTokenizer:
         return tuple(self._id_of(piece) for piece in self._pattern.findall(text))
 
     def _id_of(self, piece: str) -> int:
-        number = int.from_bytes(hashlib.sha256(piece.encode()).digest()[:6], "big")
+        number = int.from_bytes(hashlib.sha256(piece.encode()).digest()[:4], "big") >> 1
         assert self._pieces.setdefault(number, piece) == piece, "two pieces of text have one number"
         return number
 

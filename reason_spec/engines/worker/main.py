@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, TextNews
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -95,6 +96,7 @@ class _Worker:
         self._inbox = inbox
         self._open = True
         self._loop = loaded.loop
+        self._texts = loaded.texts
         self._send(loaded.ready)
 
     def serve(self) -> None:
@@ -127,6 +129,8 @@ class _Worker:
                 self._loop.cancel(number)
             case OfferHint(number, hint):
                 self._loop.offer_hint(number, hint)
+            case BeginText() | ExtendText() | CloseText() | ForgetTexts():
+                self._handle_text(message)
             case AskStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):
@@ -138,6 +142,19 @@ class _Worker:
                 self._shut_down()
             case _:
                 raise AssertionError(f"unexpected message {message!r}")
+
+    def _handle_text(self, news: TextNews) -> None:
+        if self._texts is None:
+            return
+        match news:
+            case BeginText(text, opening):
+                self._texts.begin(text, opening.scope, opening.tenant, opening.segments)
+            case ExtendText(text, tokens):
+                self._texts.extend(text, tokens)
+            case CloseText(text):
+                self._texts.close(text)
+            case ForgetTexts(scope):
+                self._texts.forget(scope)
 
     def _set_cores(self, cores: tuple[int, ...] | None) -> None:
         self._loop.set_num_threads(len(_pin(cores)))
