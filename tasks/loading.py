@@ -17,6 +17,7 @@ from reason_spec.types import Problem
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz", ".gz")
 _GZIP_MAGIC = b"\x1f\x8b"
+_PROBLEMS_WANTED = "one object a line with a question and an answer"
 _SKIP_REMEDY = "Repair it, or go on without it: --skip-bad."
 
 
@@ -32,6 +33,14 @@ class LoadedProblems(NamedTuple):
 
     problems: tuple[Problem, ...]
     bad_lines: tuple[BadLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValue:
+    """One JSON value of a file and where it stands; ``line`` counts items for a JSON array."""
+
+    line: int
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +104,24 @@ def read_records(path: str | Path) -> Iterator[JsonRecord | BadLine]:
         DataError: the file is missing, a folder, of an unknown kind or not readable, or a JSON
             array is damaged.
     """
+    for item in read_values(path, _PROBLEMS_WANTED):
+        yield _as_record(item) if isinstance(item, JsonValue) else item
+
+
+def read_values(path: str | Path, wanted: str) -> Iterator[JsonValue | BadLine]:
+    """Yield the JSON values of a file in order, and a ``BadLine`` for each line that is none.
+
+    Blank lines are passed over. Damage that ends the file (truncated gzip) is one last ``BadLine``.
+
+    Args:
+        wanted: what the file should hold, for the message about one of another kind.
+
+    Raises:
+        DataError: the file is missing, a folder, of an unknown kind or not readable, or a JSON
+            array is damaged.
+    """
     path = Path(path)
-    _check_kind(path)
+    _check_kind(path, wanted)
     try:
         with path.open("rb") as raw:
             stream = _decompressed(path, raw)
@@ -136,7 +161,7 @@ def _read_record(item: JsonRecord | BadLine, task: Task, require_answer: bool) -
     return record
 
 
-def _check_kind(path: Path) -> None:
+def _check_kind(path: Path, wanted: str) -> None:
     if path.is_dir():
         raise DataError(f"{path} is a folder; name a file in it ({', '.join(SUFFIXES[:4])}).")
     if not path.exists():
@@ -144,8 +169,8 @@ def _check_kind(path: Path) -> None:
     name = path.name.lower()
     if path.is_file() and path.suffix and not name.endswith(SUFFIXES):
         raise DataError(
-            f"{path}: files of the kind {path.suffix!r} are not read. Give JSON lines: one object a line "
-            f"with a question and an answer, named {', '.join(SUFFIXES[:3])} (also .gz)."
+            f"{path}: files of the kind {path.suffix!r} are not read. Give JSON lines: {wanted}, "
+            f"named {', '.join(SUFFIXES[:3])} (also .gz)."
         )
 
 
@@ -158,7 +183,7 @@ def _decompressed(path: Path, raw: BinaryIO) -> BinaryIO:
     return buffered
 
 
-def _lines(stream: BinaryIO) -> Iterator[JsonRecord | BadLine]:
+def _lines(stream: BinaryIO) -> Iterator[JsonValue | BadLine]:
     number = 0
     while True:
         number += 1
@@ -175,7 +200,7 @@ def _lines(stream: BinaryIO) -> Iterator[JsonRecord | BadLine]:
             yield _parse_line(number, line)
 
 
-def _parse_line(number: int, line: bytes) -> JsonRecord | BadLine:
+def _parse_line(number: int, line: bytes) -> JsonValue | BadLine:
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -185,13 +210,13 @@ def _parse_line(number: int, line: bytes) -> JsonRecord | BadLine:
         return BadLine(number, f"is not valid JSON ({error.msg} at column {error.colno}): {shown}")
     except (RecursionError, ValueError) as error:
         return BadLine(number, f"is not usable JSON ({type(error).__name__}: {shorten(str(error))})")
-    return _as_record(number, value)
+    return JsonValue(number, value)
 
 
-def _as_record(number: int, value: object) -> JsonRecord | BadLine:
-    if not isinstance(value, dict):
-        return BadLine(number, f"is not a JSON object with fields: {shorten(value)}")
-    return JsonRecord(number, value)
+def _as_record(item: JsonValue) -> JsonRecord | BadLine:
+    if not isinstance(item.value, dict):
+        return BadLine(item.line, f"is not a JSON object with fields: {shorten(item.value)}")
+    return JsonRecord(item.line, item.value)
 
 
 def _starts_array(path: Path, stream: BinaryIO) -> bool:
@@ -202,7 +227,7 @@ def _starts_array(path: Path, stream: BinaryIO) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def _array_items(path: Path, stream: BinaryIO) -> Iterator[JsonRecord | BadLine]:
+def _array_items(path: Path, stream: BinaryIO) -> Iterator[JsonValue]:
     try:
         items = json.loads(stream.read().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -217,7 +242,7 @@ def _array_items(path: Path, stream: BinaryIO) -> Iterator[JsonRecord | BadLine]
             f"{path}: cannot be read as a JSON array ({type(error).__name__}: {error})."
         ) from error
     for number, value in enumerate(items, start=1):
-        yield _as_record(number, value)
+        yield JsonValue(number, value)
 
 
 def _nothing_usable(path: str | Path, bad_lines: list[BadLine]) -> str:

@@ -27,11 +27,13 @@ from reason_spec.suffix.texts import TenantTexts
 VERSION: Final = 1
 """Rises whenever a file of the version before cannot be read any more."""
 
+MAX_HEADER_BYTES: Final = 1 << 16
+"""What is read of a file to see whose it is; names of tenants are bounded by it."""
+
 _MAGIC: Final = b"\x89RSPECsx"
 _PREFIX: Final = struct.Struct("<8sII")
 _DIGEST_BYTES: Final = 16
 _ALIGNMENT: Final = 8
-_MAX_HEADER_BYTES: Final = 1 << 20
 _PARTS: Final[Mapping[str, np.dtype[Any]]] = {
     # The widest first: every array then starts at a multiple of its items' size.
     "document_starts": np.dtype("<i8"),
@@ -109,6 +111,9 @@ def unpack(content: bytes) -> StoredTexts:
         OtherVersionError: the file belongs to another version of the program.
     """
     header, parts, place = _unpack_header(content)
+    expected = place + sum(parts[name]["items"] * dtype.itemsize for name, dtype in _PARTS.items())
+    if len(content) != expected:
+        raise DamagedError(f"it has {len(content)} bytes instead of {expected}")
     arrays: dict[str, npt.NDArray[Any]] = {}
     view = memoryview(content)
     for name, dtype in _PARTS.items():
@@ -124,6 +129,16 @@ def unpack(content: bytes) -> StoredTexts:
         raise DamagedError(str(error)) from None
 
 
+def unpack_header(content: bytes) -> FileHeader:
+    """Read what a file says about itself; its first ``MAX_HEADER_BYTES`` are enough.
+
+    Raises:
+        DamagedError: the checksum of the header is wrong.
+        OtherVersionError: the file belongs to another version of the program.
+    """
+    return _unpack_header(content)[0]
+
+
 def num_bytes_of(texts: TenantTexts) -> int:
     """Return how many bytes the arrays take in a file."""
     return sum(len(getattr(texts, name)) * dtype.itemsize for name, dtype in _PARTS.items())
@@ -136,18 +151,14 @@ def _unpack_header(content: bytes) -> tuple[FileHeader, dict[str, dict[str, Any]
     magic, version, length = _PREFIX.unpack_from(content)
     if magic != _MAGIC:
         raise DamagedError("it does not begin as files of this kind do")
-    about = content[start : start + min(length, _MAX_HEADER_BYTES)]
+    about = content[start : start + min(length, MAX_HEADER_BYTES - start)]
     if _digest(content[: _PREFIX.size] + about) != content[_PREFIX.size : start]:
         raise DamagedError("the checksum of its header is wrong")
     if version != VERSION:
         raise OtherVersionError(version)
     fields = json.loads(about)
     parts: dict[str, dict[str, Any]] = fields.pop("parts")
-    place = start + length
-    expected = place + sum(parts[name]["items"] * dtype.itemsize for name, dtype in _PARTS.items())
-    if len(content) != expected:
-        raise DamagedError(f"it has {len(content)} bytes instead of {expected}")
-    return FileHeader(**{**fields, "key": StoreKey(**fields["key"])}), parts, place
+    return FileHeader(**{**fields, "key": StoreKey(**fields["key"])}), parts, start + length
 
 
 def _digest(data: bytes | memoryview) -> bytes:

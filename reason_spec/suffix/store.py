@@ -29,6 +29,7 @@ import numpy.typing as npt
 from reason_spec.errors import DataError
 from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.file_format import (
+    MAX_HEADER_BYTES,
     VERSION,
     DamagedError,
     FileHeader,
@@ -37,11 +38,14 @@ from reason_spec.suffix.file_format import (
     StoreKey,
     pack,
     unpack,
+    unpack_header,
 )
 from reason_spec.suffix.merging import bounded, content_ids, merge
 from reason_spec.suffix.texts import TenantTexts
 
 ENDING: Final = ".suffix"
+MAX_NAME_LENGTH: Final = 1024
+"""Characters of a tenant's name, at the most."""
 _LOCK: Final = ".lock"
 _ERASURES: Final = ".erasures"
 _DAMAGED: Final = ".damaged-"
@@ -93,7 +97,11 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a tenant's file was when this process read or wrote it last."""
+    """What a tenant's file was when this process read or wrote it last.
+
+    ``content_ids`` are the documents that the process held then: what others wrote into the file is
+    not among them, so that the process does not drop what it never had.
+    """
 
     erasures: str
     header: FileHeader | None = None
@@ -125,7 +133,8 @@ class SuffixStore:
         held, and nothing else.
 
         Raises:
-            DataError: the folder cannot be read, or the file belongs to another tenant or model.
+            DataError: the folder cannot be read, the file belongs to another tenant or model, or the name
+            is longer than 1024 characters.
         """
         with self._turn:
             erasures = _read_erasures(self.path)
@@ -159,19 +168,19 @@ class SuffixStore:
         if erasures != seen.erasures and (before is None or lineage != before):
             # Without a file of its own the process cannot know whom the erasure was about.
             return SaveReport(erased=True)
-        merged, num_of_others = texts, 0
-        if stored and stored.header != seen.header:
-            merged = merge(texts, stored.texts, seen.content_ids)
-            num_of_others = len(content_ids(stored.texts) - seen.content_ids - content_ids(texts))
+        held = content_ids(texts)
+        of_others = content_ids(stored.texts) - seen.content_ids - held if stored else frozenset()
+        changed = stored is not None and stored.header != seen.header
+        merged = merge(texts, stored.texts, seen.content_ids) if stored and (of_others or changed) else texts
         kept = bounded(merged, self._max_bytes - self._reserve(tenant))
         header = FileHeader(tenant, self._key, lineage or _nonce(), _nonce(), time.time())
         num_bytes = _replace_file(self._file(tenant), pack(header, kept))
-        self._seen[tenant] = _Seen(erasures, header, content_ids(kept))
+        self._seen[tenant] = _Seen(erasures, header, held)
         return SaveReport(
             len(kept.document_starts),
             len(kept.tokens),
             num_bytes,
-            num_of_others,
+            len(of_others),
             len(merged.document_starts) - len(kept.document_starts),
         )
 
@@ -181,6 +190,10 @@ class SuffixStore:
         return sum(map(len, pack(header, TenantTexts.empty()))) + 128
 
     def _file(self, tenant: str) -> Path:
+        if not 0 < len(tenant) <= MAX_NAME_LENGTH:
+            raise DataError(
+                f"a tenant's name has {len(tenant)} characters; give it 1 to {MAX_NAME_LENGTH} of them"
+            )
         key = _hash(f"{VERSION}\0{self._key.model}\0{self._key.tokenizer}")
         return self.path / f"{_hash(tenant)}-{key[:16]}{ENDING}"
 
@@ -211,12 +224,16 @@ def list_files(path: Path) -> list[FileReport]:
 
 
 def tenants_of(path: Path) -> list[str]:
-    """Return the names of all tenants of a folder, in order.
+    """Return the names of all tenants of a folder, in order; damaged files are passed over.
 
     Raises:
         DataError: there is no such folder, or it cannot be read.
     """
-    return sorted({report.tenant for report in list_files(path) if report.tenant is not None})
+    names: set[str] = set()
+    for file in _files_of(path):
+        with contextlib.suppress(DamagedError, OtherVersionError, OSError), file.open("rb") as content:
+            names.add(unpack_header(content.read(MAX_HEADER_BYTES)).tenant)
+    return sorted(names)
 
 
 def read_tenant(path: Path, tenant: str) -> list[StoredTexts]:

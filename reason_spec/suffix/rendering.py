@@ -1,0 +1,187 @@
+"""Past conversations as the tokens that a real one would have: prompts by the chat template, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from reason_spec.errors import DataError, EngineError
+from reason_spec.suffix.base import Session, Source
+from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, openai_messages
+
+_PROBE: Final = "QZPROBE"
+
+
+class ChatTokenizer(Protocol):
+    """What is needed of a model's tokenizer; ``reason_spec.engines.base.Tokenizer`` has all of it."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end the text."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Encode text by itself, without special tokens."""
+
+    def decode_prompt(self, tokens: Sequence[int]) -> str:
+        """Decode with special tokens by their names."""
+
+    def encode_chat(self, messages: Sequence[Any]) -> tuple[int, ...]:
+        """Encode a conversation up to where the assistant's answer begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTurn:
+    """The whole prompt of one turn by source, and what the model answered; the last may have no answer."""
+
+    prompt: tuple[tuple[Source, tuple[int, ...]], ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Tokens with the source of each; ``ends`` says where a run of one source ends."""
+
+    tokens: tuple[int, ...] = ()
+    sources: tuple[Source, ...] = ()
+    ends: tuple[int, ...] = ()
+
+    @property
+    def segments(self) -> tuple[tuple[Source, tuple[int, ...]], ...]:
+        starts = (0, *self.ends[:-1])
+        runs = zip(self.sources, starts, self.ends, strict=False)
+        return tuple((source, self.tokens[start:end]) for source, start, end in runs)
+
+    def extended(self, tokens: tuple[int, ...], source: Source) -> _Text:
+        if not tokens:
+            return self
+        end = len(self.tokens) + len(tokens)
+        if self.sources and self.sources[-1] == source:
+            return _Text(self.tokens + tokens, self.sources, (*self.ends[:-1], end))
+        return _Text(self.tokens + tokens, (*self.sources, source), (*self.ends, end))
+
+    def shared_with(self, tokens: tuple[int, ...]) -> _Text:
+        """Return the beginning of this text that ``tokens`` begin with too."""
+        shared = _num_shared(self.tokens, tokens)
+        starts = (0, *self.ends[:-1])
+        num_runs = sum(start < shared for start in starts[: len(self.ends)])
+        ends = tuple(min(end, shared) for end in self.ends[:num_runs])
+        return _Text(self.tokens[:shared], self.sources[:num_runs], ends)
+
+
+class ConversationEncoder:
+    """Encodes conversations with a model's tokenizer and chat template.
+
+    Where a template shows no tool calls they become part of the text, in the form that most models
+    write; where it refuses results of tools, these become the user's.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+        call = TraceMessage("assistant", "", calls=(ToolCall(_PROBE, {"a": 1}),))
+        self._takes_calls = self._shows(call, calls=True, tools=True)
+        self._takes_tools = self._shows(TraceMessage("tool", _PROBE), calls=False, tools=True)
+
+    def turns(self, conversation: Conversation) -> Iterator[EncodedTurn]:
+        """Yield the turns of a conversation, one for each answer in it.
+
+        Raises:
+            EngineError: the chat template refuses the conversation.
+        """
+        messages = conversation.messages
+        places = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        # A model that is not asked anything writes from nothing.
+        prompts = {index: self._encode(messages[:index]) if index else () for index in places}
+        known = _Text()
+        last = -1
+        for place, behind in zip(places, [*places[1:], None], strict=True):
+            known = self._attributed(prompts[place], known, messages[:place], last)
+            output = self._answer(messages, place, prompts[place], prompts.get(behind) if behind else None)
+            yield EncodedTurn(known.segments, output)
+            known = known.extended(output, "output")
+            last = place
+        if last + 1 < len(messages):
+            known = self._attributed(self._encode(messages), known, messages, last)
+            yield EncodedTurn(known.segments, ())
+
+    def _attributed(
+        self, prompt: tuple[int, ...], known: _Text, messages: Sequence[TraceMessage], last: int
+    ) -> _Text:
+        """Return a prompt with the source of each token: as it was, or by the messages behind ``last``."""
+        made = known.shared_with(prompt)
+        for place in range(last + 1, len(messages)):
+            source = messages[place].source
+            if place + 1 == len(messages):
+                end = len(prompt)
+            elif messages[place + 1].source == source:
+                continue
+            else:
+                end = _num_shared(prompt, self._encode(messages[: place + 1]))
+            made = made.extended(prompt[len(made.tokens) : end], source)
+        return made
+
+    def _answer(
+        self,
+        messages: Sequence[TraceMessage],
+        place: int,
+        prompt: tuple[int, ...],
+        next_prompt: tuple[int, ...] | None,
+    ) -> tuple[int, ...]:
+        """Return what the model wrote behind the prompt: as the template shows it, up to its end of text."""
+        message = messages[place]
+        if next_prompt is None or message.reasoning:
+            # Most templates show the reasoning of the last answer only.
+            next_prompt = self._encode(messages[: place + 1])
+        if prompt and next_prompt[: len(prompt)] == prompt:
+            shown = next_prompt[len(prompt) :]
+            end = next((i for i, token in enumerate(shown) if token in self._tokenizer.eos_ids), None)
+            if end is not None:
+                return shown[: end + 1]
+        eos = tuple(self._tokenizer.eos_ids)
+        return self._tokenizer.encode(message.text_with_calls) + (eos if len(eos) == 1 else ())
+
+    def _encode(self, messages: Sequence[TraceMessage]) -> tuple[int, ...]:
+        return self._tokenizer.encode_chat(
+            openai_messages(messages, calls=self._takes_calls, tools=self._takes_tools)
+        )
+
+    def _shows(self, message: TraceMessage, *, calls: bool, tools: bool) -> bool:
+        asked = (TraceMessage("user", "?"), message, TraceMessage("user", "?"))
+        try:
+            tokens = self._tokenizer.encode_chat(openai_messages(asked, calls=calls, tools=tools))
+        except EngineError:
+            return False
+        return _PROBE in self._tokenizer.decode_prompt(tokens)
+
+
+def learn(conversation: Conversation, encoder: ConversationEncoder, session: Session) -> int:
+    """Play a past conversation through a session of the cache; return how many tokens the model wrote.
+
+    Raises:
+        DataError: the model's chat template refuses the conversation; the message names its line.
+    """
+    written = 0
+    try:
+        for turn in encoder.turns(conversation):
+            session.begin(turn.prompt)
+            if turn.output:
+                session.extend(turn.output)
+            written += len(turn.output)
+    except EngineError as error:
+        raise DataError(f"line {conversation.line}: {error}") from None
+    return written
+
+
+def _num_shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Return how many tokens two texts have in common at their beginning."""
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
+        return high
+    # Comparing slices is much faster than going through them one by one.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,483 @@
+"""Texts on disk: what is saved comes back, or nothing does; processes and tenants do not harm each other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reason_spec.errors import DataError
+from reason_spec.suffix.file_format import StoreKey, num_bytes_of
+from reason_spec.suffix.merging import bounded, content_ids, join, make_document, merge, split
+from reason_spec.suffix.store import (
+    SuffixStore,
+    erase,
+    files_of_tenant,
+    list_files,
+    read_tenant,
+    tenants_of,
+)
+from reason_spec.suffix.texts import TenantTexts
+from tests.suffix.some_texts import (
+    KEY,
+    ROOMY,
+    assert_equal,
+    contents,
+    many_texts,
+    one,
+    random_texts,
+    texts_of,
+)
+
+ROOT = Path(__file__).parents[2]
+OTHER_KEY = StoreKey("sha256 def", "fedcba9876543210")
+
+
+def open_store(path: Path, key: StoreKey = KEY, max_bytes: int = ROOMY) -> SuffixStore:
+    return SuffixStore(path, key, max_bytes=max_bytes)
+
+
+def the_file(path: Path, tenant: str = "a") -> Path:
+    (file,) = [file for file in files_of_tenant(path, tenant) if file.suffix == ".suffix"]
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+# What is saved comes back --------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=many_texts, tenant=st.text(min_size=1, max_size=20))
+def test_what_is_saved_is_what_another_process_loads(
+    tmp_path_factory: pytest.TempPathFactory, texts: TenantTexts, tenant: str
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    report = open_store(folder).save(tenant, texts)
+    assert_equal(open_store(folder).load(tenant), texts)
+    assert (report.num_documents, report.num_tokens) == (len(texts.document_starts), len(texts.tokens))
+    assert report.num_bytes == the_file(folder, tenant).stat().st_size
+    assert tenants_of(folder) == [tenant]
+
+
+def test_nothing_is_loaded_where_nothing_was_saved_and_nothing_is_written(folder: Path) -> None:
+    assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+    assert not folder.exists()
+
+
+def test_a_save_replaces_what_the_same_process_saved(folder: Path) -> None:
+    store = open_store(folder)
+    store.save("a", texts_of([1, 2], [3]))
+    store.save("a", texts_of([3], [4]))
+    assert contents(open_store(folder).load("a")) == {(3,), (4,)}
+
+
+def test_a_million_tokens_take_well_under_two_seconds_each_way(folder: Path) -> None:
+    texts = random_texts(1_000_000, 5000)
+    start = time.perf_counter()
+    open_store(folder).save("a", texts)
+    saved = time.perf_counter()
+    loaded = open_store(folder).load("a")
+    assert time.perf_counter() - saved < 2
+    assert saved - start < 2
+    assert_equal(loaded, texts)
+
+
+def test_folder_and_files_are_their_owners_alone(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        open_store(folder).save("a", texts_of([1]))
+        erase(folder, "b")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.iterdir())
+    assert len(files) >= 3
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_names_of_tenants_are_never_paths(folder: Path) -> None:
+    names = ["../../up", "/root", "a/b", "..", "\0", "x" * 300, "Ä€", "con", "a", "A", "a "]
+    store = open_store(folder)
+    for number, name in enumerate(names):
+        store.save(name, texts_of([number]))
+    assert tenants_of(folder) == sorted(names)
+    for number, name in enumerate(names):
+        assert contents(open_store(folder).load(name)) == {(number,)}
+    assert [place.name for place in folder.parent.iterdir()] == [folder.name]
+    with pytest.raises(DataError, match="1 to 1024"):
+        store.save("x" * 1025, TenantTexts.empty())
+
+
+# The bound -----------------------------------------------------------------------------------
+
+
+def test_the_file_keeps_to_the_bound_and_the_oldest_go_first(folder: Path) -> None:
+    texts = join([one([n] * 100, last_used=1000.0 * (7 * n % 50)) for n in range(50)])
+    report = open_store(folder, max_bytes=8000).save("a", texts)
+    assert the_file(folder).stat().st_size <= 8000
+    assert 10 < report.num_documents < 20
+    assert report.num_documents_left_out == 50 - report.num_documents
+    kept = sorted(open_store(folder).load("a").last_used.tolist())
+    assert kept == sorted(texts.last_used.tolist())[-len(kept) :]
+
+
+def test_of_documents_of_one_age_the_useful_ones_stay() -> None:
+    documents = [make_document([("output", [n] * 10)], last_used=5.0, usefulness=n) for n in range(10)]
+    kept = split(bounded(join(documents), num_bytes_of(join(documents[:3]))))
+    assert [document.usefulness for document in kept] == [7, 8, 9]
+
+
+@given(texts=many_texts, max_bytes=st.integers(0, 600))
+def test_bounded_texts_are_some_of_the_documents_in_their_order(texts: TenantTexts, max_bytes: int) -> None:
+    kept = bounded(texts, max_bytes)
+    assert num_bytes_of(kept) <= max_bytes
+    remaining = iter(document.content_id for document in split(texts))
+    assert all(document.content_id in remaining for document in split(kept))
+
+
+# Several processes ---------------------------------------------------------------------------
+
+
+def test_what_another_process_saved_since_is_kept(folder: Path) -> None:
+    open_store(folder).save("a", texts_of([1], [2]))
+    first, second = open_store(folder), open_store(folder)
+    first.load("a")
+    second.load("a")
+    first.save("a", texts_of([1], [3]))
+    report = second.save("a", texts_of([1], [2], [4]))
+    assert report.num_documents_of_others == 1
+    assert contents(open_store(folder).load("a")) >= {(1,), (3,), (4,)}
+
+
+def test_a_document_that_was_evicted_does_not_come_back_by_itself(folder: Path) -> None:
+    store, other = open_store(folder), open_store(folder)
+    store.save("a", texts_of([1], [2]))
+    other.load("a")
+    other.save("a", texts_of([1], [2], [5]))
+    store.save("a", texts_of([2]))
+    assert contents(open_store(folder).load("a")) == {(2,), (5,)}
+
+
+@given(ours=many_texts, theirs=many_texts)
+@settings(deadline=None)
+def test_merging_loses_nothing_but_beginnings_of_longer_documents(
+    ours: TenantTexts, theirs: TenantTexts
+) -> None:
+    merged = merge(ours, theirs)
+    assert list(merged.last_used) == sorted(merged.last_used)
+    kept = contents(merged)
+    for document in contents(ours) | contents(theirs):
+        assert any(other[: len(document)] == document for other in kept)
+    assert kept <= contents(ours) | contents(theirs)
+    assert not any(a != b and b[: len(a)] == a for a in kept for b in kept)
+    assert contents(merge(merged, theirs)) == kept
+
+
+def test_merging_keeps_the_latest_use() -> None:
+    old = join([make_document([("output", [1, 2])], last_used=1.0, usefulness=9.0)])
+    new = join([make_document([("output", [1, 2, 3])], last_used=5.0, usefulness=2.0)])
+    for merged in (merge(old, new), merge(new, old)):
+        (document,) = split(merged)
+        assert (document.last_used, document.usefulness) == (5.0, 9.0)
+
+
+def test_equal_tokens_of_other_sources_are_another_document() -> None:
+    assert content_ids(join([one([1], "tool")])) != content_ids(join([one([1], "output")]))
+
+
+SAVING = """
+    import sys
+    from pathlib import Path
+    from reason_spec.suffix.store import SuffixStore
+    from tests.suffix.some_texts import KEY, ROOMY, texts_of, join, split
+    folder, writer, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    store = SuffixStore(folder, KEY, max_bytes=ROOMY)
+    documents = split(store.load("a"))
+    print("ready", flush=True)
+    for round in range(rounds):
+        documents += split(texts_of([writer, round, *range(int(sys.argv[4]))]))
+        store.save("a", join(documents))
+    print("done", flush=True)
+"""
+
+
+def start_saving(folder: Path, writer: int, rounds: int, length: int = 5) -> subprocess.Popen[str]:
+    arguments = [str(folder), str(writer), str(rounds), str(length)]
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SAVING), *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_two_processes_that_save_at_once_lose_nothing(folder: Path) -> None:
+    writers = [start_saving(folder, writer, 40) for writer in (1, 2)]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    expected = {(writer, n, 0, 1, 2, 3, 4) for writer in (1, 2) for n in range(40)}
+    assert contents(open_store(folder).load("a")) == expected
+
+
+def test_threads_of_one_process_lose_nothing(folder: Path) -> None:
+    def save(writer: int) -> None:
+        store = open_store(folder)
+        for n in range(20):
+            store.save("a", texts_of(*[[writer, m] for m in range(n + 1)]))
+
+    threads = [threading.Thread(target=save, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert contents(open_store(folder).load("a")) == {(w, n) for w in range(4) for n in range(20)}
+
+
+def test_a_process_killed_while_it_saves_leaves_an_old_or_a_new_state(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    moments = random.Random(7)
+    open_store(folder).save("a", texts_of([99]))
+    for turn in range(8):
+        writer = start_saving(folder, turn, 100_000, 20_000)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(moments.uniform(0.002, 0.1))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait(10)
+        writer.stdout.close()
+        kept = contents(open_store(folder).load("a"))
+        assert (99,) in kept
+        for earlier in range(turn + 1):
+            numbers = sorted(document[1] for document in kept if document[0] == earlier and len(document) > 1)
+            assert numbers == list(range(len(numbers)))
+    assert caplog.records == []
+    assert not list(folder.glob("*damaged*"))
+    # Whoever comes next takes the lock, and what was half written goes.
+    open_store(folder).save("a", texts_of([1]))
+    assert not list(folder.glob("*.tmp")) + list(folder.glob(".*.tmp"))
+
+
+def test_readers_do_not_wait_for_a_writer(folder: Path) -> None:
+    from reason_spec.suffix import store as module
+
+    open_store(folder).save("a", texts_of([1]))
+    with module._locked(folder):
+        assert contents(open_store(folder).load("a")) == {(1,)}
+        assert list_files(folder)[0].tenant == "a"
+
+
+def test_a_writer_that_waits_too_long_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reason_spec.suffix import store as module
+
+    open_store(folder).save("a", texts_of([1]))
+    monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
+    with module._locked(folder), pytest.raises(DataError, match="locked by another process"):
+        open_store(folder).save("a", texts_of([2]))
+
+
+# Damage --------------------------------------------------------------------------------------
+
+
+def places_in(size: int) -> list[int]:
+    """Every byte of the beginning, where each has its own meaning, and some of all the rest."""
+    return [*range(min(40, size)), *range(40, size, 7), size - 1]
+
+
+def test_a_damaged_file_is_set_aside_and_never_gives_a_wrong_text(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = random_texts(60, 13)
+    open_store(folder).save("a", texts)
+    file = the_file(folder)
+    sound = file.read_bytes()
+    for place in places_in(len(sound)):
+        for mask in (0x01, 0x80):
+            damaged = bytearray(sound)
+            damaged[place] ^= mask
+            file.write_bytes(bytes(damaged))
+            caplog.clear()
+            assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+            assert not file.exists()
+            (aside,) = folder.glob("*.damaged-1")
+            assert aside.read_bytes() == bytes(damaged)
+            (record,) = caplog.records
+            assert record.levelno == logging.WARNING
+            assert str(file) in record.getMessage()
+            assert aside.name in record.getMessage()
+            aside.unlink()
+    file.write_bytes(sound)
+    assert_equal(open_store(folder).load("a"), texts)
+
+
+@pytest.mark.parametrize("more", [b"", b"\0", b"more"])
+def test_a_file_of_another_length_is_damaged(folder: Path, more: bytes) -> None:
+    open_store(folder).save("a", random_texts(60, 13))
+    file = the_file(folder)
+    sound = file.read_bytes()
+    cuts = [sound + more] if more else [sound[:end] for end in range(0, len(sound), 5)]
+    for number, content in enumerate(cuts, start=1):
+        file.write_bytes(content)
+        assert len(open_store(folder).load("a").tokens) == 0
+        assert (folder / f"{file.name}.damaged-{number}").read_bytes() == content
+
+
+def test_a_save_over_a_damaged_file_sets_it_aside(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(folder)
+    store.save("a", texts_of([1]))
+    the_file(folder).write_bytes(b"rubbish")
+    store.save("a", texts_of([1], [2]))
+    assert "set aside" in caplog.text
+    assert contents(open_store(folder).load("a")) == {(1,), (2,)}
+
+
+def test_a_damaged_file_in_a_folder_that_cannot_be_written_costs_only_what_it_held(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(folder).save("a", texts_of([1]))
+    the_file(folder).write_bytes(b"rubbish")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+    assert "by hand" in caplog.text
+
+
+def test_a_file_of_a_later_version_is_set_aside_unharmed(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reason_spec.suffix import file_format
+
+    monkeypatch.setattr(file_format, "VERSION", 9)
+    open_store(folder).save("a", texts_of([1]))
+    monkeypatch.undo()
+    content = the_file(folder).read_bytes()
+    assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+    assert "its format is 9" in caplog.text
+    (aside,) = folder.glob("*.damaged-1")
+    assert aside.read_bytes() == content
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    for work in (lambda: open_store(place).load("a"), lambda: open_store(place).save("a", texts_of([1]))):
+        with pytest.raises(DataError, match=r"file.*suffix\.path"):
+            work()
+    with pytest.raises(DataError, match="folder"):
+        list_files(tmp_path / "missing")
+
+
+# Tenants and models --------------------------------------------------------------------------
+
+
+def test_texts_of_another_model_or_vocabulary_lie_beside(folder: Path) -> None:
+    open_store(folder).save("a", texts_of([1]))
+    other = open_store(folder, OTHER_KEY)
+    assert len(other.load("a").tokens) == 0
+    other.save("a", texts_of([2]))
+    assert contents(open_store(folder).load("a")) == {(1,)}
+    assert contents(open_store(folder, OTHER_KEY).load("a")) == {(2,)}
+    assert {report.key for report in list_files(folder)} == {KEY, OTHER_KEY}
+    assert len(read_tenant(folder, "a")) == 2
+
+
+def test_a_file_under_the_name_of_another_is_refused(folder: Path) -> None:
+    open_store(folder).save("a", texts_of([1]))
+    open_store(folder, OTHER_KEY).save("b", texts_of([2]))
+    the_file(folder, "a").replace(the_file(folder, "b"))
+    with pytest.raises(DataError, match=r"texts of tenant 'a'.*not of tenant 'b'.*renamed"):
+        open_store(folder, OTHER_KEY).load("b")
+
+
+def test_saving_one_tenant_leaves_the_others_bytes_alone(folder: Path) -> None:
+    store = open_store(folder, max_bytes=4000)
+    store.save("a", texts_of([1]))
+    before = the_file(folder, "a").read_bytes()
+    store.save("b", random_texts(10_000, 100))
+    assert the_file(folder, "a").read_bytes() == before
+
+
+def test_erasing_removes_every_file_of_a_tenant_and_no_other(folder: Path) -> None:
+    store = open_store(folder)
+    store.save("a", texts_of([1]))
+    the_file(folder).write_bytes(b"rubbish")
+    store.save("a", texts_of([2]))
+    open_store(folder, OTHER_KEY).save("a", texts_of([3]))
+    (folder / f".{the_file_of_key(folder).name}.tmp").write_bytes(b"half written")
+    store.save("b", texts_of([4]))
+    assert len(files_of_tenant(folder, "a")) == 4
+    assert len(erase(folder, "a")) == 4
+    assert files_of_tenant(folder, "a") == []
+    assert contents(open_store(folder).load("b")) == {(4,)}
+    names = {file.name for file in folder.iterdir()}
+    assert names == {".lock", ".erasures", the_file(folder, "b").name}
+
+
+def the_file_of_key(folder: Path) -> Path:
+    return next(report.path for report in list_files(folder) if report.key == KEY)
+
+
+def test_a_process_under_way_does_not_write_an_erased_tenant_again(folder: Path) -> None:
+    store, fresh = open_store(folder), open_store(folder)
+    store.save("a", texts_of([1]))
+    store.save("b", texts_of([2]))
+    assert len(fresh.load("a").tokens) == 1
+    erase(folder, "a")
+    assert store.save("a", texts_of([1], [3])).erased
+    assert files_of_tenant(folder, "a") == []
+    # It stays so when another process begins the tenant anew.
+    open_store(folder).save("a", texts_of([5]))
+    for late in (store, fresh):
+        assert late.save("a", texts_of([1], [3])).erased
+    assert contents(open_store(folder).load("a")) == {(5,)}
+    assert not store.save("b", texts_of([2], [6])).erased
+    store.load("a")
+    assert not store.save("a", texts_of([5], [7])).erased
+    assert contents(open_store(folder).load("a")) == {(5,), (7,)}
+
+
+def test_a_tenant_that_was_never_saved_is_not_after_an_erasure(folder: Path) -> None:
+    store = open_store(folder)
+    store.load("a")
+    open_store(folder).save("a", texts_of([1]))
+    erase(folder, "a")
+    assert store.save("a", texts_of([1], [2])).erased
+
+
+# Reports -------------------------------------------------------------------------------------
+
+
+def test_reports_count_by_source(folder: Path) -> None:
+    documents = [
+        make_document([("prompt", [1, 2, 3]), ("output", [4])], last_used=10.0, usefulness=2.0),
+        make_document([("tool", [5, 6]), ("output", [7])], last_used=20.0, usefulness=3.0),
+    ]
+    open_store(folder).save("a", join(documents))
+    (report,) = list_files(folder)
+    assert report.tokens_by_source == (("prompt", 3), ("tool", 2), ("output", 2))
+    assert (report.num_documents, report.num_tokens, report.accepted_tokens) == (2, 7, 5.0)
+    assert report.last_used == 20.0
+    assert report.problem is None
+    the_file(folder).write_bytes(b"rubbish")
+    open_store(folder).load("a")
+    open_store(folder).save("b", TenantTexts.empty())
+    good, bad = list_files(folder)
+    assert (good.tenant, good.last_used) == ("b", None)
+    assert bad.problem == "was set aside as damaged"
+    assert tenants_of(folder) == ["b"]

@@ -1,0 +1,415 @@
+"""Files of past conversations: what is read, what is refused and how, and the tokens that come of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason_spec.engines.scripted import ScriptedTokenizer
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.errors import DataError, EngineError
+from reason_spec.pair import embedded_path
+from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
+from reason_spec.suffix.exchange import (
+    ExportHeader,
+    export_lines,
+    is_export,
+    read_export,
+    write_export,
+)
+from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.merging import make_document
+from reason_spec.suffix.rendering import ConversationEncoder, learn
+from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, read_traces
+from tests.suffix.some_texts import KEY
+
+CALL = {"type": "function", "id": "c1", "function": {"name": "look_up", "arguments": '{"id": 7}'}}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Who is "}, {"type": "text", "text": "number 7?"}]},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": '{"name": "Ann"}'},
+    {"role": "assistant", "content": "Ann is number 7.", "reasoning": "It says so."},
+    {"role": "user", "content": "Thanks."},
+]
+
+
+def write_lines(path: Path, *values: object) -> Path:
+    path.write_text(
+        "".join(f"{value if isinstance(value, str) else json.dumps(value)}\n" for value in values)
+    )
+    return path
+
+
+def read_one(path: Path, *values: object) -> Conversation:
+    (conversation,) = read_traces(write_lines(path, *values)).conversations
+    return conversation
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "traces.jsonl"
+
+
+@pytest.fixture(scope="module")
+def embedded() -> HuggingFaceTokenizer:
+    return load_tokenizer(str(embedded_path("target")))
+
+
+# Reading -------------------------------------------------------------------------------------
+
+
+def test_messages_in_every_form_are_read(file: Path) -> None:
+    expected = (
+        TraceMessage("system", "Be brief."),
+        TraceMessage("user", "Who is number 7?"),
+        TraceMessage("assistant", "", calls=(ToolCall("look_up", {"id": 7}),)),
+        TraceMessage("tool", '{"name": "Ann"}'),
+        TraceMessage("assistant", "Ann is number 7.", "It says so."),
+        TraceMessage("user", "Thanks."),
+    )
+    for line in ({"messages": MESSAGES}, MESSAGES, {"task_id": 3, "traj": MESSAGES}):
+        assert read_one(file, line).messages == expected
+    read = read_traces(write_lines(file, MESSAGES, "", {"messages": MESSAGES}))
+    assert [conversation.line for conversation in read.conversations] == [1, 3]
+    sources = [message.source for message in expected]
+    assert sources == ["prompt", "prompt", "output", "tool", "output", "prompt"]
+    assert read.conversations[0].num_answers == 2
+
+
+def test_flat_and_old_tool_calls_are_read(file: Path) -> None:
+    flat = {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": '{"a": 1}'}]}
+    old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    bare = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
+    result = {"role": "function", "name": "f", "content": "x"}
+    read = read_one(file, [flat, old, bare, result]).messages
+    assert all(message.calls == (ToolCall("f", {"a": 1}),) for message in read[:3])
+    assert read[3].role == "tool"
+    assert read[0].text_with_calls == '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def test_arguments_that_are_no_json_object_stay_as_they_are(file: Path) -> None:
+    call = {"name": "f", "arguments": "not json"}
+    (message,) = read_one(file, [{"role": "assistant", "tool_calls": [call]}]).messages
+    assert message.calls == (ToolCall("f", "not json"),)
+
+
+def test_one_message_a_line_is_one_conversation(file: Path) -> None:
+    assert len(read_one(file, *MESSAGES).messages) == len(MESSAGES)
+    array = file.with_suffix(".json")
+    array.write_text(json.dumps(MESSAGES))
+    assert len(read_traces(array).conversations) == 1
+    array.write_text(json.dumps([{"messages": MESSAGES}, MESSAGES]))
+    assert len(read_traces(array).conversations) == 2
+
+
+def test_gzip_is_read_and_damage_in_it_is_named(tmp_path: Path) -> None:
+    packed = tmp_path / "traces.jsonl.gz"
+    content = gzip.compress((json.dumps(MESSAGES) + "\n").encode() * 50)
+    packed.write_bytes(content)
+    assert len(read_traces(packed).conversations) == 50
+    packed.write_bytes(content[:-30])
+    with pytest.raises(DataError, match=r"traces\.jsonl\.gz, line \d+: the gzip data is damaged"):
+        read_traces(packed)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ("5", "is not a list of messages"),
+        ({"question": "x"}, "field 'messages' is missing; there are 'question'"),
+        ({"messages": []}, "field 'messages' is an empty list"),
+        ({"messages": "x"}, "field 'messages' is not a list"),
+        ({"messages": ["x"]}, r"field 'messages\[0\]' is not an object"),
+        ([{"content": "x"}], r"field '\[0\].role' is none of system"),
+        ([{"role": "robot", "content": "x"}], r"role' is none of system.*'robot'"),
+        ([{"role": "user", "content": 5}], r"content' is neither text nor a list"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            r"messages\[0\]\.content\[0\]' is not a text part; only texts are learnt: 'image_url'",
+        ),
+        ([{"role": "assistant", "tool_calls": [{"id": 1}]}], r"tool_calls\[0\]' has no function name"),
+        ([{"role": "assistant", "tool_calls": 5}], "tool_calls' is not a list"),
+        (
+            [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": 5}]}],
+            "neither an object nor text",
+        ),
+        ([{"role": "assistant", "content": "a", "reasoning": 5}], "reasoning' is not text"),
+        ('[{"role": "user", "content": "\\ud800"}]', "half a surrogate"),
+        ('[{"role": "assistant", "tool_calls": [{"name": "f\\ud800"}]}]', "half a surrogate"),
+        (
+            [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": '{"a": "\\ud800"}'}]}],
+            "half a surrogate",
+        ),
+    ],
+)
+def test_an_unusable_line_is_named_with_its_field_and_can_be_left_out(
+    file: Path, line: object, said: str
+) -> None:
+    write_lines(file, MESSAGES, line, MESSAGES)
+    with pytest.raises(DataError, match=r"traces\.jsonl, line 2: .*" + said + r".*--skip-bad"):
+        read_traces(file)
+    read = read_traces(file, skip_bad=True)
+    assert [conversation.line for conversation in read.conversations] == [1, 3]
+    assert [bad.line for bad in read.bad_lines] == [2]
+
+
+def test_a_file_without_a_conversation_is_refused(file: Path) -> None:
+    with pytest.raises(DataError, match="holds no conversation"):
+        read_traces(write_lines(file))
+    with pytest.raises(DataError, match="holds no conversation; line 1: field 'messages'"):
+        read_traces(write_lines(file, {"a": 1}), skip_bad=True)
+    with pytest.raises(DataError, match="one conversation a line"):
+        read_traces(write_lines(file.with_suffix(".csv"), "a,b"))
+
+
+# Tokens --------------------------------------------------------------------------------------
+
+
+class Listening:
+    """A session that checks what it is told: the whole prompt each time, and answers behind it."""
+
+    def __init__(self) -> None:
+        self.prompts: list[tuple[tuple[Source, tuple[int, ...]], ...]] = []
+        self.outputs: list[tuple[int, ...]] = []
+
+    def begin(self, segments: Sequence[tuple[Source, Sequence[int]]]) -> None:
+        self.prompts.append(tuple((source, tuple(tokens)) for source, tokens in segments))
+
+    def extend(self, tokens: Sequence[int], source: Source = "output") -> None:
+        assert source == "output"
+        self.outputs.append(tuple(tokens))
+
+    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+        raise AssertionError
+
+    def propose_step(
+        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
+    ) -> StepProposal | None:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+def played(conversation: Conversation, tokenizer: Any) -> Listening:
+    session = Listening()
+    learn(conversation, ConversationEncoder(tokenizer), session)
+    return session
+
+
+def flat(prompt: Sequence[tuple[Source, Sequence[int]]]) -> tuple[int, ...]:
+    return tuple(token for _, tokens in prompt for token in tokens)
+
+
+def test_a_conversation_has_the_tokens_of_a_real_one(file: Path, embedded: HuggingFaceTokenizer) -> None:
+    questions = ["Ann has 3 apples.", "And Bob?"]
+    answers = ["She has 3.\n\nSo 3.", "None."]
+    pairs = zip(questions, answers, strict=True)
+    told = [
+        {"role": role, "content": text}
+        for question, answer in pairs
+        for role, text in (("user", question), ("assistant", answer))
+    ]
+    session = played(read_one(file, told), embedded)
+    prompts = [flat(prompt) for prompt in session.prompts]
+    assert prompts == [embedded.encode_chat(told[:1]), embedded.encode_chat(told[:3])]  # type: ignore[arg-type]
+    (eos,) = embedded.eos_ids
+    assert session.outputs == [(*embedded.encode(answer), eos) for answer in answers]
+    assert prompts[1][: len(prompts[0]) + len(session.outputs[0])] == prompts[0] + session.outputs[0]
+
+
+def test_each_token_has_the_source_of_its_message(file: Path, embedded: HuggingFaceTokenizer) -> None:
+    session = played(read_one(file, MESSAGES), embedded)
+    first, second, last = session.prompts
+    assert [source for source, _ in first] == ["prompt"]
+    assert [source for source, _ in second] == ["prompt", "output", "tool"]
+    assert [source for source, _ in last] == ["prompt", "output", "tool", "output", "prompt"]
+    assert "look_up" in embedded.decode(second[1][1])
+    assert "Ann" in embedded.decode(second[2][1])
+    assert embedded.decode(last[3][1]) == "Ann is number 7."
+    assert "Thanks." in embedded.decode(last[4][1])
+    # The last prompt was never answered.
+    assert len(session.outputs) == 2
+
+
+def test_new_messages_of_several_sources_are_told_apart(file: Path, embedded: HuggingFaceTokenizer) -> None:
+    told = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "Calling."},
+        {"role": "tool", "content": "result"},
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": "Done."},
+    ]
+    second = played(read_one(file, told), embedded).prompts[1]
+    assert [source for source, _ in second] == ["prompt", "output", "tool", "prompt"]
+    assert "result" in embedded.decode(second[2][1])
+    assert "Go on." not in embedded.decode(second[2][1])
+
+
+class Template:
+    """A tokenizer of characters with a chat template of its own making."""
+
+    eos_ids = frozenset({ord("|")})
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+    def decode_prompt(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    def encode_chat(self, messages: Sequence[Any]) -> tuple[int, ...]:
+        return self.encode("".join(map(self.show, messages)) + "a:")
+
+    def show(self, message: Any) -> str:
+        if message["role"] == "tool":
+            raise EngineError("no tools")
+        calls = "".join(f"@{call['function']['name']}" for call in message.get("tool_calls", ()))
+        return f"{message['role'][0]}:{message['content']}{calls}|"
+
+
+class Rewriting(Template):
+    """Shows the reasoning of the last answer only, as reasoning models do."""
+
+    def encode_chat(self, messages: Sequence[Any]) -> tuple[int, ...]:
+        shown = [
+            {**one, "content": f"<{one['reasoning_content']}>{one['content']}"}
+            if one.get("reasoning_content") and index == len(messages) - 1
+            else one
+            for index, one in enumerate(messages)
+        ]
+        return super().encode_chat(shown)
+
+
+def test_the_template_shows_calls_and_refused_tool_results_become_the_users(file: Path) -> None:
+    session = played(read_one(file, MESSAGES), Template())
+    texts = ["".join(map(chr, output)) for output in session.outputs]
+    assert texts == ["@look_up|", "Ann is number 7.|"]
+    prompt = "".join(map(chr, flat(session.prompts[1])))
+    assert prompt.endswith('u:{"name": "Ann"}|a:')
+    assert session.prompts[1][-1][0] == "tool"
+
+
+def test_reasoning_is_learnt_where_it_was_written_and_not_where_it_is_left_out(file: Path) -> None:
+    session = played(read_one(file, [*MESSAGES, {"role": "assistant", "content": "Bye."}]), Rewriting())
+    assert "".join(map(chr, session.outputs[1])) == "<It says so.>Ann is number 7.|"
+    last = session.prompts[2]
+    assert "It says so." not in "".join(map(chr, flat(last)))
+    assert flat(last)[-len("u:Thanks.|a:") :] == tuple(map(ord, "u:Thanks.|a:"))
+
+
+def test_a_tokenizer_without_a_template_learns_the_texts(file: Path) -> None:
+    tokenizer = ScriptedTokenizer()
+    session = played(read_one(file, [{"role": "assistant", "content": "Hello."}, *MESSAGES]), tokenizer)
+    assert session.prompts[0] == ()
+    assert "Hello." in tokenizer.decode(session.outputs[0])
+    assert "look_up" in tokenizer.decode(session.outputs[1])
+
+
+def test_a_refused_conversation_names_its_line(file: Path) -> None:
+    class Strict(Template):
+        def show(self, message: Any) -> str:
+            if message["role"] == "system":
+                raise EngineError("the model's chat template refused the conversation: no system")
+            return super().show(message)
+
+    with pytest.raises(DataError, match="line 1: the model's chat template refused"):
+        played(read_one(file, MESSAGES), Strict())
+
+
+# Exports -------------------------------------------------------------------------------------
+
+DOCUMENTS = (
+    make_document([("prompt", [1, 2, 3]), ("output", [4, 5])], last_used=10.5, usefulness=3.0),
+    make_document([("tool", [6])], last_used=11.0),
+)
+HEADER = ExportHeader("a", KEY, len(DOCUMENTS))
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz"])
+def test_an_export_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_export(path, export_lines(HEADER, DOCUMENTS, lambda tokens: f"<{len(tokens)}>"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert is_export(path)
+    read = read_export(path, KEY, 100)
+    assert read.header == HEADER
+    assert [d.content_id for d in read.documents] == [d.content_id for d in DOCUMENTS]
+    assert [d.last_used for d in read.documents] == [10.5, 11.0]
+    assert [d.usefulness for d in read.documents] == [3.0, 0.0]
+
+
+def test_texts_are_in_an_export_only_where_they_are_asked_for() -> None:
+    assert '"text": "<3>"' in "".join(export_lines(HEADER, DOCUMENTS, lambda tokens: f"<{len(tokens)}>"))
+    assert "text" not in "".join(export_lines(HEADER, DOCUMENTS, None))
+
+
+def test_an_export_goes_to_models_of_the_same_vocabulary_only(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    write_export(path, export_lines(HEADER, DOCUMENTS, None))
+    assert read_export(path, StoreKey("another", KEY.tokenizer), 100).documents
+    with pytest.raises(DataError, match=r"vocabulary 0123456789abcdef.*ffff.*--target"):
+        read_export(path, StoreKey(KEY.model, "ffff"), 100)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{}", "'segments' is missing"),
+        ('{"segments": []}', "hold no tokens"),
+        ('{"segments": [5]}', r"segments\[0\]' is no object"),
+        ('{"segments": [{"source": "x", "tokens": [1]}]}', "is none of prompt, tool, output"),
+        ('{"segments": [{"source": "tool", "tokens": 5}]}', "is no list"),
+        ('{"segments": [{"source": "tool", "tokens": [100]}]}', "token ids below 100"),
+        ('{"segments": [{"source": "tool", "tokens": [-1]}]}', "token ids below 100"),
+        ('{"segments": [{"source": "tool", "tokens": [true]}]}', "token ids below 100"),
+        ('{"last_used": "x", "segments": [{"source": "tool", "tokens": [1]}]}', "'last_used' is no number"),
+        ('{"usefulness": NaN, "segments": [{"source": "tool", "tokens": [1]}]}', "'usefulness' is no number"),
+        ("{", "is not valid JSON"),
+    ],
+)
+def test_an_unusable_line_of_an_export_is_named(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "texts.jsonl"
+    write_export(path, iter([*export_lines(HEADER, DOCUMENTS, None), line]))
+    with pytest.raises(DataError, match=r"texts\.jsonl, line 4: .*" + said):
+        read_export(path, KEY, 100)
+    read = read_export(path, KEY, 100, skip_bad=True)
+    assert (len(read.documents), [bad.line for bad in read.bad_lines]) == (2, [4])
+
+
+def test_an_export_that_is_cut_off_or_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    lines = list(export_lines(HEADER, DOCUMENTS, None))
+    write_export(path, iter(lines[:-1]))
+    with pytest.raises(DataError, match="1 of 2 documents: it was cut off"):
+        read_export(path, KEY, 100)
+    write_export(path, iter([lines[0].replace(": 1,", ": 7,", 1)]))
+    with pytest.raises(DataError, match="format 7"):
+        read_export(path, KEY, 100)
+    write_export(path, iter(['{"reason_spec_suffix": 1}']))
+    with pytest.raises(DataError, match="line 1: lacks tenant"):
+        read_export(path, KEY, 100)
+    write_lines(path, MESSAGES)
+    assert not is_export(path)
+    with pytest.raises(DataError, match="is not what"):
+        read_export(path, KEY, 100)
+
+
+def test_an_export_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text("earlier")
+
+    def failing() -> Any:
+        yield "one"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(DataError, match="No space left"):
+        write_export(path, failing())
+    assert path.read_text() == "earlier"
+    assert [file.name for file in tmp_path.iterdir()] == ["texts.jsonl"]
