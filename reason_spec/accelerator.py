@@ -18,7 +18,6 @@ from reason_spec.control.costs import measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, Message, Request
 from reason_spec.engines.weights import identify_model
-from reason_spec.errors import ReasonSpecError
 from reason_spec.events import Listener, Recorder
 from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_settings
@@ -232,8 +231,8 @@ class Accelerator:
         try:
             model = identify_model("target", self.settings.target)
             caches = open_caches(self.settings.suffix, StoreKey(model, self.target.tokenizer.tokenizer_id))
-        except ReasonSpecError as error:
-            logger.warning("nothing is proposed from earlier texts: %s", error)
+        except Exception as error:
+            logger.warning("nothing is proposed from earlier texts: %s: %s", type(error).__name__, error)
             return None
         return Memories(self.settings.suffix, caches, self.target)
 

@@ -24,6 +24,9 @@ class NaiveCache:
         self.documents.setdefault(tenant, []).append(document)
         return NaiveSession(self, tenant, document)
 
+    def save(self) -> None:
+        return None
+
 
 @dataclass
 class NaiveSession:

@@ -67,8 +67,9 @@ class Request:
     ``stop_context`` is the end of the text already written, in which a stop may have begun;
     ``step_context`` the beginning of a step that the prefix ends within.
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
-    a text that the engine was told of, and that the prefix goes on from: where no
-    hint applies, and behind one, the suffix cache proposes what followed in earlier texts.
+    a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
+    one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
+    request writes is final.
     ``num_draft_tokens`` bounds the drafts of one pass, ``num_lookup_paths`` the continuations that
     prompt lookup proposes side by side.
     ``priority``: smaller numbers go first when a pass cannot hold every live request.

@@ -15,16 +15,20 @@ _NOTHING = Proposal()
 
 @dataclass(slots=True)
 class _Text:
+    """``length`` tokens are in the session, ``told`` of them known to be final from outside."""
+
     session: Session
     length: int
+    told: int
 
 
 class EarlierTexts:
     """The texts that requests go on from, and what followed in earlier ones.
 
     A text is told of as it becomes final: of several requests for one place only one is in the end right,
-    and what the others write must not be learnt. What a request has beyond the text so far is looked up
-    and forgotten. A cache that fails is left out from then on, and the requests go on without it.
+    and what the others write must not be learnt. What such a request has beyond the text so far is looked
+    up and forgotten; a request that writes all the rest of an answer is learnt as it goes on. A cache that
+    fails is left out from then on, and the requests go on without it.
     """
 
     def __init__(self, caches: SuffixCaches) -> None:
@@ -45,18 +49,17 @@ class EarlierTexts:
         except Exception as error:
             self._fail(error)
         else:
-            self._texts[text] = _Text(session, sum(len(tokens) for _, tokens in segments))
+            length = sum(len(tokens) for _, tokens in segments)
+            self._texts[text] = _Text(session, length, length)
 
     def extend(self, text: int, tokens: Sequence[int]) -> None:
         """Take tokens that became final."""
         if (known := self._texts.get(text)) is None:
             return
-        try:
-            known.session.extend(tokens)
-        except Exception as error:
-            self._fail(error)
-        else:
-            known.length += len(tokens)
+        known.told += len(tokens)
+        num_new = known.told - known.length
+        if num_new > 0:
+            self._learn(known, tokens[-num_new:])
 
     def close(self, text: int) -> None:
         if (known := self._texts.pop(text, None)) is not None:
@@ -67,21 +70,40 @@ class EarlierTexts:
         self._caches.forget(scope)
 
     def propose(
-        self, text: int, tokens: Sequence[int], budget: int, *, tree: bool, drafted: Sequence[int] = ()
+        self,
+        text: int,
+        tokens: Sequence[int],
+        budget: int,
+        *,
+        tree: bool,
+        final: bool = False,
+        drafted: Sequence[int] = (),
     ) -> Proposal:
         """Return up to ``budget`` tokens that may come next behind a request's ``tokens`` and ``drafted``.
 
-        ``tokens`` is all of the request's text, prompt included.
+        Args:
+            tokens: all of the request's text, prompt included.
+            final: whether what it writes is the rest of the answer, and so learnt at once.
         """
         known = self._texts.get(text)
         if known is None or budget < 1 or known.length > len(tokens):
             return _NOTHING
+        if final and known.length < len(tokens):
+            self._learn(known, tokens[known.length :])
         behind = (*tokens[known.length :], *drafted)
         try:
             return known.session.propose_tokens(budget, tree=tree, behind=behind)
         except Exception as error:
             self._fail(error)
             return _NOTHING
+
+    def _learn(self, known: _Text, tokens: Sequence[int]) -> None:
+        try:
+            known.session.extend(tokens)
+        except Exception as error:
+            self._fail(error)
+        else:
+            known.length += len(tokens)
 
     def _fail(self, error: Exception) -> None:
         logger.warning("no more tokens are drafted from earlier texts: %s: %s", type(error).__name__, error)

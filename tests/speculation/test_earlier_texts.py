@@ -52,6 +52,17 @@ def test_a_request_behind_its_text_gets_nothing() -> None:
     assert propose(earlier, 2, TEXT[:30]) == TEXT[30:35]
 
 
+def test_the_rest_of_an_answer_is_learnt_as_it_is_written_and_only_once() -> None:
+    earlier, caches = make()
+    earlier.begin(1, "", "a", [("prompt", TEXT[:20])])
+    propose(earlier, 1, TEXT[:30], final=True)
+    assert caches[""].documents["a"] == [list(TEXT[:30])]
+    earlier.extend(1, TEXT[20:28])
+    propose(earlier, 1, TEXT[:34], final=True)
+    earlier.extend(1, TEXT[28:40])
+    assert caches[""].documents["a"] == [list(TEXT[:40])]
+
+
 @pytest.mark.parametrize(("scope", "tenant"), [("other", "a"), ("", "b")])
 def test_neither_scopes_nor_tenants_mix(scope: str, tenant: str) -> None:
     earlier, _ = make()

@@ -26,7 +26,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     tell("loading the weights")
     model = load_model(settings)
     tell("timing passes")
-    texts = open_earlier_texts(start, tokenizer.tokenizer_id)
+    texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
     scheduler = Scheduler(
         model,
         tokenizer,

@@ -203,7 +203,8 @@ class WritingSequence(Sequence):
         if room < 1 or (hinted and self.written.ends_behind(hinted) is not None):
             return TokenTree()
         assert self.request.text is not None
-        found = earlier.propose(self.request.text, self.tokens, room, tree=True, drafted=hinted)
+        final = self.request.boundary is None
+        found = earlier.propose(self.request.text, self.tokens, room, tree=True, final=final, drafted=hinted)
         drafts = TokenTree(found.tokens, found.parents).behind(hinted)
         return drafts.pruned(self.written.ends_behind)
 

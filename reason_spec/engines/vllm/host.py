@@ -42,7 +42,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     if engine.vllm_config.device_config.device_type == "cpu":
         repair_sampling_with_drafts()
     takes_hints = "worker_extension_cls" in arguments
-    texts = open_earlier_texts(start, tokenizer.tokenizer_id)
+    texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
     if takes_hints:
         # In this process, so that the texts stay one object with those that the worker is told of.
         engine.collective_rpc("reason_spec_bind", args=(texts,))

@@ -130,7 +130,9 @@ class RequestDrafts:
         # What is hinted of a step ends with the step.
         room = 0 if hinted and not self._to_end else budget - len(hinted)
         if room > 0 and self._earlier is not None and self._text is not None:
-            found = self._earlier.propose(self._text, text.tolist(), room, tree=False, drafted=hinted)
+            found = self._earlier.propose(
+                self._text, text.tolist(), room, tree=False, final=self._to_end, drafted=hinted
+            )
             hinted += found.tokens
         if hinted or self._lookup is None:
             return hinted

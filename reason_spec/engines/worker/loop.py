@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -13,6 +14,8 @@ from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
+
+logger = logging.getLogger(__name__)
 
 Result: TypeAlias = GenerationResult | Score | str
 """What a request ends with; a string is the error of a score."""
@@ -73,10 +76,15 @@ Its module, and so torch, is imported in the worker, after the cores are set.
 """
 
 
-def open_earlier_texts(start: Start, tokenizer_id: str) -> EarlierTexts | None:
+def open_earlier_texts(start: Start, tokenizer_id: str, tell: Callable[[str], None]) -> EarlierTexts | None:
     """Return what the engine's token drafts come from, None where they come from no earlier texts."""
     if start.suffix is None:
         return None
-    key = StoreKey(identify_model("target", start.settings), tokenizer_id)
-    # What is learnt here is kept by the accelerator, which learns it too.
-    return EarlierTexts(open_caches(start.suffix, key, keep=False))
+    tell("preparing the suffix cache")
+    try:
+        key = StoreKey(identify_model("target", start.settings), tokenizer_id)
+        # What is learnt here is kept by the accelerator, which learns it too.
+        return EarlierTexts(open_caches(start.suffix, key, saves=False))
+    except Exception as error:
+        logger.warning("no tokens are drafted from earlier texts: %s: %s", type(error).__name__, error)
+        return None
