@@ -56,7 +56,7 @@ def _before(log: Ints, place: int) -> int:
     value = log[place - 1]
     if value >= 0:
         return place - 1
-    return NONE if value == END else -2 - value
+    return NONE if value == END else int(-2 - value)
 
 
 @inlined
@@ -64,7 +64,7 @@ def _after(log: Ints, place: int) -> int:
     value = log[place + 1]
     if value >= 0:
         return place + 1
-    return NONE if value == END else -2 - value
+    return NONE if value == END else int(-2 - value)
 
 
 @inlined
@@ -171,7 +171,7 @@ def _known_run(
         if place == NONE or log[place] != text[at]:
             return NONE
         place = _after(log, place)
-    return first
+    return int(first)
 
 
 @compiled
@@ -281,7 +281,7 @@ def moved_place(place: int, starts: Longs, stops: Longs, targets: Longs) -> int:
     piece = np.searchsorted(starts, place, side="right") - 1
     if piece < 0 or place >= stops[piece]:
         return NONE
-    return place - starts[piece] + targets[piece]
+    return int(place - starts[piece] + targets[piece])
 
 
 # --- proposals ------------------------------------------------------------------------------------------
@@ -357,14 +357,14 @@ def _token_of(
 ) -> int:
     """Return the token of a candidate's place; a negative one lies behind the session's own text."""
     if place >= 0:
-        return log[place]
+        return int(log[place])
     virtual = -2 - place
     if text_length + virtual < length:
-        return text[text_length + virtual]
+        return int(text[text_length + virtual])
     depth = virtual - (length - text_length)
     while nodes[DEPTH, node] > depth:
         node = nodes[PARENT, node]
-    return nodes[TOKEN, node]
+    return int(nodes[TOKEN, node])
 
 
 @inlined

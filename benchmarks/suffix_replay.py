@@ -1,0 +1,473 @@
+"""Replay agent traces as a greedy target would write them, and count what a suffix cache saves.
+
+    python benchmarks/suffix_replay.py FILE... [--budgets 4 8 16 32] [--runs=FIRST:LAST] [--no-search]
+                                       [--json [FILE]]
+
+Needs the extra ``bench``. A file is jsonl, each line a run with its ``messages``. They are tokenised with the
+tekken tokenizer that lies inside mistral-common. Each assistant turn is written as a greedy target would: the
+cache proposes, the matching path and one token more are taken, and so on; a pass is one such round.
+
+Rows, for each budget of drafted tokens in a pass:
+
+- ``reason-spec``: this project's cache, as a chain and as a tree;
+- ``arctic:default``: arctic-inference's SuffixDecodingCache with the settings that vLLM gives it;
+- ``arctic:chain`` and ``arctic:tree``: of the settings in ``GRID`` those with the most tokens a pass on these
+  very traces, by which they have an advantage;
+- ``ceiling``: in every pass the best of all past continuations behind two or more matched tokens.
+
+All caches take turns, run by run, so that noise of the machine meets them alike. ``tokens_per_pass`` counts
+the tokens that the target writes itself. ``drafted_in_vain``: drafted tokens that were not taken, for each
+token of the answers. ``update_us_per_token``: all time that is spent learning, over all new tokens of prompts
+and answers. ``bytes_per_token``: ours, all arrays of the index over the tokens in it; arctic's, its own
+``estimate_memory`` of the tree of past answers over the tokens of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from reason_spec.errors import DataError
+from reason_spec.settings import SuffixSettings
+from reason_spec.suffix.base import Source
+from reason_spec.suffix.cache import SuffixCache, warm_up
+
+VLLM_DEPTH: Final = 24
+"""vLLM's suffix_decoding_max_tree_depth; with it go a factor of 1 and a least token probability of 0.1."""
+DEPTH: Final = 64
+UNBOUNDED: Final = 1e4
+MIN_CHANCE_CHAIN: Final = 0.05
+MIN_CHANCE_TREE: Final = 0.05
+
+
+class Draft(NamedTuple):
+    """Proposed tokens; ``parents`` are places in ``tokens``, -1 behind the text."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+
+
+class Segment(NamedTuple):
+    """A message of a run as tokens."""
+
+    source: Source
+    tokens: list[int]
+
+
+class ArcticSetting(NamedTuple):
+    """Arguments of arctic-inference's cache and of its ``speculate``."""
+
+    depth: int
+    factor: float
+    offset: float
+    min_prob: float
+    tree: bool
+
+    def __str__(self) -> str:
+        factor = "unbounded" if self.factor == UNBOUNDED else f"{self.factor:g}"
+        shape = "tree" if self.tree else "chain"
+        return (
+            f"{shape}, depth {self.depth}, factor {factor}, offset {self.offset:g}, least {self.min_prob:g}"
+        )
+
+
+DEFAULT: Final = ArcticSetting(VLLM_DEPTH, 1.0, 0.0, 0.1, False)
+GRID: Final = tuple(
+    (factor, offset, min_prob)
+    for factor, offset in ((2.0, 0.0), (4.0, 0.0), (4.0, 4.0), (UNBOUNDED, 0.0))
+    for min_prob in (0.0, 0.1)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cache with one budget; what a row cannot know is None."""
+
+    name: str
+    setting: str
+    budget: int
+    tokens_per_pass: float
+    drafted_in_vain: float | None = None
+    propose_us_p50: float | None = None
+    propose_us_p99: float | None = None
+    update_us_per_token: float | None = None
+    bytes_per_token: float | None = None
+
+
+# --- traces ---------------------------------------------------------------------------------------------
+
+
+def read_runs(files: Sequence[Path]) -> list[list[Segment]]:
+    """Return the messages of all runs as tokens.
+
+    Raises:
+        DataError: a line is no object with messages.
+    """
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+    with resources.as_file(resources.files("mistral_common") / "data" / "tekken_240911.json") as path:
+        tokenizer = Tekkenizer.from_file(path)
+    runs = []
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            fields = json.loads(line) if line.strip() else None
+            if not isinstance(fields, dict) or not isinstance(fields.get("messages"), list):
+                raise DataError(f"{file}, line {number}: no object with the field messages")
+            runs.append([_segment_of(message, tokenizer) for message in fields["messages"]])
+    return runs
+
+
+def _segment_of(message: dict[str, Any], tokenizer: Any) -> Segment:
+    tokens = tokenizer.encode(message.get("content") or "", bos=False, eos=False)
+    special = tokenizer.get_special_token
+    match message["role"]:
+        case "system":
+            return Segment("prompt", [tokenizer.bos_id, *tokens])
+        case "user":
+            return Segment("prompt", [special("[INST]"), *tokens, special("[/INST]")])
+        case "tool":
+            return Segment("tool", [special("[TOOL_RESULTS]"), *tokens, special("[/TOOL_RESULTS]")])
+        case "assistant":
+            if calls := message.get("tool_calls"):
+                tokens = [*tokens, special("[TOOL_CALLS]")]
+                tokens += tokenizer.encode(
+                    json.dumps([_call_of(call) for call in calls]), bos=False, eos=False
+                )
+            return Segment("output", [*tokens, tokenizer.eos_id])
+        case role:
+            raise DataError(f"a message has the role {role!r}; known are system, user, tool, assistant")
+
+
+def _call_of(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function", call)
+    arguments = function["arguments"]
+    return {
+        "name": function["name"],
+        "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments,
+    }
+
+
+# --- caches ---------------------------------------------------------------------------------------------
+
+
+class Replayed(Protocol):
+    """A cache under the replay. A turn is begun with the whole prompt."""
+
+    def begin(self, prompt: Sequence[Segment], text: npt.NDArray[np.int32]) -> None: ...
+
+    def propose(self, text: npt.NDArray[np.int32], budget: int) -> Draft: ...
+
+    def extend(self, tokens: list[int]) -> None: ...
+
+    def end_run(self) -> None: ...
+
+    def bytes_per_token(self) -> float: ...
+
+
+class Ours:
+    """This project's cache: one session for each run."""
+
+    def __init__(self, tree: bool, min_chance: float) -> None:
+        self._cache = SuffixCache(SuffixSettings(min_chance=min_chance))
+        self._session = self._cache.open_session()
+        self._tree = tree
+
+    def begin(self, prompt: Sequence[Segment], text: npt.NDArray[np.int32]) -> None:
+        self._session.begin(prompt)
+
+    def propose(self, text: npt.NDArray[np.int32], budget: int) -> Draft:
+        proposal = self._session.propose_tokens(budget, tree=self._tree)
+        return Draft(proposal.tokens, proposal.parents)
+
+    def extend(self, tokens: list[int]) -> None:
+        self._session.extend(tokens)
+
+    def end_run(self) -> None:
+        self._session.close()
+        self._session = self._cache.open_session()
+
+    def bytes_per_token(self) -> float:
+        (statistics,) = self._cache.statistics().values()
+        return statistics.num_bytes / statistics.num_tokens
+
+
+class Arctic:
+    """arctic-inference's cache, used as vLLM does: each turn is a request, its prompt inserted anew."""
+
+    def __init__(self, setting: ArcticSetting) -> None:
+        from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+        self._cache = SuffixDecodingCache(setting.depth, 10_000)
+        self._setting = setting
+        self._request = 0
+        self._num_tokens = 0
+
+    def begin(self, prompt: Sequence[Segment], text: npt.NDArray[np.int32]) -> None:
+        self.end_run()
+        self._request += 1
+        self._cache.start_request(self._request, text)
+
+    def propose(self, text: npt.NDArray[np.int32], budget: int) -> Draft:
+        setting = self._setting
+        draft = self._cache.speculate(
+            self._request,
+            text[-setting.depth :],
+            max_spec_tokens=budget,
+            max_spec_factor=setting.factor,
+            max_spec_offset=setting.offset,
+            min_token_prob=setting.min_prob,
+            use_tree_spec=setting.tree,
+        )
+        return Draft(draft.token_ids, draft.parents)
+
+    def extend(self, tokens: list[int]) -> None:
+        self._cache.add_active_response(self._request, tokens)
+        self._num_tokens += len(tokens)
+
+    def end_run(self) -> None:
+        if self._request in self._cache.active_requests:
+            self._cache.stop_request(self._request)
+
+    def bytes_per_token(self) -> float:
+        # It has no public way to its tree of past answers.
+        return float(self._cache._global_tree.estimate_memory()) / self._num_tokens
+
+
+# --- replay ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Replay:
+    """A cache that replays runs, and what was counted."""
+
+    name: str
+    setting: str
+    budget: int
+    cache: Replayed
+    num_passes: int = 0
+    num_written: int = 0
+    num_in_vain: int = 0
+    num_learnt: int = 0
+    update_seconds: float = 0.0
+    propose_seconds: list[float] = field(default_factory=list)
+
+    def run(self, segments: Sequence[Segment]) -> None:
+        """Replay one run."""
+        self.num_learnt += sum(len(segment.tokens) for segment in segments)
+        text = np.empty(sum(len(segment.tokens) for segment in segments), np.int32)
+        length = 0
+        for number, segment in enumerate(segments):
+            if segment.source == "output":
+                start = time.perf_counter()
+                self.cache.begin(segments[:number], text[:length])
+                self.update_seconds += time.perf_counter() - start
+                self._write(segment.tokens, text, length)
+            text[length : length + len(segment.tokens)] = segment.tokens
+            length += len(segment.tokens)
+        start = time.perf_counter()
+        self.cache.end_run()
+        self.update_seconds += time.perf_counter() - start
+
+    def _write(self, answer: list[int], text: npt.NDArray[np.int32], length: int) -> None:
+        written = 0
+        while written < len(answer):
+            start = time.perf_counter()
+            draft = self.cache.propose(text[: length + written], self.budget)
+            proposed = time.perf_counter()
+            taken = count_taken(draft, answer[written:])
+            new = answer[written : written + taken + 1]
+            text[length + written : length + written + len(new)] = new
+            learning = time.perf_counter()
+            self.cache.extend(new)
+            self.update_seconds += time.perf_counter() - learning
+            self.propose_seconds.append(proposed - start)
+            self.num_passes += 1
+            self.num_in_vain += len(draft.tokens) - taken
+            written += len(new)
+        self.num_written += len(answer)
+
+    def row(self) -> Row:
+        median, worst = np.quantile(self.propose_seconds, [0.5, 0.99]) * 1e6
+        return Row(
+            name=self.name,
+            setting=self.setting,
+            budget=self.budget,
+            tokens_per_pass=self.num_written / self.num_passes,
+            drafted_in_vain=self.num_in_vain / self.num_written,
+            propose_us_p50=float(median),
+            propose_us_p99=float(worst),
+            update_us_per_token=self.update_seconds * 1e6 / self.num_learnt,
+            bytes_per_token=self.cache.bytes_per_token(),
+        )
+
+
+def count_taken(draft: Draft, answer: Sequence[int]) -> int:
+    """Return how many tokens of the answer lie on a path of the draft."""
+    at, taken = -1, 0
+    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        # Parents stand before children, and siblings differ: one walk finds the path.
+        if parent == at and taken < len(answer) and token == answer[taken]:
+            at, taken = node, taken + 1
+    return taken
+
+
+def replay_all(replays: Sequence[Replay], runs: Sequence[Sequence[Segment]], title: str) -> None:
+    """Replay all runs with all caches, which take turns."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=len(runs) * len(replays))
+        for number, segments in enumerate(runs):
+            for place in range(len(replays)):
+                replays[(number + place) % len(replays)].run(segments)
+                progress.advance(task)
+
+
+def best_of(budget: int, tree: bool, runs: Sequence[Sequence[Segment]]) -> ArcticSetting:
+    """Return the setting of the grid with the most tokens a pass; among equals, the fewest in vain."""
+    settings = [ArcticSetting(DEPTH, *setting, tree) for setting in GRID]
+    replays = [Replay("arctic", str(setting), budget, Arctic(setting)) for setting in settings]
+    replay_all(replays, runs, f"arctic's best {'tree' if tree else 'chain'} of {budget}")
+    ranked = zip(replays, settings, strict=True)
+    return max(ranked, key=lambda pair: (-pair[0].num_passes, -pair[0].num_in_vain))[1]
+
+
+def replays_of(budget: int, best: Sequence[tuple[str, ArcticSetting]]) -> Iterator[Replay]:
+    for tree, min_chance in ((False, MIN_CHANCE_CHAIN), (True, MIN_CHANCE_TREE)):
+        setting = f"{'tree' if tree else 'chain'}, min_chance {min_chance:g}"
+        yield Replay("reason-spec", setting, budget, Ours(tree, min_chance))
+    for name, arctic in (("arctic:default", DEFAULT), *best):
+        yield Replay(name, str(arctic), budget, Arctic(arctic))
+
+
+# --- ceiling --------------------------------------------------------------------------------------------
+
+
+def longest_continuations(runs: Sequence[Sequence[Segment]], most: int) -> list[npt.NDArray[np.int64]]:
+    """Return for each place of each run how many tokens from there on a past continuation foretold.
+
+    It stood behind the same two tokens, in this run or an earlier one; ``most`` are counted.
+    """
+    lengths = [sum(len(segment.tokens) for segment in segments) for segments in runs]
+    texts = [[token for segment in segments for token in segment.tokens] for segments in runs]
+    # Numbers of their own part the runs: nothing that crosses them occurs twice.
+    parted = [[*text, -1 - number] for number, text in enumerate(texts)]
+    numbers = np.array([token for text in parted for token in text], np.int64)
+    _, classes = np.unique(numbers, return_inverse=True)
+    tokens, found = classes, np.zeros(len(numbers), np.int64)
+    for length in range(2, most + 3):
+        # The class of the `length` tokens from each place on, from that of one token fewer.
+        pairs = classes[: len(numbers) - length + 1] * len(numbers) + tokens[length - 1 :]
+        _, first, classes = np.unique(pairs, return_index=True, return_inverse=True)
+        repeated = np.flatnonzero(first[classes] < np.arange(len(classes)))
+        found[repeated] = length - 2
+    starts = np.cumsum([0, *[length + 1 for length in lengths[:-1]]])
+    return [
+        np.concatenate([np.zeros(2, np.int64), found[start : start + length]])[:length]
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
+def ceiling(budget: int, runs: Sequence[Sequence[Segment]], known: Sequence[npt.NDArray[np.int64]]) -> Row:
+    """Return the row of perfect choices."""
+    num_passes = num_written = 0
+    for segments, continuations in zip(runs, known, strict=True):
+        start = 0
+        for segment in segments:
+            stop = start + len(segment.tokens)
+            if segment.source == "output":
+                num_written += stop - start
+                while start < stop:
+                    start += min(budget, int(continuations[start]), stop - start) + 1
+                    num_passes += 1
+            start = stop
+    return Row(
+        "ceiling", "perfect choice behind two or more matched tokens", budget, num_written / num_passes
+    )
+
+
+# --- command --------------------------------------------------------------------------------------------
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    table = Table()
+    headings = "cache|setting|budget|tokens/pass|in vain/token|propose µs p50|p99|update µs/token|bytes/token"
+    for heading in headings.split("|"):
+        table.add_column(heading, justify="left" if heading in ("cache", "setting") else "right")
+    for row in rows:
+        numbers = (
+            f"{row.tokens_per_pass:.3f}",
+            *("-" if value is None else f"{value:.2f}" for value in (row.drafted_in_vain,)),
+            *(
+                "-" if value is None else f"{value:.1f}"
+                for value in (
+                    row.propose_us_p50, row.propose_us_p99, row.update_us_per_token, row.bytes_per_token,
+                )
+            ),
+        )  # fmt: skip
+        table.add_row(row.name, row.setting, str(row.budget), *numbers)
+    Console(width=150).print(table)
+
+
+def measure(runs: Sequence[Sequence[Segment]], budgets: Sequence[int], search: bool) -> list[Row]:
+    """Return all rows."""
+    sys.stderr.write(f"machine code ready after {warm_up():.1f} s\n")
+    known = longest_continuations(runs, max(budgets))
+    rows = []
+    for budget in budgets:
+        best = []
+        if search:
+            best = [
+                ("arctic:chain", best_of(budget, False, runs)),
+                ("arctic:tree", best_of(budget, True, runs)),
+            ]
+        replays = list(replays_of(budget, best))
+        replay_all(replays, runs, f"all caches, {budget} drafted tokens")
+        rows += [*(replay.row() for replay in replays), ceiling(budget, runs, known)]
+    return rows
+
+
+def _range(text: str) -> slice:
+    first, _, last = text.partition(":")
+    return slice(int(first) if first else None, int(last) if last else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--budgets", nargs="+", type=int, default=[4, 8, 16, 32])
+    parser.add_argument(
+        "--runs", type=_range, default=slice(None), help="only these, as --runs=0:50 or --runs=-50:"
+    )
+    parser.add_argument("--no-search", action="store_true", help="leave out arctic:chain and arctic:tree")
+    parser.add_argument(
+        "--json", nargs="?", type=Path, const=Path("-"), help="also to FILE, or only to stdout"
+    )
+    options = parser.parse_args()
+    runs = read_runs(options.files)[options.runs]
+    rows = measure(runs, options.budgets, not options.no_search)
+    if options.json != Path("-"):
+        print_rows(rows)
+    if options.json is not None:
+        text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+        if options.json == Path("-"):
+            sys.stdout.write(text)
+        else:
+            options.json.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

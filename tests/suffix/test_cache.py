@@ -1,0 +1,245 @@
+"""Tenants apart from each other, each within its bound, under several threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason_spec.settings import SuffixSettings
+from reason_spec.suffix.base import Proposal, Session
+from reason_spec.suffix.cache import SuffixCache, warm_up
+from reason_spec.suffix.index import TokenIndex
+from reason_spec.suffix.texts import TenantTexts
+
+SMALL = 1 << 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code() -> None:
+    warm_up()
+
+
+def make_cache(**changes: object) -> SuffixCache:
+    # A clock that stands still: what is evicted must not depend on how fast a test runs.
+    return SuffixCache(SuffixSettings.model_validate({"min_chance": 0.0, **changes}), clock=lambda: 0.0)
+
+
+def index_of(cache: SuffixCache, tenant: str = "default") -> TokenIndex:
+    return cache._tenants[tenant].index
+
+
+def learn(cache: SuffixCache, tokens: Sequence[int], tenant: str | None = None) -> None:
+    with cache.open_session(tenant) as session:
+        session.extend(tokens)
+
+
+def ask(cache: SuffixCache, tokens: Sequence[int], tenant: str | None = None) -> Proposal:
+    with cache.open_session(tenant) as session:
+        session.extend(tokens, "prompt")
+        return session.propose_tokens(8)
+
+
+def test_sessions_keep_to_the_contract() -> None:
+    session: Session = make_cache().open_session()
+    session.close()
+    session.close()
+
+
+def test_what_one_conversation_taught_is_proposed_in_the_next() -> None:
+    cache = make_cache()
+    learn(cache, [1, 2, 3, 4, 5, 6])
+    assert ask(cache, [2, 3]).tokens == (4, 5, 6)
+
+
+def test_a_match_does_not_cross_the_start_of_a_conversation() -> None:
+    cache = make_cache()
+    learn(cache, [1, 2])
+    learn(cache, [3, 4])
+    proposal = ask(cache, [1, 2, 3])
+    assert proposal.tokens == (4,)
+    assert proposal.match_length == 1
+
+
+def test_a_tenant_is_not_offered_what_another_was_taught() -> None:
+    cache = make_cache()
+    learn(cache, range(50), "one")
+    assert ask(cache, range(20), "two").tokens == ()
+
+
+def test_a_tenant_that_may_read_another_is_offered_its_texts() -> None:
+    cache = make_cache(reads=("library",), tenant="reader")
+    learn(cache, range(50), "library")
+    assert ask(cache, range(20)).tokens == tuple(range(20, 28))
+    assert ask(cache, range(20), "library").tokens == tuple(range(20, 28))
+
+
+@st.composite
+def actions(draw: st.DrawFn) -> list[tuple[str, int]]:
+    return draw(st.lists(st.tuples(st.sampled_from(["one", "two"]), st.integers(0, 2**16)), max_size=12))
+
+
+def play(cache: SuffixCache, tenant: str, seed: int, size: int) -> list[Proposal]:
+    rng = Random(seed)
+    offered = []
+    with cache.open_session(tenant) as session:
+        session.begin([("prompt", [rng.randrange(4) for _ in range(size)])])
+        for _ in range(5):
+            proposal = session.propose_tokens(6, tree=True)
+            offered.append(proposal)
+            session.extend([*proposal.tokens[:1], rng.randrange(4), rng.randrange(1000)])
+    return offered
+
+
+@given(actions(), st.sampled_from([20, 700]))
+@settings(max_examples=25, deadline=None)
+def test_no_tenant_influences_what_another_is_offered(acts: list[tuple[str, int]], size: int) -> None:
+    """Evictions included: with 700 tokens a conversation, the bound is met after a few."""
+    reads = {"reads": ("one",), "max_bytes": SMALL}
+    together, alone = make_cache(**reads), make_cache(**reads)
+    for tenant, seed in acts:
+        offered = play(together, tenant, seed, size)
+        if tenant == "one":
+            assert offered == play(alone, tenant, seed, size)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 600), st.integers(2, 5000), st.booleans()), max_size=25),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_tenant_stays_within_its_bound(acts: list[tuple[int, int, bool]], seed: int) -> None:
+    rng = Random(seed)
+    cache = make_cache(max_bytes=SMALL)
+    sessions = [cache.open_session() for _ in range(3)]
+    for size, vocabulary, prompted in acts:
+        tokens = [rng.randrange(vocabulary) for _ in range(size)]
+        session = rng.choice(sessions)
+        if prompted:
+            session.begin([("prompt", tokens[: size // 2]), ("tool", tokens[size // 2 :])])
+        else:
+            session.extend(tokens)
+        session.propose_tokens(8)
+        index_of(cache).check()
+        assert cache.statistics()["default"].num_bytes <= SMALL
+
+
+def test_a_conversation_longer_than_the_bound_goes_on() -> None:
+    cache = make_cache(max_bytes=SMALL)
+    with cache.open_session() as session:
+        for _ in range(20):
+            session.extend(range(1000))
+            assert session.propose_tokens(4, behind=[800, 801]).tokens == (802, 803, 804, 805)
+    index_of(cache).check()
+
+
+def test_the_oldest_and_least_useful_go_first() -> None:
+    now = 0.0
+    cache = SuffixCache(SuffixSettings(max_bytes=SMALL, min_chance=0.0), clock=lambda: now)
+    for number in range(3):
+        learn(cache, range(1000 * number, 1000 * number + 100))
+        now += 1.0
+    with cache.open_session() as session:
+        session.extend([0, 1, 2, 3])
+        assert session.propose_tokens(90).tokens == tuple(range(4, 94))
+        session.extend(range(4, 95))
+    for number in range(3, 12):
+        now += 1.0
+        learn(cache, range(1000 * number, 1000 * number + 100))
+    assert ask(cache, [0, 1, 2]).tokens[0] == 3
+    assert ask(cache, [1000, 1001, 1002]).tokens == ()
+    assert ask(cache, [11000, 11001, 11002]).tokens[0] == 11003
+
+
+def test_erasing_a_tenant_leaves_nothing_and_touches_no_other() -> None:
+    cache = make_cache()
+    learn(cache, range(50), "one")
+    learn(cache, range(50), "two")
+    with cache.open_session("one") as session:
+        session.extend(range(10))
+        cache.erase("one")
+        assert session.propose_tokens(4).tokens == ()
+        assert len(session) == 0
+        assert cache.statistics()["one"].num_tokens == 0
+    cache.erase("one")
+    assert cache.tenants == ("two",)
+    assert len(cache.snapshot("one").tokens) == 0
+    assert ask(cache, range(20), "two").tokens == tuple(range(20, 28))
+
+
+def test_statistics_tell_sources_apart() -> None:
+    cache = make_cache()
+    with cache.open_session() as session:
+        session.begin([("prompt", [1, 2, 3]), ("tool", [4, 5, 6, 7])])
+        session.extend([9, 4, 5])
+        assert session.propose_tokens(2).tokens == (6, 7)
+        session.extend([6, 8])
+        found = cache.statistics()["default"]
+    assert [found.sources[source].num_tokens for source in ("prompt", "tool", "output")] == [3, 4, 5]
+    assert (found.num_proposals, found.num_open_sessions) == (1, 1)
+    assert found.sources["tool"].num_tokens_proposed == 2
+    assert found.sources["tool"].num_tokens_accepted == 1
+    assert found.sources["output"].num_tokens_proposed == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=40), max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_a_restored_tenant_proposes_the_same(conversations: list[list[int]]) -> None:
+    cache, other = make_cache(), make_cache()
+    for tokens in conversations:
+        learn(cache, tokens)
+    texts = cache.snapshot("default")
+    other.restore("default", texts)
+    again = other.snapshot("default")
+    for name in TenantTexts.__dataclass_fields__:
+        assert np.array_equal(getattr(texts, name), getattr(again, name)), name
+    for tokens in conversations:
+        assert ask(cache, tokens[:5]) == ask(other, tokens[:5])
+
+
+def test_a_snapshot_joins_a_conversation_that_others_interrupted() -> None:
+    cache = make_cache()
+    with cache.open_session() as one, cache.open_session() as two:
+        for start in range(0, 900, 90):
+            one.extend(range(start, start + 90))
+            two.extend(range(start + 1000, start + 1090), "tool")
+    texts = cache.snapshot("default")
+    assert texts.document_starts.tolist() == [0, 900]
+    assert texts.tokens.tolist() == [*range(900), *range(1000, 1900)]
+    assert texts.segment_sources.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("max_bytes", [SMALL, 1 << 24])
+def test_threads_share_a_cache(max_bytes: int) -> None:
+    cache = make_cache(max_bytes=max_bytes, reads=("tenant 0", "tenant 1"))
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            rng = Random(number)
+            for _ in range(10):
+                with cache.open_session(f"tenant {number % 2}") as session:
+                    text = [rng.randrange(50) for _ in range(100)]
+                    session.begin([("prompt", text)])
+                    for _ in range(20):
+                        proposal = session.propose_tokens(8, tree=True)
+                        assert all(parent < place for place, parent in enumerate(proposal.parents))
+                        session.extend([*proposal.tokens[:1], rng.randrange(50)])
+                    cache.statistics()
+                    cache.snapshot("tenant 0")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    for tenant in cache.tenants:
+        index_of(cache, tenant).check()
