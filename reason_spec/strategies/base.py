@@ -149,10 +149,12 @@ class Strategy(ABC):
             aclosing(self._write_steps(request, recorder)) as written,
             aclosing(_trim_straddling_stops(written, request.stops)) as steps,
         ):
+            index = request.num_steps_before
             async for step in steps:
                 recorder.add_step(step)
                 if request.memory is not None:
-                    request.memory.extend(step)
+                    request.memory.learn(index, step)
+                index += 1
                 yield step
 
 

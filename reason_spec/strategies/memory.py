@@ -57,6 +57,7 @@ class Memory:
         self._owner = owner
         self._conversation = conversation
         self._target = target
+        self._num_steps: int | None = None
 
     @property
     def text(self) -> int | None:
@@ -68,15 +69,21 @@ class Memory:
     def proposes_steps(self) -> bool:
         return self._owner.settings.use in ("steps", "both") and not self._owner.failed
 
-    def extend(self, step: Step) -> None:
-        """Take the next final step."""
-        if not self._owner.failed:
-            tokens = tokens_for(step, self._target)
-            with _costs_only_the_cache(self._owner):
-                self._conversation.session.extend(tokens)
-            self._conversation.tokens += tokens
-            if self._owner.drafts_tokens:
-                self._target.tell(ExtendText(self._conversation.number, tokens))
+    def learn(self, index: int, step: Step) -> None:
+        """Take the final step of a place; one that was taken before is passed over."""
+        if self._owner.failed or (self._num_steps is not None and index < self._num_steps):
+            return
+        self._num_steps = index + 1
+        tokens = tokens_for(step, self._target)
+        session = self._conversation.session
+        with _costs_only_the_cache(self._owner):
+            if self.proposes_steps:
+                # A cache learns from what becomes of its last proposal, and that was for a place further on.
+                session.propose_tokens(len(tokens))
+            session.extend(tokens)
+        self._conversation.tokens += tokens
+        if self._owner.drafts_tokens:
+            self._target.tell(ExtendText(self._conversation.number, tokens))
 
     def next_step(self, request: Request) -> Step | None:
         """Return the step that the target is likely to write for a request, None where none is known.

@@ -127,6 +127,7 @@ class Search:
         self._root_index += 1
         if root.successor is None:
             root.successor = self._open_behind(root, root.decision.result())
+        self._learn(root.successor)
         for branch in [root.successor, *root.successor.descendants()]:
             if branch.decided:
                 self._go_on_from(branch)
@@ -429,7 +430,14 @@ class Search:
             assert branch.target_step is not None, "a position was decided without a step"
             step = replace(branch.target_step, verdict=judged[0].verdict if judged else None)
         branch.decision.set_result(step)
+        self._learn(branch)
         self._go_on_from(branch)
+
+    def _learn(self, branch: Branch) -> None:
+        """Tell the suffix cache of a step that is final before it is asked what follows."""
+        memory = self._request.memory
+        if memory is not None and branch.decided and branch.step_index == self._root_index:
+            memory.learn(branch.step_index, branch.decision.result())
 
     def _go_on_from(self, branch: Branch) -> None:
         """Open the position behind a decided one, ahead of time where the depth allows it."""

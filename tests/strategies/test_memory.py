@@ -55,8 +55,8 @@ def step(text: str) -> Step:
 def answer(memories: Memories, prompt: str, *steps: str, tenant: str | None = None, scope: str = "") -> None:
     memory = memories.open((("prompt", TOKENIZER.encode(prompt)),), tenant=tenant, scope=scope)
     assert memory is not None
-    for text in steps:
-        memory.extend(step(text))
+    for index, text in enumerate(steps):
+        memory.learn(index, step(text))
     memory.close()
 
 
@@ -71,6 +71,15 @@ def test_a_prompt_that_begins_with_a_conversations_text_is_its_next_turn() -> No
         TOKENIZER.encode("five six\n\n"),
         TOKENIZER.encode("seven\n\n"),
     ]
+
+
+def test_a_step_is_learnt_once() -> None:
+    memories, cache, _ = make()
+    memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
+    assert memory is not None
+    for index in (0, 0, 1, 0, 1):
+        memory.learn(index, step(f"step {index}\n\n"))
+    assert TOKENIZER.decode(cache.documents["default"][0]) == "user: one\nstep 0\n\nstep 1\n\n"
 
 
 def test_another_prompt_is_another_conversation() -> None:
@@ -126,7 +135,7 @@ def test_each_layer_is_served_where_the_settings_say_so(use: str, told: bool, pr
     memories, cache, engine = make(use)
     memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
     assert memory is not None
-    memory.extend(step("two\n\n"))
+    memory.learn(0, step("two\n\n"))
     assert bool(engine.news) == told
     assert (memory.text is not None) == told
     assert memory.proposes_steps == proposes
