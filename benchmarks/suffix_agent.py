@@ -2,14 +2,15 @@
 
     python benchmarks/suffix_agent.py [FILE] [--conversations 60] [--problems 12] [--json [FILE]]
 
-With a FILE of past conversations (JSON lines of messages) each of its answers is written again by a scripted
-target, once with no cache and once with one that learns as it goes. The draft writes nothing that is right, so
-that all that is saved is the cache's work; passes are counted, not timed.
+With a FILE of past conversations (JSON lines of messages) each of its answers is written again by a
+scripted target, once with no cache and once with one that learns as it goes. The draft writes nothing that
+is right, so that all that is saved is the cache's work; passes are counted, not timed.
 
-Then the embedded pair solves problems it has solved before, the same with one number changed each, and both
-after a restart that loads what was saved. ``cold`` is the same setting with an empty cache. Cold and warm take
-turns in an order shuffled with the seed, prefix caches are emptied before each, and each has a planner of its
-own. ``ratio`` is the median over problems of the seconds cold over those warm. Stop other work first.
+Then the embedded pair solves problems it has solved before, the same with one number changed in each, and
+both after a restart that loads what was saved. ``cold`` is the same setting with an empty cache. Cold and
+warm take turns in an order shuffled with the seed, prefix caches are emptied before each, and each has a
+planner of its own. ``ratio`` is the median over problems of the seconds cold over those warm. Stop other
+work first.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ class Recital:
         return self.answer[len(text) - len(self.prompt) :]
 
 
-def write_nothing_right(text: str, sampling: Sampling) -> str:
-    """The draft's script."""
-    return "\n\n"
+class Silence:
+    """The draft's script: it writes nothing that is right."""
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        return " \n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,11 @@ class ReplayRow:
     same_text: bool
 
 
-async def replay(conversations: Sequence[Conversation], *, use: str) -> tuple[ReplayRow, int]:
-    """Write every answer of the conversations again; return the row, and the passes of the target alone."""
+async def replay(conversations: Sequence[Conversation], *, use: str) -> ReplayRow:
+    """Write every answer of the conversations again."""
     script = Recital()
     target = ScriptedEngine("target", script)
-    draft = ScriptedEngine("draft", write_nothing_right)
+    draft = ScriptedEngine("draft", Silence())
     settings = load_settings(
         flags={"suffix.use": use, "sampling.max_tokens": 1 << 16, "strategy.planner": False}
     )
@@ -114,7 +117,7 @@ async def replay(conversations: Sequence[Conversation], *, use: str) -> tuple[Re
     tokens = sum(len(step.tokens) for step in steps)
     usages = [recorder.target_usage for recorder in recorders]
     passes = sum(usage.num_passes for usage in usages)
-    row = ReplayRow(
+    return ReplayRow(
         name=f"lookahead, suffix.use={use}",
         answers=len(solutions),
         steps=len(steps),
@@ -128,10 +131,17 @@ async def replay(conversations: Sequence[Conversation], *, use: str) -> tuple[Re
         drafted_in_vain=sum(usage.num_drafted_tokens - usage.num_accepted_draft_tokens for usage in usages),
         same_text=same,
     )
-    return row, tokens
 
 
 # --- problems that come again --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question answered."""
+
+    seconds: float
+    solution: Solution
 
 
 @dataclass(slots=True)
@@ -140,8 +150,16 @@ class Arm:
 
     kind: str
     name: str
-    seconds: list[float] = field(default_factory=list)
-    solutions: list[Solution] = field(default_factory=list)
+    runs: dict[int, Run] = field(default_factory=dict)
+    """By the place of the question in its list."""
+
+    @property
+    def solutions(self) -> list[Solution]:
+        return [self.runs[index].solution for index in sorted(self.runs)]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [self.runs[index].seconds for index in sorted(self.runs)]
 
     @property
     def texts(self) -> list[tuple[int, ...]]:
@@ -192,10 +210,11 @@ class Solver:
         await accelerator.prepare(self._strategy.name)
         self._num_cold += cold
         scope = f"cold {self._num_cold}" if cold else ""
+        # A scope begins with what was kept of the tenant, and of this one nothing is.
+        tenant = "nobody" if cold else None
         started = time.perf_counter()
-        solution = await accelerator.answer(question, problem=index, scope=scope)
-        arm.seconds.append(time.perf_counter() - started)
-        arm.solutions.append(solution)
+        solution = await accelerator.answer(question, problem=index, tenant=tenant, scope=scope)
+        arm.runs[index] = Run(time.perf_counter() - started, solution)
         if cold and accelerator.memories is not None:
             accelerator.memories.forget(scope)
 
@@ -329,7 +348,7 @@ def main() -> None:
     replays: list[ReplayRow] = []
     if options.file is not None:
         conversations = read_traces(options.file).conversations[: options.conversations]
-        replays = [asyncio.run(replay(conversations, use=use))[0] for use in ("none", "steps")]
+        replays = [asyncio.run(replay(conversations, use=use)) for use in ("none", "steps")]
     timed: list[Row] = []
     for name, flags in ROWS if options.problems else ():
         if name in options.rows:
