@@ -36,12 +36,17 @@ from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Message
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.pair.generator import problems
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import Settings, SuffixSettings, load_settings
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.scopes import open_caches
 from reason_spec.suffix.traces import Conversation, read_traces
 from reason_spec.types import Sampling
 from reason_spec.verifiers.exact import ExactVerifier
 
 MAX_TOKENS = 448
+USES = ("none", "steps", "tokens", "both")
+"""What the cache proposes in a replay."""
 ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("planned", {}),
     ("depth 4", {"strategy.planner": False}),
@@ -91,7 +96,8 @@ class ReplayRow:
 async def replay(conversations: Sequence[Conversation], *, use: str) -> ReplayRow:
     """Write every answer of the conversations again."""
     script = Recital()
-    target = ScriptedEngine("target", script)
+    earlier = EarlierTexts(open_caches(SuffixSettings(use="tokens"), StoreKey("", "")))
+    target = ScriptedEngine("target", script, earlier=earlier)
     draft = ScriptedEngine("draft", Silence())
     settings = load_settings(
         flags={"suffix.use": use, "sampling.max_tokens": 1 << 16, "strategy.planner": False}
@@ -348,7 +354,7 @@ def main() -> None:
     replays: list[ReplayRow] = []
     if options.file is not None:
         conversations = read_traces(options.file).conversations[: options.conversations]
-        replays = [asyncio.run(replay(conversations, use=use)) for use in ("none", "steps")]
+        replays = [asyncio.run(replay(conversations, use=use)) for use in USES]
     timed: list[Row] = []
     for name, flags in ROWS if options.problems else ():
         if name in options.rows:
@@ -356,7 +362,7 @@ def main() -> None:
     if options.json != Path("-"):
         for rows in (replays, timed):
             if rows:
-                print_rows(rows)  # type: ignore[arg-type]
+                print_rows(rows)
     if options.json is not None:
         content = {"replay": [asdict(row) for row in replays], "pair": [asdict(row) for row in timed]}
         text = json.dumps(content, indent=2) + "\n"

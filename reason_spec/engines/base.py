@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias, TypedDict
 
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary, BoundaryScanner
+from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.base import Source
 from reason_spec.types import FinishReason, Prefix, Sampling, Usage
 
@@ -153,6 +154,19 @@ class ForgetTexts:
 
 
 TextNews: TypeAlias = BeginText | ExtendText | CloseText | ForgetTexts
+
+
+def tell_texts(texts: EarlierTexts, news: TextNews) -> None:
+    """Hand news to what tokens are drafted from."""
+    match news:
+        case BeginText(text, opening):
+            texts.begin(text, opening.scope, opening.tenant, opening.segments)
+        case ExtendText(text, tokens):
+            texts.extend(text, tokens)
+        case CloseText(text):
+            texts.close(text)
+        case ForgetTexts(scope):
+            texts.forget(scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, TextNews
+from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, tell_texts
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -130,7 +130,8 @@ class _Worker:
             case OfferHint(number, hint):
                 self._loop.offer_hint(number, hint)
             case BeginText() | ExtendText() | CloseText() | ForgetTexts():
-                self._handle_text(message)
+                if self._texts is not None:
+                    tell_texts(self._texts, message)
             case AskStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):
@@ -142,19 +143,6 @@ class _Worker:
                 self._shut_down()
             case _:
                 raise AssertionError(f"unexpected message {message!r}")
-
-    def _handle_text(self, news: TextNews) -> None:
-        if self._texts is None:
-            return
-        match news:
-            case BeginText(text, opening):
-                self._texts.begin(text, opening.scope, opening.tenant, opening.segments)
-            case ExtendText(text, tokens):
-                self._texts.extend(text, tokens)
-            case CloseText(text):
-                self._texts.close(text)
-            case ForgetTexts(scope):
-                self._texts.forget(scope)
 
     def _set_cores(self, cores: tuple[int, ...] | None) -> None:
         self._loop.set_num_threads(len(_pin(cores)))
