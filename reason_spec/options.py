@@ -16,6 +16,7 @@ NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 
 _LEAVES = {leaf.path: leaf for leaf in leaves()}
 _PROBLEMS, _STRATEGY, _MODELS, _SAMPLING, _OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
+_CACHE = "Cache"
 
 
 # Names and their completion ------------------------------------------------------------------
@@ -68,6 +69,18 @@ def _complete_last(kind: NameKind, incomplete: str, separator: str) -> list[str]
 def complete_assignment(incomplete: str) -> list[str]:
     """Complete the name in NAME=VALUE."""
     return [f"{path}=" for path in _LEAVES if path.startswith(incomplete)]
+
+
+def complete_tenants(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a tenant that the cache's folder knows."""
+    from reason_spec.errors import ReasonSpecError
+    from reason_spec.suffix.store import tenants_of
+
+    try:
+        path = ctx.params.get("path") or load_settings(ctx.params.get("config")).suffix.path
+        return [name for name in tenants_of(Path(path)) if name.startswith(incomplete)] if path else []
+    except ReasonSpecError:
+        return []
 
 
 # Options -------------------------------------------------------------------------------------
@@ -257,6 +270,19 @@ StopOption = Annotated[
         panel=_SAMPLING,
         metavar="TEXT",
     ),
+]
+
+CachePathOption = Annotated[
+    Path | None,
+    _setting("suffix.path", "--path", text="The cache's folder.", panel=_CACHE),
+]
+TenantOption = Annotated[
+    str | None,
+    _setting("suffix.tenant", "--tenant", text="Whose texts.", panel=_CACHE, autocompletion=complete_tenants),
+]
+TenantToEraseOption = Annotated[
+    str,
+    _option("--tenant", text="Whose texts are removed.", panel=_CACHE, autocompletion=complete_tenants),
 ]
 
 OutputOption = Annotated[

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.errors import SettingsError
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import Settings, _Environment, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,12 @@ def test_a_bad_value_is_traced_to_where_it_came_from(tmp_path: Path, monkeypatch
     monkeypatch.delenv("REASON_SPEC_STRATEGY__DEPTH")
     with pytest.raises(SettingsError, match=r"from the settings file '.*settings\.yaml'"):
         load_settings(write(tmp_path, "strategy: {depth: 1000}"))
+
+
+def test_settings_of_every_section_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _Environment.model_fields.keys() == Settings.model_fields.keys()
+    monkeypatch.setenv("REASON_SPEC_SUFFIX__PATH", "kept")
+    assert load_settings().suffix.path == Path("kept")
 
 
 @pytest.mark.parametrize("name", ["REASON_SPEC_STRATGY__DEPTH", "REASON_SPEC_DEPTH"])

@@ -81,6 +81,7 @@ class TokenIndex:
         most = max_bytes // (2 * _BYTES_OF_PLACE)
         self._piece_tokens = min(PIECE_TOKENS, most // 8)
         self._block = min(_BLOCK, self._piece_tokens)
+        self._count_pieces()
         self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
     @property
@@ -211,10 +212,9 @@ class TokenIndex:
     def _fit(self, places: int, tokens: int) -> None:
         """Make room in the arrays for so many more places and tokens; evict where the bound asks for it."""
         while True:
-            length = int(self.meta[kernels.LOG_END]) + places
-            slots = int((self.meta[kernels.ENTRIES] + kernels.NUM_ORDERS * tokens) / _LOAD) + 1
-            fits = length <= len(self.log) and slots <= len(self.table)
-            if fits and self.num_bytes + _BYTES_OF_PIECE <= self._max_bytes:
+            length = self.meta.item(kernels.LOG_END) + places
+            slots = int((self.meta.item(kernels.ENTRIES) + kernels.NUM_ORDERS * tokens) / _LOAD) + 1
+            if length <= len(self.log) and slots <= len(self.table) and len(self.pieces) < self._most_pieces:
                 return
             length, slots = max(length, _FIRST_PLACES), max(slots, 2 * _FIRST_PLACES)
             free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + 1)
@@ -235,6 +235,12 @@ class TokenIndex:
             table = np.full(slots, NONE, np.int32)
             kernels.rehash(self.log, self.table, table)
             self.table = table
+        self._count_pieces()
+
+    def _count_pieces(self) -> None:
+        """Note how many pieces the bound allows beside the arrays, one being begun left out."""
+        places, slots = len(self.log), len(self.table)
+        self._most_pieces = (self._max_bytes - _BYTES_OF_PLACE * places - 4 * slots) // _BYTES_OF_PIECE
 
     def _evict(self) -> None:
         assert self.pieces, f"{self._max_bytes} bytes are too few"
@@ -306,6 +312,7 @@ class TokenIndex:
 
     def restore(self, texts: TenantTexts) -> None:
         """Add all texts of a snapshot."""
+        self._reserve(texts)
         segments = np.append(texts.segment_starts, len(texts.tokens))
         stops = np.append(texts.document_starts[1:], len(texts.tokens))
         first = np.searchsorted(segments, texts.document_starts)
@@ -321,6 +328,18 @@ class TokenIndex:
             written = writer.places[: stop - start]
             self._date(written[written != NONE], texts.last_used[number], texts.usefulness[number])
             self.close_writer(writer)
+        slots = int(_GROWTH * self.meta[kernels.ENTRIES] / _LOAD) + 2 * _FIRST_PLACES
+        if len(self.table) > _GROWTH * slots:
+            self._resize(len(self.log), slots)
+
+    def _reserve(self, texts: TenantTexts) -> None:
+        """Make room for texts at once where the bound allows it: bit by bit takes twice as long or more."""
+        pieces = len(texts.document_starts) + len(texts.tokens) // max(self._piece_tokens, 1)
+        places = int(self.meta[kernels.LOG_END]) + len(texts.tokens) + 4 * pieces
+        slots = int((self.meta[kernels.ENTRIES] + kernels.NUM_ORDERS * len(texts.tokens)) / _LOAD) + 1
+        free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + pieces + 1)
+        if _BYTES_OF_PLACE * places + 4 * slots <= free and places <= kernels.MAX_PLACE:
+            self._resize(max(places, len(self.log)), max(slots, len(self.table)))
 
     def _date(self, places: Ints, last_used: float, usefulness: float) -> None:
         numbers = np.unique(np.searchsorted(self._starts, places, side="right") - 1)

@@ -286,18 +286,31 @@ def moved_place(place: int, starts: Longs, stops: Longs, targets: Longs) -> int:
 
 # --- proposals ------------------------------------------------------------------------------------------
 
-NUM_FEATURES: Final = 14
+NUM_FEATURES: Final = 17
 PER_ORDER: Final = 16
 MAX_CANDIDATES: Final = NUM_ORDERS * PER_ORDER
 MAX_BUDGET: Final = 512
 MAX_NODES: Final = 2048
 
-# Rows of `candidates`: where, how many tokens match, how many later places share the context, the source.
+# Rows of `candidates`: where; how many tokens match; how many later places share the context; the source; how
+# many of the 32 tokens before match behind the first that differs; whether it lies where the text was being
+# followed, exactly (2) or nearly (1).
 PLACE: Final = 0
 LENGTH: Final = 1
 RANK: Final = 2
 SOURCE: Final = 3
-CANDIDATE_ROWS: Final = 4
+FURTHER: Final = 4
+NEAR: Final = 5
+CANDIDATE_ROWS: Final = 6
+NEARBY: Final = 8
+"""A place so many tokens before or behind the expected one is near it."""
+FOLLOWED: Final = 6
+"""A text follows an earlier one where so many tokens match."""
+FOLLOWED_FOR: Final = 64
+"""So many tokens later it is no longer expected to."""
+# Entries of `trail`: the place that the text was following, and the length it had then.
+TRAIL_PLACE: Final = 0
+TRAIL_LENGTH: Final = 1
 # Rows of `nodes`: FIRST and COUNT tell the candidates; BEST is the place of the longest match among them
 # when the node was made, BEST_SOURCE its source.
 TOKEN: Final = 0
@@ -320,13 +333,55 @@ VALUE_ROWS: Final = FEATURES + NUM_FEATURES
 
 BY_LENGTH: Final = np.arange(MATCH_CAP + MAX_BUDGET + 1, dtype=np.float64) ** 3.0
 BY_RANK: Final = 1.0 / np.sqrt(1.0 + np.arange(PER_ORDER))
+BY_FURTHER: Final = np.sqrt(1.0 + np.arange(MATCH_CAP + 1))
 LOGS: Final = np.log(np.maximum(np.arange(MATCH_CAP + MAX_BUDGET + 2, dtype=np.float64), 0.5))
 
 
 @inlined
+def _compare(log: Ints, place: int, text: Ints, length: int, candidates: Ints, found: int) -> int:
+    """Write how the tokens before a place equal the text's last ones; return how many do in a row."""
+    matched, further = 0, 0
+    at = _before(log, place)
+    for back in range(1, min(MATCH_CAP, length) + 1):
+        if at == NONE:
+            break
+        if log[at] == text[length - back]:
+            if matched == back - 1:
+                matched = back
+            else:
+                further += 1
+        at = _before(log, at)
+    candidates[LENGTH, found], candidates[FURTHER, found] = matched, further
+    return matched
+
+
+@inlined
+def _expected(trail: Longs, length: int) -> int:
+    """Return the place that comes next if the text goes on as what it followed."""
+    if trail[TRAIL_LENGTH] == 0 or length - trail[TRAIL_LENGTH] >= FOLLOWED_FOR:
+        return GONE
+    return int(trail[TRAIL_PLACE] + length - trail[TRAIL_LENGTH])
+
+
+@inlined
+def _follow(candidates: Ints, count: int, length: int, trail: Longs) -> int:
+    """Note the place with the longest match as the one that is followed; return how long that is."""
+    best = 0
+    for at in range(1, count):
+        if candidates[LENGTH, at] > candidates[LENGTH, best]:
+            best = at
+    if count == 0:
+        return 0
+    if candidates[LENGTH, best] >= FOLLOWED:
+        trail[TRAIL_PLACE], trail[TRAIL_LENGTH] = candidates[PLACE, best], length
+    return int(candidates[LENGTH, best])
+
+
+@inlined
 def _gather(
-    log: Ints, sources: Bytes, earlier: Ints, table: Ints, text: Ints, length: int, candidates: Ints
-) -> int:
+    log: Ints, sources: Bytes, earlier: Ints, table: Ints, text: Ints, length: int, expected: int,
+    candidates: Ints,
+) -> int:  # fmt: skip
     """Find the latest places behind each of the last contexts, those of the longest first."""
     hashes = np.empty(NUM_ORDERS, np.int64)
     _hashes(text, length, min(length, LONGEST), hashes)
@@ -339,13 +394,14 @@ def _gather(
         for rank in range(PER_ORDER):
             if place == NONE:
                 break
-            matched = _match_length(log, place, text, length, MATCH_CAP)
+            matched = _compare(log, place, text, length, candidates, found)
             # A longer match was met in its own chain.
             if order == NUM_ORDERS - 1 or matched < ORDERS[order + 1]:
                 candidates[PLACE, found] = place
-                candidates[LENGTH, found] = matched
                 candidates[RANK, found] = rank
                 candidates[SOURCE, found] = sources[place]
+                far = abs(place - expected)
+                candidates[NEAR, found] = 2 if far == 0 else 1 if far <= NEARBY else 0
                 found += 1
             place = earlier[place, order]
     return found
@@ -397,13 +453,14 @@ def _move_on(log: Ints, tail: int, candidates: Ints, nodes: Ints, node: int) -> 
 
 @inlined
 def _weight(candidates: Ints, at: int, depth: int) -> float:
-    return float(BY_LENGTH[candidates[LENGTH, at] + depth] * BY_RANK[candidates[RANK, at]])
+    weight = BY_LENGTH[candidates[LENGTH, at] + depth] * BY_RANK[candidates[RANK, at]]
+    return float(weight * BY_FURTHER[candidates[FURTHER, at]])
 
 
 @inlined
 def _describe(
     values: Floats, node: int, parent: int, depth: int, share: float, group: int, matched: int, longest: int,
-    rank: int, source: int, alone: bool,
+    rank: int, source: int, alone: bool, further: int, near: int,
 ) -> None:  # fmt: skip
     """Write the features of a node."""
     odds = np.log((share + 0.02) / (1.02 - share))
@@ -422,16 +479,19 @@ def _describe(
     values[FEATURES + 11, node] = number * odds
     values[FEATURES + 12, node] = 1.0 if alone else 0.0
     values[FEATURES + 13, node] = length * length
+    values[FEATURES + 14, node] = LOGS[1 + further]
+    values[FEATURES + 15, node] = 1.0 if near == 2 else 0.0
+    values[FEATURES + 16, node] = 1.0 if near == 1 else 0.0
 
 
 @inlined
-def _judge(values: Floats, model: Floats, born: int, count: int, parent: int) -> None:
+def _judge(values: Floats, model: Floats, lean: Floats, born: int, count: int, parent: int) -> None:
     """Write the chances of a node's children."""
     total = 0.0
     for node in range(born, count):
         score = 0.0
         for feature in range(NUM_FEATURES):
-            score += (model[0, feature] + model[1, feature]) * values[FEATURES + feature, node]
+            score += (model[feature] + lean[feature]) * values[FEATURES + feature, node]
         chance = 1.0 / (1.0 + np.exp(-score))
         values[CONDITIONAL, node] = chance
         total += chance
@@ -456,13 +516,15 @@ def _spread(
     first = begin
     while first < end and count < MAX_NODES:
         token = _token_of(log, candidates[PLACE, first], text, text_length, length, nodes, parent)
-        weight, matched, rank, stop = 0.0, 0, PER_ORDER, first
+        weight, matched, rank, stop, further, near = 0.0, 0, PER_ORDER, first, 0, 0
         for at in range(first, end):
             if _token_of(log, candidates[PLACE, at], text, text_length, length, nodes, parent) != token:
                 continue
             _swap(candidates, at, stop)
             weight += _weight(candidates, stop, depth)
             rank = min(rank, candidates[RANK, stop])
+            further = max(further, candidates[FURTHER, stop])
+            near = max(near, candidates[NEAR, stop])
             if candidates[LENGTH, stop] + depth > matched:
                 matched = candidates[LENGTH, stop] + depth
                 nodes[BEST, count] = candidates[PLACE, stop]
@@ -473,7 +535,7 @@ def _spread(
         alone = first == begin and stop == end
         _describe(
             values, count, parent, depth, weight / total, stop - first, matched, longest, rank,
-            nodes[BEST_SOURCE, count], alone,
+            nodes[BEST_SOURCE, count], alone, further, near,
         )  # fmt: skip
         count += 1
         first = stop
@@ -483,8 +545,8 @@ def _spread(
 @compiled
 def propose(
     log: Ints, sources: Bytes, earlier: Ints, table: Ints, text: Ints, text_length: int, length: int,
-    tail: int, model: Floats, candidates: Ints, nodes: Ints, values: Floats, draft: Ints, chances: Floats,
-    budget: int, tree: bool, min_chance: float,
+    tail: int, model: Floats, lean: Floats, trail: Longs, candidates: Ints, nodes: Ints, values: Floats,
+    draft: Ints, chances: Floats, budget: int, tree: bool, min_chance: float,
 ) -> int:  # fmt: skip
     """Draft behind ``text[:length]``; return how many tokens were drafted.
 
@@ -494,15 +556,14 @@ def propose(
     number of nodes, its TOKEN the longest match.
     """
     nodes[DEPTH, 0], nodes[FIRST, 0], nodes[PARENT, 0] = -1, 0, NONE
-    nodes[COUNT, 0] = _gather(log, sources, earlier, table, text, length, candidates)
+    expected = _expected(trail, length)
+    nodes[COUNT, 0] = _gather(log, sources, earlier, table, text, length, expected, candidates)
+    nodes[TOKEN, 0] = _follow(candidates, nodes[COUNT, 0], length, trail)
     values[CHANCE, 0] = 1.0
-    nodes[TOKEN, 0] = 0
-    for at in range(nodes[COUNT, 0]):
-        nodes[TOKEN, 0] = max(nodes[TOKEN, 0], candidates[LENGTH, at])
     opened, drafted, best, born, count = 1, 0, 0, 1, 1
     while True:
         count = _spread(log, text, text_length, length, candidates, nodes, values, best, count)
-        _judge(values, model, born, count, best)
+        _judge(values, model, lean, born, count, best)
         best, chance = NONE, 0.0
         for node in range(opened, count):
             if nodes[STATE, node] == OPEN and values[CHANCE, node] > chance:
@@ -523,15 +584,17 @@ def propose(
 
 @compiled
 def settle(
-    nodes: Ints, values: Floats, model: Floats, text: Ints, start: int, stop: int, rates: Floats,
-    proposed: Longs, accepted: Longs,
+    nodes: Ints, values: Floats, model: Floats, lean: Floats, text: Ints, start: int, stop: int,
+    rate: float, lean_rate: float, proposed: Longs, accepted: Longs,
 ) -> int:  # fmt: skip
-    """Compare a draft with the tokens that came; return the place that the longest match was read from.
+    """Compare a draft with the tokens that came; return how many were accepted.
 
-    Every child of a node on the way teaches the model: the tenant's with the first rate, the session's with
-    the second. ``proposed`` and ``accepted`` count the drafted tokens by source.
+    Every child of a node on the way teaches the tenant's model and what the session adds to it, its lean.
+    ``proposed`` and ``accepted`` count the drafted tokens by source. The BEST of node 0 becomes the place
+    that the last accepted token was read from.
     """
-    count, at, useful = nodes[STATE, 0], 0, NONE
+    count, at, taken = nodes[STATE, 0], 0, 0
+    nodes[BEST, 0] = NONE
     for node in range(1, count):
         if nodes[STATE, node] >= CHOSEN:
             proposed[nodes[BEST_SOURCE, node]] += 1
@@ -544,12 +607,13 @@ def settle(
             error = (1.0 if came else 0.0) - values[CONDITIONAL, node]
             for feature in range(NUM_FEATURES):
                 step = error * values[FEATURES + feature, node]
-                model[0, feature] += rates[0] * step
-                model[1, feature] += rates[1] * step
+                model[feature] += rate * step
+                lean[feature] += lean_rate * step
             if came:
                 hit = node
         if hit == NONE or nodes[STATE, hit] == OPEN:
             break
         accepted[nodes[BEST_SOURCE, hit]] += 1
-        useful, at = nodes[BEST, hit], hit
-    return useful
+        nodes[BEST, 0], at = nodes[BEST, hit], hit
+        taken += 1
+    return taken

@@ -14,8 +14,8 @@ from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.file_format import num_bytes_of
 from reason_spec.suffix.texts import TenantTexts
 
-_USE_SECONDS: Final = 60.0
-"""How much younger an accepted token makes a document, with diminishing returns, when some must go."""
+_MIN_BEGINNING: Final = 64
+"""Tokens of a document that is taken for the beginning of another, at the least."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +43,9 @@ class Document:
         for start, end, source in zip(self.segment_starts, ends, self.segment_sources, strict=True):
             yield SOURCES[source], self.tokens[start:end]
 
-    @property
-    def rank(self) -> float:
-        """Documents of lower rank go first: the oldest and least useful ones."""
-        return self.last_used + _USE_SECONDS * float(np.sqrt(max(self.usefulness, 0.0)))
+    def staleness(self, now: float) -> float:
+        """Seconds since the last use, counted less for a document that was useful; the stalest go first."""
+        return (now - self.last_used) / (1.0 + self.usefulness / len(self.tokens))
 
 
 def make_document(
@@ -110,17 +109,18 @@ def content_ids(texts: TenantTexts) -> frozenset[bytes]:
 def merge(ours: TenantTexts, theirs: TenantTexts, known: Container[bytes] = ()) -> TenantTexts:
     """Return our documents and those of theirs that are not ``known``, the least recently used first.
 
-    A document that another one begins with is left out: a conversation that was saved half way and is
-    complete now stands there once.
+    What both have is there as often as in ours. A document of 64 tokens or more that another one begins
+    with is left out: a conversation that was saved half way and is complete now stands there once.
     """
-    kept: dict[bytes, Document] = {document.content_id: document for document in split(ours)}
+    use: dict[bytes, Document] = {}
     for document in split(theirs):
         identity = document.content_id
-        if identity in kept:
-            kept[identity] = _with_use_of(kept[identity], document)
-        elif identity not in known:
-            kept[identity] = document
-    return join(sorted(_without_beginnings(list(kept.values())), key=lambda document: document.last_used))
+        use[identity] = _with_use_of(document, use.get(identity, document))
+    kept = [_with_use_of(document, use.get(document.content_id, document)) for document in split(ours)]
+    shared = {document.content_id for document in kept}
+    others = ((document.content_id, document) for document in split(theirs))
+    kept += [document for identity, document in others if identity not in shared and identity not in known]
+    return join(sorted(_without_beginnings(kept), key=lambda document: document.last_used))
 
 
 def bounded(texts: TenantTexts, max_bytes: int) -> TenantTexts:
@@ -130,7 +130,8 @@ def bounded(texts: TenantTexts, max_bytes: int) -> TenantTexts:
         return texts
     documents = split(texts)
     gone: set[int] = set()
-    for index in sorted(range(len(documents)), key=lambda index: documents[index].rank):
+    now = float(texts.last_used.max())
+    for index in sorted(range(len(documents)), key=lambda index: -documents[index].staleness(now)):
         if excess <= 0:
             break
         excess -= num_bytes_of(join([documents[index]]))
@@ -154,11 +155,14 @@ def _without_beginnings(documents: Sequence[Document]) -> list[Document]:
         key=lambda pair: pair[0],
     )
     kept: list[Document] = []
-    behind = b""
+    behind, longest = b"", -1
     for key, document in reversed(keyed):
-        if kept and behind.startswith(key):
-            kept[-1] = _with_use_of(kept[-1], document)
-        else:
+        if not behind.startswith(key):
+            behind, longest = key, len(kept)
             kept.append(document)
-            behind = key
+        elif len(key) == len(behind) or len(document.tokens) < _MIN_BEGINNING:
+            # Short answers are given again and again; how often counts.
+            kept.append(document)
+        else:
+            kept[longest] = _with_use_of(kept[longest], document)
     return kept

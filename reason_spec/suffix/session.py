@@ -17,8 +17,9 @@ from reason_spec.suffix.kernels import NONE, Floats, Ints, Longs
 
 _NUMBERS: Final = {source: number for number, source in enumerate(SOURCES)}
 _NOTHING: Final = Proposal()
-_RATES: Final = np.array([0.002, 0.01])
-"""How fast the model of chances follows what became of proposals: the tenant's part, the session's part."""
+_RATE: Final = 0.002
+_LEAN_RATE: Final = 0.01
+"""How fast the chances follow what became of proposals: the tenant's model, and the session's lean."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +78,9 @@ class CacheSession:
         self._tenant = tenant
         self._readable = tuple(readable)
         self._min_chance = min_chance
-        self._model: Floats = np.zeros((2, kernels.NUM_FEATURES))
+        self._lean: Floats = np.zeros(kernels.NUM_FEATURES)
+        self._trail: Longs = np.zeros(2, np.int64)
+        self._no_trail: Longs = np.zeros(2, np.int64)
         self._draft = _Draft()
         self._spare = _Draft() if readable else None
         # How many tokens stood between the text and the draft; None where no draft waits for its outcome.
@@ -164,7 +167,8 @@ class CacheSession:
         if self._erased != self._tenant.erased:
             self._writer = self._tenant.index.open_writer()
             self._erased, self._awaited = self._tenant.erased, None
-            self._model[1] = 0.0
+            self._lean[:] = 0.0
+            self._trail[:] = 0
         return self._writer
 
     def _propose(self, budget: int, tree: bool, behind: Sequence[int], min_chance: float) -> _Draft:
@@ -176,16 +180,16 @@ class CacheSession:
             if len(behind):
                 writer.make_room(length + 1)
                 writer.text[writer.length : length] = behind
-            self._model[0] = tenant.model
             tail = int(writer.places[writer.length - 1]) if writer.length else NONE
-            self._ask(tenant.index, draft, length, tail, budget, tree, min_chance)
+            self._ask(tenant.index, draft, length, tail, self._trail, budget, tree, min_chance)
             draft.owned = True
             tenant.num_proposals += 1
         for other in self._readable:
             spare = self._spare
             assert spare is not None
             with other.lock:
-                self._ask(other.index, spare, length, NONE, budget, tree, min_chance)
+                self._no_trail[:] = 0
+                self._ask(other.index, spare, length, NONE, self._no_trail, budget, tree, min_chance)
             spare.owned = False
             if spare.expected > draft.expected:
                 draft, self._draft, self._spare = spare, spare, draft
@@ -193,13 +197,14 @@ class CacheSession:
         return draft
 
     def _ask(
-        self, index: TokenIndex, draft: _Draft, length: int, tail: int, budget: int, tree: bool, floor: float
-    ) -> None:
+        self, index: TokenIndex, draft: _Draft, length: int, tail: int, trail: Longs, budget: int, tree: bool,
+        floor: float,
+    ) -> None:  # fmt: skip
         writer = self._writer
         draft.count = kernels.propose(
             index.log, index.sources, index.earlier, index.table, writer.text, writer.length, length, tail,
-            self._model, draft.candidates, draft.nodes, draft.values, draft.tokens, draft.chances,
-            budget, tree, floor,
+            self._tenant.model, self._lean, trail, draft.candidates, draft.nodes, draft.values,
+            draft.tokens, draft.chances, budget, tree, floor,
         )  # fmt: skip
 
     def _settle(self, start: int, stop: int) -> None:
@@ -211,20 +216,10 @@ class CacheSession:
         if first >= stop or (behind and text[start:first].tolist() != list(behind)):
             return
         tenant, draft = self._tenant, self._draft
-        self._model[0] = tenant.model
-        before = int(tenant.accepted.sum())
-        place = kernels.settle(
-            draft.nodes,
-            draft.values,
-            self._model,
-            text,
-            first,
-            stop,
-            _RATES,
-            tenant.proposed,
-            tenant.accepted,
-        )
-        tenant.model[:] = self._model[0]
+        taken = kernels.settle(
+            draft.nodes, draft.values, tenant.model, self._lean, text, first, stop, _RATE, _LEAN_RATE,
+            tenant.proposed, tenant.accepted,
+        )  # fmt: skip
         # What one tenant reads of another must not change what that other keeps.
-        if draft.owned and place != NONE:
-            tenant.index.credit(place, int(tenant.accepted.sum()) - before)
+        if draft.owned and taken:
+            tenant.index.credit(int(draft.nodes[kernels.BEST, 0]), taken)
