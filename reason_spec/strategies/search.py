@@ -44,6 +44,7 @@ class Search:
         by_target: number of first steps that are the target's without any draft.
         max_corrections: how many tokens of a drafted step the target mends before it writes its own.
         takeover_tokens: how much the target writes at the most where a draft does not stand; None: the step.
+        known_steps: whether the suffix cache may propose in the draft's place.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Search:
         by_target: int = 0,
         max_corrections: int = 0,
         takeover_tokens: int | None = None,
+        known_steps: bool = True,
     ) -> None:
         self._settings = settings
+        self._known_steps = known_steps
         self._target = target
         self._draft = draft
         self._verifier = verifier
@@ -217,7 +220,7 @@ class Search:
     def _known_step(self, branch: Branch) -> Step | None:
         """Return the step that the suffix cache expects at a position."""
         memory = self._request.memory
-        if memory is None or not memory.proposes_steps:
+        if memory is None or not (self._known_steps and memory.proposes_steps):
             return None
         self._recorder.num_cache_asked += 1
         return memory.next_step(self._requests.request("target", branch, self._request.sampling))

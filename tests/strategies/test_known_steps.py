@@ -12,6 +12,7 @@ from reason_spec.settings import StrategySettings
 from reason_spec.strategies.alone import SpecReason
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.oracle import Oracle
 from reason_spec.suffix.base import FindEnd, StepProposal
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.verifiers.base import Verifier
@@ -145,3 +146,14 @@ def test_a_cache_that_breaks_costs_a_warning_and_not_the_answer(caplog: pytest.L
     assert [record.message for record in caplog.records] == [
         "the suffix cache is left out from now on: ZeroDivisionError: a broken cache"
     ]
+
+
+def test_strategies_that_are_about_the_drafts_own_steps_ask_no_cache() -> None:
+    def oracle(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        return Oracle(StrategySettings(depth=2), target, draft, Says("accept"))
+
+    suffix = naive_caches()
+    solve(lookahead(), TARGET, TARGET, suffix=suffix)
+    outcome = solve(oracle, TARGET, DRAFT, suffix=suffix)
+    assert outcome.recorder.num_cache_asked == 0
+    assert "cache" not in origins(outcome)
