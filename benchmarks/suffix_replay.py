@@ -9,7 +9,7 @@ cache proposes, the matching path and one token more are taken, and so on; a pas
 
 Rows, for each budget of drafted tokens in a pass:
 
-- ``reason-spec``: this project's cache, as a chain and as a tree;
+- ``reason-spec``: this project's cache, as a chain and as a tree, for each of ``MIN_CHANCES``;
 - ``arctic:default``: arctic-inference's SuffixDecodingCache with the settings that vLLM gives it;
 - ``arctic:chain`` and ``arctic:tree``: of the settings in ``GRID`` those with the most tokens a pass on these
   very traces, by which they have an advantage;
@@ -25,6 +25,7 @@ and answers. ``bytes_per_token``: ours, all arrays of the index over the tokens 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -49,8 +50,8 @@ VLLM_DEPTH: Final = 24
 """vLLM's suffix_decoding_max_tree_depth; with it go a factor of 1 and a least token probability of 0.1."""
 DEPTH: Final = 64
 UNBOUNDED: Final = 1e4
-MIN_CHANCE_CHAIN: Final = 0.05
-MIN_CHANCE_TREE: Final = 0.05
+MIN_CHANCES: Final = (0.1, 0.05, 0.02)
+"""Of ours; 0.1 is the default. Lower ones draft more and waste more."""
 
 
 class Draft(NamedTuple):
@@ -344,7 +345,7 @@ def best_of(budget: int, tree: bool, runs: Sequence[Sequence[Segment]]) -> Arcti
 
 
 def replays_of(budget: int, best: Sequence[tuple[str, ArcticSetting]]) -> Iterator[Replay]:
-    for tree, min_chance in ((False, MIN_CHANCE_CHAIN), (True, MIN_CHANCE_TREE)):
+    for tree, min_chance in itertools.product((False, True), MIN_CHANCES):
         setting = f"{'tree' if tree else 'chain'}, min_chance {min_chance:g}"
         yield Replay("reason-spec", setting, budget, Ours(tree, min_chance))
     for name, arctic in (("arctic:default", DEFAULT), *best):

@@ -104,11 +104,7 @@ class TokenIndex:
     def close_writer(self, writer: Writer) -> None:
         """Give back the room that was reserved for the conversation."""
         self._writers.discard(writer)
-        piece = writer.piece
-        if piece is not None and self.pieces and piece is self.pieces[-1]:
-            piece.limit = piece.stop
-            self.meta[kernels.LOG_END] = piece.stop + 1
-        writer.piece = None
+        self._leave_piece(writer)
 
     def write(self, writer: Writer, stop: int, source: int, *, only_new: bool = False) -> None:
         """Learn ``writer.text`` up to ``stop``; ``only_new`` passes over long runs that are known already."""
@@ -133,7 +129,7 @@ class TokenIndex:
         """Let the text end after ``length`` tokens; what stood behind stays learnt."""
         writer.length = length
         writer.known_from = min(writer.known_from, length)
-        writer.piece = None
+        self._leave_piece(writer)
 
     def credit(self, place: int, accepted: int) -> None:
         """Note that so many tokens proposed from ``place`` were accepted."""
@@ -169,8 +165,16 @@ class TokenIndex:
             if piece is not None:
                 piece.last_used = now
         writer.length = reached
-        writer.piece = None
+        self._leave_piece(writer)
         return True
+
+    def _leave_piece(self, writer: Writer) -> None:
+        """Write no more into the writer's piece, and give back its room where it is the last."""
+        piece = writer.piece
+        if piece is not None and self.pieces and piece is self.pieces[-1]:
+            piece.limit = piece.stop
+            self.meta[kernels.LOG_END] = piece.stop + 1
+        writer.piece = None
 
     def _make_place(self, writer: Writer, wanted: int) -> int:
         """Let the writer's piece have room for ``wanted`` tokens, or fewer; return for how many."""

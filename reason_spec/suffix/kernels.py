@@ -16,7 +16,7 @@ Candidates
 Chances
     The candidates of a node are grouped by their next token. What is known of a group (how long it matched,
     its share of the weight, how many, how recent, of which source) gives the chance of its token by a
-    logistic model, which goes on learning from what became of earlier proposals.
+    logistic model, whose first weights follow what became of earlier proposals.
 
 numba keeps the machine code of a function under the file that it stands in, so all kernels share this one.
 """
@@ -287,7 +287,9 @@ def moved_place(place: int, starts: Longs, stops: Longs, targets: Longs) -> int:
 # --- proposals ------------------------------------------------------------------------------------------
 
 NUM_FEATURES: Final = 17
-PER_ORDER: Final = 16
+NUM_LEARNT: Final = 2
+"""The weights of the first features, a constant and the match length, follow what became of proposals."""
+PER_ORDER: Final = 8
 MAX_CANDIDATES: Final = NUM_ORDERS * PER_ORDER
 MAX_BUDGET: Final = 512
 MAX_NODES: Final = 2048
@@ -308,9 +310,8 @@ FOLLOWED: Final = 6
 """A text follows an earlier one where so many tokens match."""
 FOLLOWED_FOR: Final = 64
 """So many tokens later it is no longer expected to."""
-# Entries of `trail`: the place that the text was following, and the length it had then.
-TRAIL_PLACE: Final = 0
-TRAIL_LENGTH: Final = 1
+TRAIL_SIZE: Final = 4
+"""`trail` holds twice, the latest first: a place that the text followed, and the length that it had then."""
 # Rows of `nodes`: FIRST and COUNT tell the candidates; BEST is the place of the longest match among them
 # when the node was made, BEST_SOURCE its source.
 TOKEN: Final = 0
@@ -340,40 +341,64 @@ LOGS: Final = np.log(np.maximum(np.arange(MATCH_CAP + MAX_BUDGET + 2, dtype=np.f
 @inlined
 def _compare(log: Ints, place: int, text: Ints, length: int, candidates: Ints, found: int) -> int:
     """Write how the tokens before a place equal the text's last ones; return how many do in a row."""
-    matched, further = 0, 0
+    matched, equal = 0, 0
+    linked = place < MATCH_CAP or length < MATCH_CAP
+    if not linked:
+        # The hottest loop of a proposal, without a branch: it becomes a few vector instructions.
+        before, ours = log[place - MATCH_CAP : place], text[length - MATCH_CAP : length]
+        least, differs = 0, -1
+        for at in range(MATCH_CAP):
+            same = before[at] == ours[at]
+            least = min(least, before[at])
+            equal += 1 if same else 0
+            differs = max(differs, -1 if same else at)
+        matched = MATCH_CAP - 1 - differs
+        linked = least < 0
+    if linked:
+        matched, equal = _compare_linked(log, place, text, length)
+    candidates[LENGTH, found], candidates[FURTHER, found] = matched, equal - matched
+    return matched
+
+
+@inlined
+def _compare_linked(log: Ints, place: int, text: Ints, length: int) -> tuple[int, int]:
+    matched, equal = 0, 0
     at = _before(log, place)
     for back in range(1, min(MATCH_CAP, length) + 1):
         if at == NONE:
             break
         if log[at] == text[length - back]:
+            equal += 1
             if matched == back - 1:
                 matched = back
-            else:
-                further += 1
         at = _before(log, at)
-    candidates[LENGTH, found], candidates[FURTHER, found] = matched, further
-    return matched
+    return matched, equal
 
 
 @inlined
 def _expected(trail: Longs, length: int) -> int:
-    """Return the place that comes next if the text goes on as what it followed."""
-    if trail[TRAIL_LENGTH] == 0 or length - trail[TRAIL_LENGTH] >= FOLLOWED_FOR:
-        return GONE
-    return int(trail[TRAIL_PLACE] + length - trail[TRAIL_LENGTH])
+    """Return the place that comes next if the text goes on as what it followed at its last lengths."""
+    for entry in range(0, TRAIL_SIZE, 2):
+        before = trail[entry + 1]
+        # Not what was noted for this very length: asked twice, the answer would change.
+        if 0 < before < length:
+            return int(trail[entry] + length - before) if length - before < FOLLOWED_FOR else GONE
+    return GONE
 
 
 @inlined
 def _follow(candidates: Ints, count: int, length: int, trail: Longs) -> int:
     """Note the place with the longest match as the one that is followed; return how long that is."""
+    if count == 0:
+        return 0
     best = 0
     for at in range(1, count):
         if candidates[LENGTH, at] > candidates[LENGTH, best]:
             best = at
-    if count == 0:
-        return 0
     if candidates[LENGTH, best] >= FOLLOWED:
-        trail[TRAIL_PLACE], trail[TRAIL_LENGTH] = candidates[PLACE, best], length
+        if trail[1] != length:
+            trail[2], trail[3] = trail[0], trail[1]
+        trail[0], trail[1] = candidates[PLACE, best], length
     return int(candidates[LENGTH, best])
 
 
@@ -605,7 +630,7 @@ def settle(
                 continue
             came = nodes[TOKEN, node] == token
             error = (1.0 if came else 0.0) - values[CONDITIONAL, node]
-            for feature in range(NUM_FEATURES):
+            for feature in range(NUM_LEARNT):
                 step = error * values[FEATURES + feature, node]
                 model[feature] += rate * step
                 lean[feature] += lean_rate * step

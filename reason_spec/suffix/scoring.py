@@ -9,9 +9,10 @@ import numpy as np
 from reason_spec.suffix.kernels import NUM_FEATURES, Floats
 
 _INITIAL: Final = (
-    -1.700, 0.459, 0.226, 0.390, -0.376, 0.160, -0.343, -0.242, -0.505, 0.102, -0.050, 0.121, 0.598, -0.100,
-    0.186, 1.151, 0.931,
+    -1.749, 0.487, 0.190, 0.487, -0.383, 0.142, -0.322, -0.196, -0.508, 0.110, -0.013, 0.126, 0.683, -0.103,
+    0.166, 1.118, 0.929,
 )  # fmt: skip
+"""Fitted to what became of proposals on agent traces: the last 50 runs of tau-bench airline, by gpt-4o."""
 
 
 def initial_model() -> Floats:

@@ -184,3 +184,12 @@ def test_chances_follow_what_became_of_proposals() -> None:
         session.extend(range(40, 80))
         after = session.propose_tokens(1, behind=range(40, 60)).chances[0]
     assert after < before
+
+
+def test_negative_tokens_are_refused(session: CacheSession) -> None:
+    with pytest.raises(ValueError, match="negative: -1"):
+        session.begin([("prompt", [1, -1])])
+    with pytest.raises(ValueError, match="negative: -2"):
+        session.extend([-2])
+    with pytest.raises(ValueError, match="negative: -3"):
+        session.propose_tokens(4, behind=[-3])
