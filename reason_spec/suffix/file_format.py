@@ -119,7 +119,7 @@ def unpack(content: bytes) -> StoredTexts:
     for name, dtype in _PARTS.items():
         num_bytes = parts[name]["items"] * dtype.itemsize
         piece = view[place : place + num_bytes]
-        if _digest(piece).hex() != parts[name]["blake2b"]:
+        if _digest(piece).hex() != parts[name].get("blake2b"):
             raise DamagedError(f"the checksum of its part {name!r} is wrong")
         arrays[name] = np.frombuffer(piece, dtype).astype(dtype.newbyteorder("="))
         place += num_bytes
@@ -156,9 +156,16 @@ def _unpack_header(content: bytes) -> tuple[FileHeader, dict[str, dict[str, Any]
         raise DamagedError("the checksum of its header is wrong")
     if version != VERSION:
         raise OtherVersionError(version)
-    fields = json.loads(about)
-    parts: dict[str, dict[str, Any]] = fields.pop("parts")
-    return FileHeader(**{**fields, "key": StoreKey(**fields["key"])}), parts, start + length
+    try:
+        fields = json.loads(about)
+        parts = fields.pop("parts")
+        sizes = [parts[name]["items"] for name in _PARTS]
+        header = FileHeader(**{**fields, "key": StoreKey(**fields["key"])})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise DamagedError("its header lacks something") from None
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise DamagedError("its header holds impossible lengths")
+    return header, parts, start + length
 
 
 def _digest(data: bytes | memoryview) -> bytes:

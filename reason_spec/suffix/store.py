@@ -347,14 +347,20 @@ def _replace_file(file: Path, pieces: list[bytes | memoryview]) -> int:
     temporary = file.with_name(f".{file.name}{_TEMPORARY}")
     # What a killed process left may belong to nobody else: the folder is locked.
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as target:
-        for piece in pieces:
-            target.write(piece)
-        size = target.tell()
-        target.flush()
-        os.fsync(target.fileno())
-    temporary.replace(file)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as target:
+            for piece in pieces:
+                target.write(piece)
+            size = target.tell()
+            target.flush()
+            os.fsync(target.fileno())
+        temporary.replace(file)
+    except OSError:
+        # A full disk should not stay full for it.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     _sync(file.parent)
     return size
 

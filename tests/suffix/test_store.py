@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reason_spec.errors import DataError
+from reason_spec.suffix import file_format
 from reason_spec.suffix.file_format import StoreKey, num_bytes_of
 from reason_spec.suffix.merging import bounded, content_ids, join, make_document, merge, split
 from reason_spec.suffix.store import (
@@ -369,8 +370,6 @@ def test_a_damaged_file_in_a_folder_that_cannot_be_written_costs_only_what_it_he
 def test_a_file_of_a_later_version_is_set_aside_unharmed(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reason_spec.suffix import file_format
-
     monkeypatch.setattr(file_format, "VERSION", 9)
     open_store(folder).save("a", texts_of([1]))
     monkeypatch.undo()
@@ -379,6 +378,43 @@ def test_a_file_of_a_later_version_is_set_aside_unharmed(
     assert "its format is 9" in caplog.text
     (aside,) = folder.glob("*.damaged-1")
     assert aside.read_bytes() == content
+
+
+def test_a_full_disk_leaves_the_file_before_and_nothing_beside(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(folder)
+    store.save("a", texts_of([1]))
+    names = {file.name for file in folder.iterdir()}
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DataError, match="No space left on device"):
+        store.save("a", texts_of([1], [2]))
+    assert {file.name for file in folder.iterdir()} == names
+    assert contents(open_store(folder).load("a")) == {(1,)}
+
+
+@pytest.mark.parametrize("header", [b"{}", b"[]", b"5", b"{", b'{"parts": {}}'])
+def test_a_header_that_lacks_something_is_damaged_whatever_its_checksum(header: bytes) -> None:
+    prefix = file_format._PREFIX.pack(file_format._MAGIC, file_format.VERSION, len(header))
+    content = prefix + file_format._digest(prefix + header) + header
+    with pytest.raises(file_format.DamagedError, match="header lacks something"):
+        file_format.unpack(content)
+
+
+def test_impossible_lengths_are_damage(folder: Path) -> None:
+    open_store(folder).save("a", texts_of([1]))
+    sound = the_file(folder).read_bytes()
+    start = file_format._PREFIX.size + 16
+    for wrong in (b'"items": -1', b'"items": ""'):
+        about = sound[start:].partition(b"}}}")[0] + b"}}}"
+        about = about.replace(b'"items": 1', wrong)
+        prefix = file_format._PREFIX.pack(file_format._MAGIC, file_format.VERSION, len(about))
+        with pytest.raises(file_format.DamagedError, match="impossible lengths"):
+            file_format.unpack(prefix + file_format._digest(prefix + about) + about)
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
