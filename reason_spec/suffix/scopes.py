@@ -102,8 +102,10 @@ def open_caches(settings: SuffixSettings, key: StoreKey, *, saves: bool = True) 
 
     Args:
         saves: False: what was kept is read, and nothing is written.
-    """
 
+    Raises:
+        DataError: what was kept cannot be read.
+    """
     from reason_spec.suffix.cache import warm_up
 
     warm_up()
@@ -113,4 +115,7 @@ def open_caches(settings: SuffixSettings, key: StoreKey, *, saves: bool = True) 
         store = SuffixStore(path, key, max_bytes=settings.max_bytes) if path is not None else None
         return KeptCache(settings, store, saves=saves and not scope)
 
-    return SuffixCaches(make)
+    caches = SuffixCaches(make)
+    # Read now; what was kept for others is read when they first ask, and their answer waits for it.
+    caches.open_session("", settings.tenant).close()
+    return caches
