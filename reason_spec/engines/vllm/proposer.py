@@ -7,7 +7,7 @@ not told which requests it drafts for; the `WorkerExtension` hands it the model 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 
@@ -131,7 +131,7 @@ class RequestDrafts:
         room = 0 if hinted and not self._to_end else budget - len(hinted)
         if room > 0 and self._earlier is not None and self._text is not None:
             found = self._earlier.propose(
-                self._text, text.tolist(), room, tree=False, final=self._to_end, drafted=hinted
+                self._text, cast("Sequence[int]", text), room, tree=False, final=self._to_end, drafted=hinted
             )
             hinted += found.tokens
         if hinted or self._lookup is None:
