@@ -88,9 +88,12 @@ class EarlierTexts:
         known = self._texts.get(text)
         if known is None or budget < 1 or known.length > len(tokens):
             return _NOTHING
-        if final and known.length < len(tokens):
-            self._learn(known, tokens[known.length :])
-        behind = (*tokens[known.length :], *drafted)
+        # They may be a row of an array, whose items are no plain numbers.
+        new = [int(token) for token in tokens[known.length :]]
+        if final and new:
+            self._learn(known, new)
+            new = []
+        behind = (*new, *drafted)
         try:
             return known.session.propose_tokens(budget, tree=tree, behind=behind)
         except Exception as error:
@@ -106,6 +109,9 @@ class EarlierTexts:
             known.length += len(tokens)
 
     def _fail(self, error: Exception) -> None:
-        logger.warning("no more tokens are drafted from earlier texts: %s: %s", type(error).__name__, error)
+        if not self._failed:
+            logger.warning(
+                "no more tokens are drafted from earlier texts: %s: %s", type(error).__name__, error
+            )
         self._failed = True
         self._texts.clear()
