@@ -12,6 +12,7 @@ from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
 from reason_spec.suffix.scopes import SuffixCaches
 
 MIN_MATCH = 12
+NUM_SEARCHED = 20
 
 
 @dataclass
@@ -57,12 +58,22 @@ class NaiveSession:
         return None
 
     def _follow(self, text: list[int], budget: int) -> list[int]:
-        for length in (len(text), *range(len(text) - 1, MIN_MATCH - 1, -1)):
-            for document in reversed(self.cache.documents[self.tenant]):
-                for start in range(len(document) - length - 1, -1, -1):
-                    if document[start : start + length] == text[-length:]:
-                        return document[start + length : start + length + budget]
-        return []
+        end = text[-MIN_MATCH:]
+        best, found = 0, []
+        for document in self.cache.documents[self.tenant][-NUM_SEARCHED:]:
+            for place in range(len(end), len(document)):
+                if document[place - len(end) : place] == end:
+                    length = _common_end(document[:place], text)
+                    if length >= best:
+                        best, found = length, document[place : place + budget]
+        return found
+
+
+def _common_end(left: list[int], right: list[int]) -> int:
+    pairs = zip(reversed(left), reversed(right), strict=False)
+    return next(
+        (count for count, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right))
+    )
 
 
 def naive_caches() -> SuffixCaches:
