@@ -458,8 +458,13 @@ def main() -> None:
         "--json", nargs="?", type=Path, const=Path("-"), help="also to FILE, or only to stdout"
     )
     options = parser.parse_args()
-    runs = read_runs(options.files)[options.runs]
-    rows = measure(runs, options.budgets, not options.no_search)
+    try:
+        runs = read_runs(options.files)[options.runs]
+        rows = measure(runs, options.budgets, not options.no_search)
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error.name} is missing; install it with: pip install 'reason-spec[bench]'")
+    except (DataError, OSError) as error:
+        sys.exit(str(error))
     if options.json != Path("-"):
         print_rows(rows)
     if options.json is not None:

@@ -23,7 +23,7 @@ _RESERVED: Final = 64
 _FIRST_PLACES: Final = 256
 _KEPT: Final = 0.7
 _LOAD: Final = 0.75
-_GROWTH: Final = 1.25
+_GROWTH: Final = 1.5
 # Growing by less would mean to grow again at once; then it is time to evict.
 _LEAST_GROWTH: Final = 1.02
 _BYTES_OF_PIECE: Final = 160
@@ -320,6 +320,7 @@ class TokenIndex:
         segments = np.append(texts.segment_starts, len(texts.tokens))
         stops = np.append(texts.document_starts[1:], len(texts.tokens))
         first = np.searchsorted(segments, texts.document_starts)
+        self._make_room_for(texts)
         for number, start in enumerate(texts.document_starts.tolist()):
             stop = int(stops[number])
             writer = self.open_writer()
@@ -344,6 +345,19 @@ class TokenIndex:
         free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + pieces + 1)
         if _BYTES_OF_PLACE * places + 4 * slots <= free and places <= kernels.MAX_PLACE:
             self._resize(max(places, len(self.log)), max(slots, len(self.table)))
+
+    def _make_room_for(self, texts: TenantTexts) -> None:
+        """Let the arrays have their final size at once, if the bound allows: each growth costs time."""
+        tokens, starts = texts.tokens, texts.document_starts
+        sample = np.empty(kernels.NUM_ORDERS * len(tokens) // (kernels.SAMPLED // 2) + 1, np.int64)
+        found = np.unique(sample[: kernels.sample_contexts(tokens, starts, sample)])
+        entries = self.meta.item(kernels.ENTRIES) + 1.05 * kernels.SAMPLED * len(found) + _BLOCK
+        pieces = len(starts) + len(tokens) // self._piece_tokens
+        length = self.meta.item(kernels.LOG_END) + len(tokens) + 3 * pieces + _BLOCK
+        slots = int((entries + kernels.NUM_ORDERS * _BLOCK) / _LOAD)
+        needed = _BYTES_OF_PLACE * length + 4 * slots + _BYTES_OF_PIECE * (len(self.pieces) + pieces)
+        if needed <= self._max_bytes:
+            self._resize(max(length, len(self.log)), max(slots, len(self.table)))
 
     def _date(self, places: Ints, last_used: float, usefulness: float) -> None:
         numbers = np.unique(np.searchsorted(self._starts, places, side="right") - 1)

@@ -45,6 +45,8 @@ MATCH_CAP: Final = 32
 # A slot of the table is ``place << 3 | number of the order``.
 MAX_PLACE: Final = 2**28 - 1
 
+SAMPLED: Final = 64
+
 LOG_END: Final = 0
 ENTRIES: Final = 1
 META_SIZE: Final = 2
@@ -225,6 +227,25 @@ def rehash(log: Ints, old: Ints, table: Ints) -> None:
             if slot == size:
                 slot = 0
         table[slot] = entry
+
+
+@compiled
+def sample_contexts(tokens: Ints, starts: Longs, sample: Longs) -> int:
+    """Write the hashes of one context in `SAMPLED`, by hash; return how many."""
+    hashes = np.empty(NUM_ORDERS, np.int64)
+    count = 0
+    for document in range(len(starts)):
+        start = starts[document]
+        stop = starts[document + 1] if document + 1 < len(starts) else len(tokens)
+        text = tokens[start:stop]
+        for length in range(1, len(text)):
+            known = min(length, LONGEST)
+            _hashes(text, length, known, hashes)
+            for order in range(NUM_ORDERS):
+                if ORDERS[order] <= known and hashes[order] % SAMPLED == 0 and count < len(sample):
+                    sample[count] = hashes[order] * NUM_ORDERS + order
+                    count += 1
+    return count
 
 
 @compiled

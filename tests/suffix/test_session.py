@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
+from reason_spec.suffix.index import TokenIndex
+from reason_spec.suffix.kernels import END
 from reason_spec.suffix.session import CacheSession
 
 texts = st.lists(st.integers(0, 3), max_size=120)
@@ -132,7 +134,7 @@ def test_a_prompt_that_another_conversation_had_is_kept_once() -> None:
 @given(st.lists(st.tuples(texts, st.integers(0, 200), st.integers(0, 60)), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_every_context_of_an_edited_prompt_is_known(edits: list[tuple[list[int], int, int]]) -> None:
-    """What is passed over is truly in the cache: behind 16 tokens each token of the prompt is foretold."""
+    """What is passed over is truly in the cache: each token of the prompt, behind the 16 before it."""
     cache = make_cache()
     prompt: list[int] = []
     with cache.open_session() as session:
@@ -140,12 +142,24 @@ def test_every_context_of_an_edited_prompt_is_known(edits: list[tuple[list[int],
             prompt = [*prompt[:at], *inserted, *prompt[at + dropped :]]
             session.begin([("prompt", prompt)])
             assert len(session) == len(prompt)
-        cache._tenants["default"].index.check()
-    for at in range(1, len(prompt)):
-        with cache.open_session() as session:
-            found = session.propose_tokens(64, tree=True, behind=prompt[max(0, at - 16) : at])
-        pairs = zip(found.tokens, found.parents, strict=True)
-        assert prompt[at] in {token for token, parent in pairs if parent == -1}
+        index = cache._tenants["default"].index
+        index.check()
+    known = set(foretold(index))
+    for at in range(16, len(prompt)):
+        assert tuple(prompt[at - 16 : at + 1]) in known
+
+
+def foretold(index: TokenIndex) -> Iterator[tuple[int, ...]]:
+    """Return each token of the log behind the 16 that stand before it, read along the links."""
+    log = index.log.tolist()
+    for piece in index.pieces:
+        for place in range(piece.start, piece.stop):
+            run = [log[place]]
+            at = place
+            while len(run) < 17 and log[at - 1] != END:
+                at = at - 1 if log[at - 1] >= 0 else -2 - log[at - 1]
+                run.append(log[at])
+            yield tuple(reversed(run))
 
 
 def ends_at(token: int) -> object:
