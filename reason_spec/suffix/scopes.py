@@ -83,7 +83,10 @@ class KeptCache:
         if not self._saves or self._store is None:
             return
         for tenant in sorted(self._own):
-            report = self._store.save(tenant, self._cache.snapshot(tenant))
+            texts = self._cache.snapshot(tenant)
+            if not len(texts.tokens):
+                continue
+            report = self._store.save(tenant, texts)
             if report.erased:
                 self._cache.erase(tenant)
                 logger.warning("what tenant %r taught was erased meanwhile, and is not kept", tenant)

@@ -70,6 +70,12 @@ def test_who_only_reads_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+def test_where_nothing_was_learnt_nothing_is_written(tmp_path: Path) -> None:
+    caches = opened(tmp_path / "kept")
+    caches.save()
+    assert not (tmp_path / "kept").exists()
+
+
 def test_what_was_erased_meanwhile_is_not_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
