@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -22,6 +23,9 @@ from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_settings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
+from reason_spec.strategies.memory import Memories, Memory, segments_of
+from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.scopes import open_caches
 from reason_spec.types import LossClass, Prefix, Step
 from reason_spec.verifiers.base import Models, Verifier, create_verifier, measure_verdict
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from reason_spec.verifiers.reward import Reward
 
 _CALIBRATION_TOKENS = 48
+logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -88,6 +93,8 @@ class Accelerator:
         self._started = False
         self.planner: Planner | None = None
         """Made at the start where the settings ask for one; its ``costs`` are what was measured."""
+        self.memories: Memories | None = None
+        """What is proposed from earlier texts, and learns from each; made at the start, if at all."""
 
     @classmethod
     def from_settings(
@@ -114,7 +121,8 @@ class Accelerator:
         names = tuple(strategies) or (settings.strategy.name,)
         with_draft = any(strategy_class(name).needs_draft for name in names)
         cores = share_out_cores(settings, available_cores(), with_draft)
-        target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}))
+        suffix = settings.suffix if settings.suffix.use in ("tokens", "both") else None
+        target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}), suffix)
         draft = None
         if with_draft:
             draft = create_engine("draft", settings.draft.model_copy(update={"cores": cores[1]}))
@@ -191,6 +199,8 @@ class Accelerator:
             await self.close()
             raise failures[0]
         self._started = True
+        if self.settings.suffix.use != "none":
+            self.memories = await asyncio.to_thread(self._open_memories)
         planned = any(strategy_class(name).planned for name in self.strategies)
         wants_planner = planned and self.settings.strategy.planner and self.target.has_costs
         if self.draft is not None and wants_planner and self.draft.has_costs:
@@ -201,8 +211,11 @@ class Accelerator:
                 raise
 
     async def close(self) -> None:
-        """Stop everything; may be called twice."""
+        """Stop everything, and keep what was learnt from texts; may be called twice."""
         self._started = False
+        memories, self.memories = self.memories, None
+        if memories is not None:
+            await asyncio.to_thread(memories.save)
         await asyncio.gather(*(part.close() for part in self._parts), return_exceptions=True)
 
     async def _make_planner(self, draft: Engine) -> Planner:
@@ -213,6 +226,15 @@ class Accelerator:
         # Where the target drafts by itself its tokens are no part of the budget.
         max_draft_tokens = strategy.num_draft_tokens if self.target.takes_hints else 0
         return Planner(costs, max_depth=strategy.depth, max_draft_tokens=max_draft_tokens)
+
+    def _open_memories(self) -> Memories | None:
+        try:
+            model = identify_model("target", self.settings.target)
+            caches = open_caches(self.settings.suffix, StoreKey(model, self.target.tokenizer.tokenizer_id))
+        except Exception as error:
+            logger.warning("nothing is proposed from earlier texts: %s: %s", type(error).__name__, error)
+            return None
+        return Memories(self.settings.suffix, caches, self.target)
 
     async def calibrate(self) -> None:
         """Measure on how many cores the target is fastest alone, and use them when it is alone.
@@ -276,6 +298,8 @@ class Accelerator:
         strategy: str | None = None,
         problem: int = 0,
         sample: int = 0,
+        tenant: str | None = None,
+        scope: str = "",
         recorder: Recorder | None = None,
         listener: Listener | None = None,
     ) -> AsyncGenerator[Step]:
@@ -285,6 +309,8 @@ class Accelerator:
             prompt: a question, or a conversation whose last turn is the user's.
             strategy: a strategy's name; None for the one in the settings.
             problem, sample: key the sampling noise; equal keys draw equal noise.
+            tenant: whose texts the suffix cache learns and proposes; None for the settings' own.
+            scope: what is compared has a suffix cache of its own for each scope.
             recorder: takes the work and the events of the solution.
             listener: called with every event at once.
         """
@@ -292,11 +318,26 @@ class Accelerator:
         messages: list[Message] = (
             [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         )
-        request = self._request(messages, problem, sample)
         recorder = recorder or Recorder(listener)
-        async with aclosing(self.strategy(strategy).solve(request, recorder)) as steps:
-            async for step in steps:
-                yield step
+        request = self._request(messages, problem, sample)
+        memory = self._open_memory(messages, request, tenant, scope)
+        try:
+            request = replace(request, memory=memory)
+            async with aclosing(self.strategy(strategy).solve(request, recorder)) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            if memory is not None:
+                memory.close()
+
+    def _open_memory(
+        self, messages: Sequence[Message], request: SolveRequest, tenant: str | None, scope: str
+    ) -> Memory | None:
+        if self.memories is None:
+            return None
+        prompt = request.target_prompt.to_tuple()
+        segments = segments_of(messages, prompt, self.target.tokenizer)
+        return self.memories.open(segments, tenant=tenant, scope=scope)
 
     async def answer(
         self,
@@ -305,16 +346,22 @@ class Accelerator:
         strategy: str | None = None,
         problem: int = 0,
         sample: int = 0,
+        tenant: str | None = None,
+        scope: str = "",
         listener: Listener | None = None,
     ) -> Solution:
-        """Solve and return the whole answer with everything counted."""
+        """Solve and return the whole answer with everything counted; see ``solve``."""
         recorder = Recorder(listener)
-        steps = [
-            step
-            async for step in self.solve(
-                prompt, strategy=strategy, problem=problem, sample=sample, recorder=recorder
-            )
-        ]
+        solving = self.solve(
+            prompt,
+            strategy=strategy,
+            problem=problem,
+            sample=sample,
+            tenant=tenant,
+            scope=scope,
+            recorder=recorder,
+        )
+        steps = [step async for step in solving]
         seconds = time.perf_counter() - recorder.started
         chosen = self.strategy(strategy)
         text = "".join(step.text for step in steps)

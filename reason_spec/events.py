@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from reason_spec.types import Plan, Step, Usage, Verdict
+from reason_spec.types import Origin, Plan, Step, Usage, Verdict
 
 EventKind: TypeAlias = Literal["started", "hinted", "written", "cancelled", "checked", "verified", "final"]
 """``verified`` carries the verdict that decides about a drafted step, ``checked`` one that left it open."""
-Lane: TypeAlias = Literal["draft", "target", "verifier"]
+Lane: TypeAlias = Literal["draft", "target", "cache", "verifier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Event:
     """One thing that was tried.
 
     ``at`` counts seconds from the start of the solution; ``step_index`` is the place in the
-    solution that the work is for, ``branch`` tells apart the works for one place.
+    solution that the work is for, ``branch`` tells apart the works for one place. ``origin`` says of
+    final steps, and of steps with a verdict, who wrote them.
     """
 
     kind: EventKind
@@ -30,6 +31,7 @@ class Event:
     text: str = ""
     num_tokens: int = 0
     verdict: Verdict | None = None
+    origin: Origin | None = None
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -41,13 +43,16 @@ class Recorder:
 
     ``target_usage`` and ``draft_usage`` hold all work of the solution, that of losing branches
     included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
-    chose, None without one.
+    chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
+    among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
     """
 
     listener: Listener | None = None
     events: list[Event] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    cache_verdicts: list[Verdict] = field(default_factory=list)
+    num_cache_asked: int = 0
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
     plan: Plan | None = None
@@ -63,20 +68,31 @@ class Recorder:
         text: str = "",
         num_tokens: int = 0,
         verdict: Verdict | None = None,
+        origin: Origin | None = None,
     ) -> None:
         at = time.perf_counter() - self.started
-        event = Event(kind, lane, at, step_index, branch, text, num_tokens, verdict)
+        event = Event(kind, lane, at, step_index, branch, text, num_tokens, verdict, origin)
         self.events.append(event)
         if verdict is not None and kind == "verified":
             self.verdicts.append(verdict)
+            if origin == "cache":
+                self.cache_verdicts.append(verdict)
         if self.listener is not None:
             self.listener(event)
 
     def add_step(self, step: Step) -> None:
         """Take a final step."""
-        lane: Lane = "draft" if step.origin == "draft" else "target"
-        index, num_tokens = len(self.steps), len(step.tokens)
-        self.emit("final", lane, index, 0, text=step.text, num_tokens=num_tokens, verdict=step.verdict)
+        lane: Lane = step.origin if step.origin in ("draft", "cache") else "target"
+        self.emit(
+            "final",
+            lane,
+            len(self.steps),
+            0,
+            text=step.text,
+            num_tokens=len(step.tokens),
+            verdict=step.verdict,
+            origin=step.origin,
+        )
         self.steps.append(step)
 
     def add_work(self, lane: Literal["draft", "target"], usage: Usage, *, kept: bool) -> None:

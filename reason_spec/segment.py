@@ -10,6 +10,7 @@ A step ends at the end of the token whose bytes complete its boundary. What foll
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +55,12 @@ class BoundaryScanner:
         self._in_fence = False
         self._json = _JsonDepth()
         self.complete = False
+
+    def copy(self) -> BoundaryScanner:
+        """Return a scanner that has read as much, to try out how the step may go on."""
+        other = copy(self)
+        other._line, other._recent, other._json = self._line[:], self._recent[:], copy(self._json)
+        return other
 
     def feed(self, token_bytes: bytes) -> bool:
         """Take the bytes of one token; return True once the step is complete."""

@@ -38,7 +38,15 @@ def test_a_file_is_solved_stored_and_summed_up(world: World) -> None:
         assert record["seed"] == 0
         assert record["finish"] == "eos"
         assert record["loss_class"] == "exact"
-        assert set(record["usage"]) == {"target", "draft", "verdicts", "verifier_seconds", "highest_refused"}
+        assert set(record["usage"]) == {
+            "target",
+            "draft",
+            "verdicts",
+            "verifier_seconds",
+            "highest_refused",
+            "cache_verdicts",
+            "num_cache_asked",
+        }
     hashes = {record["strategy"]: record["settings_hash"] for record in records}
     assert hashes["lookahead"] == settings_of(Path("out"))["settings_hash"] != hashes["autoregressive"]
 
@@ -180,3 +188,25 @@ def test_a_run_without_a_single_answer_shows_no_empty_table(world: World, tmp_pa
     assert result.stdout == ""
     assert "problem 'p0', autoregressive: not answered" in result.stderr
     assert result.stderr.splitlines()[-1] == "No answer was written."
+
+
+def test_steps_come_from_what_an_earlier_run_was_kept_of(world: World) -> None:
+    cache = ["--set", "suffix.use=both", "--set", "suffix.path=kept", "--set", "strategy.planner=false"]
+    cold = succeed(*world.arguments("--strategy", "lookahead", *cache, "--output", "cold"))
+    warm = succeed(*world.arguments("--strategy", "lookahead", *cache, "--output", "warm"))
+    assert "steps from the cache" in warm.stdout
+    assert list(Path("kept").glob("*.suffix"))
+    texts = {record["id"]: record["response"] for record in results(Path("cold"))}
+    assert cold.exit_code == 0
+    origins = set()
+    for record in results(Path("warm")):
+        assert record["response"] == texts[record["id"]]
+        assert set(record["alpha_step_by_origin"]) == {"draft", "cache"}
+        origins |= {step["origin"] for step in record["steps"]}
+    assert "cache" in origins
+
+
+def test_strategies_that_are_compared_keep_nothing_and_do_not_feed_each_other(world: World) -> None:
+    cache = ["--set", "suffix.use=steps", "--set", "suffix.path=kept"]
+    succeed(*world.arguments("--compare", BOTH, *cache, "--output", "out"))
+    assert not list(Path().glob("kept/*.suffix"))

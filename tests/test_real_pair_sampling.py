@@ -30,13 +30,17 @@ from reason_spec.engines.torch import scheduler as scheduler_module
 from reason_spec.engines.torch.model import Model, load_model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import SAMPLE_PATH, embedded_path
-from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.settings import EngineSettings, SuffixSettings, load_settings
 from reason_spec.speculation.acceptance import Accepted, accept
+from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
+from reason_spec.strategies.memory import Memories
+from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import LossClass, NoiseKey, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.engines.tiny_models import drain
+from tests.naive_suffix import naive_caches
 
 QUESTIONS = [json.loads(line)["question"] for line in SAMPLE_PATH.read_text().splitlines()]
 NUM_SAMPLES = 600
@@ -183,6 +187,28 @@ def test_token_level_speculation_keeps_the_targets_distribution(
     assert truth.p_value(sampled.pairs) > ALARM
 
 
+def test_drafts_from_earlier_texts_keep_the_targets_distribution(target: Served, truth: Truth) -> None:
+    """What was written last for the prompt is drafted for the next sample."""
+    earlier = EarlierTexts(naive_caches())
+    scheduler = target.scheduler(kept_prediction_bytes=0, earlier=earlier)
+    results = []
+    for sample in range(NUM_SAMPLES):
+        opening = [("prompt", truth.prompt)]
+        earlier.begin(sample, "", "a", opening)  # type: ignore[arg-type]
+        request = Request(Prefix(truth.prompt), 3, sampling=truth.sampling(sample), text=sample)
+        scheduler.submit(sample, request)
+        (result,) = drain(scheduler).values()
+        assert isinstance(result, GenerationResult)
+        earlier.extend(sample, result.tokens)
+        earlier.close(sample)
+        results.append(result)
+    drafted = sum(result.usage.num_drafted_tokens for result in results)
+    accepted = sum(result.usage.num_accepted_draft_tokens for result in results)
+    assert drafted >= NUM_SAMPLES
+    assert 0 < accepted < drafted
+    assert truth.p_value((*result.tokens, -1)[:2] for result in results) > ALARM  # type: ignore[misc]
+
+
 def test_the_test_notices_an_acceptance_that_is_too_kind(
     target: Served, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,9 +331,14 @@ class Lookahead:
     num_refused: int
 
 
-async def sample_with_lookahead(target: Served, draft: Served, truth: Truth, verifier: Verifier) -> Lookahead:
+async def sample_with_lookahead(
+    target: Served, draft: Served, truth: Truth, verifier: Verifier, suffix: SuffixCaches | None = None
+) -> Lookahead:
     places = asyncio.Semaphore(24)
     async with lookahead_over(target, draft, truth.temperature, verifier) as accelerator:
+        if suffix is not None:
+            steps = SuffixSettings(use="steps")
+            accelerator.memories = Memories(steps, suffix, accelerator.target)
 
         async def answer(sample: int) -> Any:
             async with places:
@@ -316,6 +347,8 @@ async def sample_with_lookahead(target: Served, draft: Served, truth: Truth, ver
         solutions = await asyncio.gather(*(answer(sample) for sample in range(NUM_SAMPLES)))
     verdicts = [verdict for solution in solutions for verdict in solution.recorder.verdicts]
     texts = [[token for step in solution.steps for token in step.tokens] for solution in solutions]
+    if suffix is not None:
+        verdicts = [verdict for solution in solutions for verdict in solution.recorder.cache_verdicts]
     num_accepted = sum(verdict.accepted for verdict in verdicts)
     pairs: list[Pair] = [(*text, -1)[:2] for text in texts]  # type: ignore[misc]
     return Lookahead(pairs, num_accepted, len(verdicts) - num_accepted)
@@ -327,6 +360,15 @@ async def test_lookahead_with_the_exact_verifier_keeps_the_targets_distribution(
     sampled = await sample_with_lookahead(target, draft, truth, ExactVerifier())
     assert sampled.num_accepted > NUM_SAMPLES / 10
     assert sampled.num_refused > NUM_SAMPLES / 10
+    assert truth.p_value(sampled.pairs) > ALARM
+
+
+async def test_steps_from_the_cache_keep_the_targets_distribution_under_the_exact_verifier(
+    target: Served, draft: Served, truth: Truth
+) -> None:
+    sampled = await sample_with_lookahead(target, draft, truth, ExactVerifier(), naive_caches())
+    assert sampled.num_accepted > NUM_SAMPLES / 20
+    assert sampled.num_refused > NUM_SAMPLES / 20
     assert truth.p_value(sampled.pairs) > ALARM
 
 

@@ -10,6 +10,8 @@ from typing import ClassVar, Literal, Protocol, TypeAlias, TypedDict
 
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary, BoundaryScanner
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.suffix.base import Source
 from reason_spec.types import FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup"]
@@ -65,7 +67,10 @@ class Request:
     ``boundary`` None writes to the end of the text; else the generation ends with its step.
     ``stop_context`` is the end of the text already written, in which a stop may have begun;
     ``step_context`` the beginning of a step that the prefix ends within.
-    ``hint`` holds tokens that another layer expects here; they are checked, never trusted.
+    ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
+    a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
+    one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
+    request writes is final.
     ``num_draft_tokens`` bounds the drafts of one pass, ``num_lookup_paths`` the continuations that
     prompt lookup proposes side by side.
     ``priority``: smaller numbers go first when a pass cannot hold every live request.
@@ -81,6 +86,7 @@ class Request:
     stop_context: str = ""
     step_context: str = ""
     hint: tuple[int, ...] = ()
+    text: int | None = None
     token_drafter: TokenDrafterName = "none"
     num_draft_tokens: int = 16
     num_lookup_paths: int = 1
@@ -99,6 +105,68 @@ class Request:
         scanner = BoundaryScanner(self.boundary)
         scanner.feed(self.step_context.encode())
         return scanner
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A prompt that answers go on from, and whose suffix cache is to propose and to learn.
+
+    Texts of one ``tenant`` and ``scope`` share what is learnt. A tenant is somebody whose texts are nobody
+    else's business; scopes are what is compared and must not learn from each other.
+    """
+
+    tenant: str
+    scope: str
+    segments: tuple[tuple[Source, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginText:
+    """A text that requests go on from or, under a number in use, the prompt of its next turn.
+
+    What that shares with the text so far is not learnt again.
+    """
+
+    text: int
+    opening: Opening
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendText:
+    """What became final of a text."""
+
+    text: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseText:
+    """The number is free again; what was learnt from the text stays."""
+
+    text: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTexts:
+    """A scope begins anew. Its texts are closed by now."""
+
+    scope: str
+
+
+TextNews: TypeAlias = BeginText | ExtendText | CloseText | ForgetTexts
+
+
+def tell_texts(texts: EarlierTexts, news: TextNews) -> None:
+    """Hand news to what tokens are drafted from."""
+    match news:
+        case BeginText(text, opening):
+            texts.begin(text, opening.scope, opening.tenant, opening.segments)
+        case ExtendText(text, tokens):
+            texts.extend(text, tokens)
+        case CloseText(text):
+            texts.close(text)
+        case ForgetTexts(scope):
+            texts.forget(scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +362,14 @@ class Engine(ABC):
     @abstractmethod
     def submit(self, request: Request) -> Generation:
         """Start writing. A prefix without room for one token fails the generation, not the call."""
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether token drafts here may come from earlier texts; else it needs no news of them."""
+        return False
+
+    def tell(self, news: TextNews) -> None:  # noqa: B027 - nothing to do is an answer
+        """Take what became of texts. What requests write is not learnt by itself: not all of it stays."""
 
     @abstractmethod
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 from reason_spec.engines.base import Engine
 from reason_spec.errors import EngineError
-from reason_spec.settings import EngineSettings
+from reason_spec.settings import EngineSettings, SuffixSettings
 
 
-def create_engine(name: str, settings: EngineSettings) -> Engine:
+def create_engine(name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> Engine:
     """Make the engine that its settings describe; the model is loaded, or its server found, by ``start``.
+
+    Args:
+        suffix: how tokens are drafted from earlier texts, by engines that can; None: they are not.
 
     Raises:
         EngineError: a scripted engine's script cannot be read, or the embedded model is missing.
@@ -29,10 +32,10 @@ def create_engine(name: str, settings: EngineSettings) -> Engine:
     if settings.kind == "vllm":
         from reason_spec.engines.vllm.engine import VllmEngine
 
-        return VllmEngine(name, settings)
+        return VllmEngine(name, settings, suffix)
     from reason_spec.engines.torch.engine import TorchEngine
 
-    return TorchEngine(name, settings)
+    return TorchEngine(name, settings, suffix)
 
 
 def resolve_model(name: str, model: str) -> str:

@@ -27,9 +27,12 @@ from reason_spec.engines.base import (
     Message,
     Request,
     Score,
+    TextNews,
+    tell_texts,
 )
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
+from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.types import FinishReason, Prefix, Sampling, Usage
 
 END_OF_TEXT = 0
@@ -62,7 +65,7 @@ class ScriptedTokenizer:
         return tuple(self._id_of(piece) for piece in self._pattern.findall(text))
 
     def _id_of(self, piece: str) -> int:
-        number = int.from_bytes(hashlib.sha256(piece.encode()).digest()[:6], "big")
+        number = int.from_bytes(hashlib.sha256(piece.encode()).digest()[:4], "big") >> 1
         assert self._pieces.setdefault(number, piece) == piece, "two pieces of text have one number"
         return number
 
@@ -182,6 +185,7 @@ class ScriptedEngine(Engine):
         script: gives the rest of the text for any beginning of it, prompt included.
         seconds_per_pass: how long a pass takes, whatever it holds.
         fail_after: number of passes after which every request fails, to try out failures.
+        earlier: what tokens are drafted from where no hint holds.
     """
 
     has_costs: ClassVar[bool] = False
@@ -195,6 +199,7 @@ class ScriptedEngine(Engine):
         seconds_per_pass: float = 0.0,
         max_context: int = 1 << 20,
         fail_after: int | None = None,
+        earlier: EarlierTexts | None = None,
     ) -> None:
         self.name = name
         self._script = script
@@ -202,6 +207,7 @@ class ScriptedEngine(Engine):
         self._seconds_per_pass = seconds_per_pass
         self._max_context = max_context
         self._fail_after = fail_after
+        self._earlier = earlier
         self._running: list[_Running] = []
         self._awake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -215,6 +221,14 @@ class ScriptedEngine(Engine):
     @property
     def max_context(self) -> int:
         return self._max_context
+
+    @property
+    def takes_texts(self) -> bool:
+        return self._earlier is not None
+
+    def tell(self, news: TextNews) -> None:
+        if self._earlier is not None:
+            tell_texts(self._earlier, news)
 
     async def start(self) -> None:
         if self._loop_task is None:
@@ -297,7 +311,7 @@ class ScriptedEngine(Engine):
         followed = max(0, done - hint.start)
         holds = done >= hint.start and hint.tokens[:followed] == tuple(running.tokens[hint.start :])
         drafted = hint.tokens[followed:] if holds else ()
-        drafted = drafted[: running.generation.request.num_draft_tokens]
+        drafted = drafted[: running.generation.request.num_draft_tokens] or self._from_earlier(running)
         accepted = _common_length(running.continuation[done:], drafted)
         new = running.continuation[done : done + accepted + 1]
         running.usage += Usage(
@@ -313,6 +327,14 @@ class ScriptedEngine(Engine):
         running.generation.push(Delta(tuple(pushed), (0.0,) * len(pushed)))
         if finish is not None:
             self._retire(running, finish)
+
+    def _from_earlier(self, running: _Running) -> tuple[int, ...]:
+        request = running.generation.request
+        if self._earlier is None or request.text is None:
+            return ()
+        text = (*request.prefix.to_tuple(), *running.tokens)
+        budget, final = request.num_draft_tokens, request.boundary is None
+        return self._earlier.propose(request.text, text, budget, tree=False, final=final).tokens
 
     def _finish_of(self, running: _Running, token: int) -> FinishReason | None:
         if token == END_OF_TEXT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from reason_spec.accelerator import Solution
@@ -45,7 +45,9 @@ class Work:
     """The work behind an answer, that of losing branches included.
 
     ``highest_refused`` is the highest score of a verdict that did not accept, None where there was none. An
-    answer would have been the same at any lower threshold that is still above it.
+    answer would have been the same at any lower threshold that is still above it. ``cache_verdicts`` counts
+    those among the verdicts that were about steps of the suffix cache, which was asked ``num_cache_asked``
+    times for one.
     """
 
     target: Usage
@@ -53,6 +55,8 @@ class Work:
     verdicts: dict[Decision, int]
     verifier_seconds: float
     highest_refused: float | None = None
+    cache_verdicts: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
+    num_cache_asked: int = 0
 
     @property
     def num_verdicts(self) -> int:
@@ -109,6 +113,14 @@ class Outcome:
         return share(self.usage.verdicts["accept"], self.usage.num_verdicts)
 
     @property
+    def alpha_step_by_origin(self) -> dict[str, float | None]:
+        """The same, apart for steps of the draft and of the suffix cache."""
+        cached, all_verdicts = self.usage.cache_verdicts, self.usage.verdicts
+        drafted = {decision: all_verdicts[decision] - cached[decision] for decision in DECISIONS}
+        counted = {"draft": drafted, "cache": cached}
+        return {origin: share(counts["accept"], sum(counts.values())) for origin, counts in counted.items()}
+
+    @property
     def alpha_token(self) -> float | None:
         """Share of the target's token-level drafts that it confirmed; None where there were none."""
         return self.usage.target.alpha_token
@@ -128,6 +140,7 @@ class Outcome:
         """Return the outcome as one line of JSON, with both acceptance rates beside the counts."""
         record = asdict(self)
         record["alpha_step"] = self.alpha_step
+        record["alpha_step_by_origin"] = self.alpha_step_by_origin
         record["alpha_token"] = self.alpha_token
         return json.dumps(record, ensure_ascii=False)
 
@@ -175,6 +188,7 @@ def outcome_from(
     recorder = solution.recorder
     seconds = solution.seconds if seconds is None else seconds
     counts = Counter(verdict.decision for verdict in recorder.verdicts)
+    cached = Counter(verdict.decision for verdict in recorder.cache_verdicts)
     steps = tuple(StepRecord.from_step(step) for step in solution.steps)
     return Outcome(
         id=problem.id,
@@ -197,6 +211,8 @@ def outcome_from(
             verdicts={decision: counts[decision] for decision in DECISIONS},
             verifier_seconds=recorder.verifier_seconds,
             highest_refused=_highest_refused(recorder),
+            cache_verdicts={decision: cached[decision] for decision in DECISIONS},
+            num_cache_asked=recorder.num_cache_asked,
         ),
         plan=recorder.plan,
         finish=steps[-1].finish if steps else "eos",
@@ -243,4 +259,9 @@ def _read_work(record: dict[str, Any]) -> Work:
         verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},
         verifier_seconds=record["verifier_seconds"],
         highest_refused=record.get("highest_refused"),
+        # Files of earlier runs do not have them.
+        cache_verdicts={
+            decision: record.get("cache_verdicts", {}).get(decision, 0) for decision in DECISIONS
+        },
+        num_cache_asked=record.get("num_cache_asked", 0),
     )

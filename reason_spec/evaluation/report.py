@@ -51,6 +51,8 @@ def summary_table(summary: Summary, shown: Sequence[StrategySummary] | None = No
         table.add_row(name, *("1.00x" if item is None else f"{ratio(item):.2f}x" for item in ratios))
     for name, cell in _WORK_ROWS:
         table.add_row(name, *(cell(item) for item in strategies))
+    for name, cell in _CACHE_ROWS if any(_asked_the_cache(item) for item in strategies) else ():
+        table.add_row(name, *(cell(item) for item in strategies))
     if any(item.num_cut for item in strategies):
         table.add_row("cut at the token limit", *(str(item.num_cut) for item in strategies))
     return table
@@ -182,3 +184,11 @@ _WORK_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
     ("target passes per token", lambda item: ratio_text(item.target_passes_per_token)),
     ("discarded tokens", _discarded),
 )
+_CACHE_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
+    ("steps from the cache", lambda item: percent(item.cached_steps)),
+    ("alpha_step of the cache", lambda item: ratio_text(item.alpha_step_of_cache)),
+)
+
+
+def _asked_the_cache(item: StrategySummary) -> bool:
+    return item.alpha_step_of_cache is not None

@@ -85,7 +85,8 @@ async def run(
     """
     names = tuple(dict.fromkeys(strategies)) or (accelerator.settings.strategy.name,)
     turns = list(_turns(all_asks(problems, samples), names, concurrency, order_seed, done))
-    runner = _Runner(accelerator, concurrency, session or new_session(), listener)
+    apart = len(names) > 1 or samples > 1
+    runner = _Runner(accelerator, concurrency, session or new_session(), listener, apart=apart)
     if calibrate and turns and len(names) > 1:
         await accelerator.calibrate()
     num_failures = 0
@@ -136,12 +137,19 @@ class _Runner:
     """Solves one batch with one strategy."""
 
     def __init__(
-        self, accelerator: Accelerator, concurrency: int, session: str, listener: UnitListener | None
+        self,
+        accelerator: Accelerator,
+        concurrency: int,
+        session: str,
+        listener: UnitListener | None,
+        *,
+        apart: bool,
     ) -> None:
         self._accelerator = accelerator
         self._concurrency = concurrency
         self._session = session
         self._listener = listener
+        self._apart = apart
 
     async def solve(self, turn: _Turn) -> list[Outcome | Failure]:
         await self._accelerator.prepare(turn.strategy)
@@ -166,6 +174,8 @@ class _Runner:
             strategy=strategy,
             problem=noise_key(ask.problem),
             sample=ask.sample,
+            # What is compared must not learn from each other.
+            scope=f"{strategy} {ask.sample}" if self._apart else "",
             listener=None if listener is None else lambda event: listener(key, event),
         )
 

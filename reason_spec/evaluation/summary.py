@@ -22,7 +22,8 @@ class StrategySummary:
     ``accuracy`` counts answers that could not be graded as not correct; it is None where no
     problem has a reference answer, and its interval counts problems, not samples. Rates and token
     counts are totals over all answers, so that long answers weigh more. ``planned_depth`` is the mean
-    depth that the planner chose, None without one.
+    depth that the planner chose, None without one. ``alpha_step_of_cache`` counts, of the verdicts behind
+    ``alpha_step``, those about steps of the suffix cache.
     """
 
     strategy: str
@@ -42,6 +43,8 @@ class StrategySummary:
     alpha_step: float | None
     alpha_token: float | None
     drafted_steps: float | None
+    cached_steps: float | None
+    alpha_step_of_cache: float | None
     planned_depth: float | None
     target_passes_per_token: float | None
     target: Usage
@@ -132,6 +135,7 @@ def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
     depths = [outcome.plan.depth for outcome in outcomes if outcome.plan is not None]
     origins = Counter(step.origin for outcome in outcomes for step in outcome.steps)
     verdicts = sum((Counter(outcome.usage.verdicts) for outcome in outcomes), Counter[str]())
+    cached = sum((Counter(outcome.usage.cache_verdicts) for outcome in outcomes), Counter[str]())
     return StrategySummary(
         strategy=outcomes[0].strategy,
         loss_class=outcomes[0].loss_class,
@@ -150,6 +154,8 @@ def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
         alpha_step=share(verdicts["accept"], verdicts.total()),
         alpha_token=target.alpha_token,
         drafted_steps=share(origins["draft"], origins.total()),
+        cached_steps=share(origins["cache"], origins.total()),
+        alpha_step_of_cache=share(cached["accept"], cached.total()),
         planned_depth=fmean(depths) if depths else None,
         target_passes_per_token=target.num_passes / tokens if tokens else None,
         target=target,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
@@ -54,6 +54,29 @@ class TokenTree:
     def first(self, count: int) -> TokenTree:
         """Return the tree of the first ``count`` nodes."""
         return TokenTree(self.tokens[:count], self.parents[:count])
+
+    def behind(self, chain: Sequence[int]) -> TokenTree:
+        """Return the tree with a chain before it."""
+        if not chain:
+            return self
+        moved = (parent + len(chain) for parent in self.parents)
+        return TokenTree((*chain, *self.tokens), (*range(ROOT, len(chain) - 1), *moved))
+
+    def pruned(self, ends_behind: Callable[[Sequence[int]], int | None]) -> TokenTree:
+        """Return the tree without what lies behind the end of a text.
+
+        ``ends_behind`` returns how many tokens of a path end the text, None where they do not.
+        """
+        behind_end: set[int] = set()
+        for path in self.paths():
+            if (length := ends_behind([self.tokens[node] for node in path])) is not None:
+                behind_end.update(path[length:])
+        if not behind_end:
+            return self
+        kept = [node for node in range(len(self.tokens)) if node not in behind_end]
+        places = {node: place for place, node in enumerate(kept)} | {ROOT: ROOT}
+        parents = tuple(places[self.parents[node]] for node in kept)
+        return TokenTree(tuple(self.tokens[node] for node in kept), parents)
 
     def child(self, node: int, token: int) -> int | None:
         """Return the child of a node, or of `ROOT`, that holds ``token``."""

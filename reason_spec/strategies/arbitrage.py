@@ -31,6 +31,8 @@ class Arbitrage(RoutedStrategy):
             recorder,
             alone=True,
             by_target=self.settings.first_by_target,
+            # The router judges by how sure the draft was, which of another's step nobody knows.
+            known_steps=False,
         ).steps()
 
 

@@ -37,6 +37,7 @@ class Autoregressive(Strategy):
                 sampling=request.sampling,
                 stops=request.stops,
                 stop_context=request.stop_context(request.text_before),
+                text=self._text(request),
                 token_drafter=self.token_drafter,
                 num_draft_tokens=self.settings.num_draft_tokens,
                 num_lookup_paths=self.settings.lookup_paths,
@@ -66,6 +67,10 @@ class Autoregressive(Strategy):
             if ahead is not None:
                 await ahead.close(recorder)
 
+    def _text(self, request: SolveRequest) -> int | None:
+        """Return the text whose drafts may come from earlier ones; None where nothing is to be drafted."""
+        return None
+
     def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
         """Let the draft model write ahead of a generation, where the strategy has one."""
         return None
@@ -79,6 +84,9 @@ class TokenSpeculation(Autoregressive):
     @property
     def token_drafter(self) -> TokenDrafterName:
         return self.settings.token_drafter
+
+    def _text(self, request: SolveRequest) -> int | None:
+        return request.text
 
 
 class DraftModelSpeculation(TokenSpeculation):

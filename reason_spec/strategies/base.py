@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, GenerationResult
@@ -17,13 +17,16 @@ from reason_spec.settings import StrategySettings
 from reason_spec.types import LossClass, Origin, Prefix, Sampling, Step
 from reason_spec.verifiers.base import AUTO, Verifier
 
+if TYPE_CHECKING:
+    from reason_spec.strategies.memory import Memory
+
 
 @dataclass(frozen=True, slots=True)
 class SolveRequest:
     """One answer to write: the prompt in the tokens of each model, and the limits.
 
     ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
-    with it. ``behind`` makes such a request.
+    with it. ``behind`` makes such a request. ``memory`` is what the suffix cache knows, None without one.
     """
 
     question: str
@@ -35,6 +38,12 @@ class SolveRequest:
     stops: tuple[str, ...] = ()
     text_before: str = ""
     num_steps_before: int = 0
+    memory: Memory | None = None
+
+    @property
+    def text(self) -> int | None:
+        """The number of the answer's text in the target's engine; see `Request`."""
+        return None if self.memory is None else self.memory.text
 
     def stop_context(self, text: str) -> str:
         """Return the end of earlier text that may belong to a stop string."""
@@ -140,8 +149,12 @@ class Strategy(ABC):
             aclosing(self._write_steps(request, recorder)) as written,
             aclosing(_trim_straddling_stops(written, request.stops)) as steps,
         ):
+            index = request.num_steps_before
             async for step in steps:
                 recorder.add_step(step)
+                if request.memory is not None:
+                    request.memory.learn(index, step)
+                index += 1
                 yield step
 
 

@@ -13,9 +13,12 @@ from reason_spec.types import Prefix, Step, Verdict
 
 @dataclass(eq=False, slots=True)
 class Draft:
-    """One attempt of the draft at a position, and the branch that trusts it."""
+    """One attempt at a position, of the draft or of the suffix cache, and the branch that trusts it.
 
-    generation: Generation
+    What the cache knows needs no generation: its step is there from the start.
+    """
+
+    generation: Generation | None
     begun: tuple[int, ...] = ()
     """Tokens of the step that were there before this attempt: sound ones of an earlier, and one mended."""
     step: Step | None = None

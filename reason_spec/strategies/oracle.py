@@ -29,7 +29,9 @@ class Oracle(RoutedStrategy):
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         judge = _Better(self.verifier)
-        return Search(self.target, self.draft, judge, self.settings, request, recorder).steps()
+        return Search(
+            self.target, self.draft, judge, self.settings, request, recorder, known_steps=False
+        ).steps()
 
 
 class _Better(Verifier):

@@ -44,6 +44,7 @@ class Search:
         by_target: number of first steps that are the target's without any draft.
         max_corrections: how many tokens of a drafted step the target mends before it writes its own.
         takeover_tokens: how much the target writes at the most where a draft does not stand; None: the step.
+        known_steps: whether the suffix cache may propose in the draft's place.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Search:
         by_target: int = 0,
         max_corrections: int = 0,
         takeover_tokens: int | None = None,
+        known_steps: bool = True,
     ) -> None:
         self._settings = settings
+        self._known_steps = known_steps
         self._target = target
         self._draft = draft
         self._verifier = verifier
@@ -118,7 +121,7 @@ class Search:
             self._failure.result()
         if root.target_generation is not None:
             self._kept.add(root.target_generation)
-        if root.chosen is not None:
+        if root.chosen is not None and root.chosen.generation is not None:
             self._kept.add(root.chosen.generation)
         return root.decision.result()
 
@@ -127,6 +130,7 @@ class Search:
         self._root_index += 1
         if root.successor is None:
             root.successor = self._open_behind(root, root.decision.result())
+        self._learn(root.successor)
         for branch in [root.successor, *root.successor.descendants()]:
             if branch.decided:
                 self._go_on_from(branch)
@@ -207,17 +211,38 @@ class Search:
 
     def _start_drafting(self, branch: Branch) -> None:
         branch.drafting_started = True
+        if (known := self._known_step(branch)) is not None:
+            self._take_known(branch, known)
+            return
         for index in range(self._settings.width):
             self._try_draft(branch, sampling_of_sibling(self._request.sampling, index))
+
+    def _known_step(self, branch: Branch) -> Step | None:
+        """Return the step that the suffix cache expects at a position."""
+        memory = self._request.memory
+        if memory is None or not (self._known_steps and memory.proposes_steps):
+            return None
+        self._recorder.num_cache_asked += 1
+        return memory.next_step(self._requests.request("target", branch, self._request.sampling))
+
+    def _take_known(self, branch: Branch, step: Step) -> None:
+        """Let a step of the cache stand where a drafted one would; the draft writes nothing there."""
+        draft = Draft(None)
+        branch.drafts.append(draft)
+        self._recorder.emit(
+            "written", "cache", branch.step_index, branch.number, text=step.text, num_tokens=len(step.tokens)
+        )
+        self._take_drafted(branch, draft, step)
 
     def _try_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> None:
         request = self._requests.request("draft", branch, sampling, begun)
         if self._alone:
             # Nobody is handed a part of it.
             request = replace(request, stream=False)
-        draft = Draft(self._submit("draft", branch, request), begun)
+        generation = self._submit("draft", branch, request)
+        draft = Draft(generation, begun)
         branch.drafts.append(draft)
-        self._spawn(self._write_draft(branch, draft))
+        self._spawn(self._write_draft(branch, draft, generation))
 
     def _submit(self, lane: ModelLane, branch: Branch, request: Request) -> Generation:
         engine = self._target if lane == "target" else self._draft
@@ -257,7 +282,7 @@ class Search:
         for draft in branch.drafts:
             # A draft that is slower than the target itself has nothing left to save.
             if draft.step is None:
-                self._cancel("draft", branch, draft.generation)
+                self._cancel_draft(branch, draft)
         await asyncio.gather(*(self._verify(branch, draft) for draft in self._comparable(branch)))
         if not branch.dropped:
             self._decide(branch)
@@ -278,25 +303,29 @@ class Search:
         self._aheads.append(ahead)
         return ahead
 
-    async def _write_draft(self, branch: Branch, draft: Draft) -> None:
-        if draft is branch.drafts[0] and draft.generation.request.stream:
+    async def _write_draft(self, branch: Branch, draft: Draft, generation: Generation) -> None:
+        if draft is branch.drafts[0] and generation.request.stream:
             written: list[int] = []
-            async for delta in draft.generation:
+            async for delta in generation:
                 written += delta.tokens
                 self._hint(branch, tuple(written))
-        step = await self._finished("draft", branch, draft.generation)
+        step = await self._finished("draft", branch, generation)
         if step is None or branch.dropped or branch.decided or branch.target_step is not None:
             return
         whole = self._requests.for_target(step, draft.begun)
         if self._has_twin(branch, whole):
             self._settle(branch, draft)
             return
-        draft.step = whole
+        self._take_drafted(branch, draft, whole)
+
+    def _take_drafted(self, branch: Branch, draft: Draft, step: Step) -> None:
+        """Hand the target a whole step, look beyond it, and let it be judged."""
+        draft.step = step
         self._hint_step(branch, draft)
-        repeats = branch.previous is not None and branch.previous.text == whole.text
-        tokens_left = branch.num_tokens_left - len(whole.tokens)
+        repeats = branch.previous is not None and branch.previous.text == step.text
+        tokens_left = branch.num_tokens_left - len(step.tokens)
         if not (step.ends_text or repeats) and tokens_left > 0:
-            draft.successor = self._open_behind(branch, whole)
+            draft.successor = self._open_behind(branch, step)
         if self._alone:
             draft.judging = self._spawn(self._judge(branch, draft))
 
@@ -382,6 +411,7 @@ class Search:
             branch.number,
             text=draft.step.text,
             verdict=draft.verdict,
+            origin=draft.step.origin,
         )
 
     def _decide(self, branch: Branch) -> None:
@@ -393,7 +423,7 @@ class Search:
                 continue
             if draft.judging is not None:
                 draft.judging.cancel()
-            self._cancel("draft", branch, draft.generation)
+            self._cancel_draft(branch, draft)
             if draft.successor is not None:
                 self._drop(draft.successor)
         if branch.chosen is not None and branch.chosen.step is not None:
@@ -403,7 +433,14 @@ class Search:
             assert branch.target_step is not None, "a position was decided without a step"
             step = replace(branch.target_step, verdict=judged[0].verdict if judged else None)
         branch.decision.set_result(step)
+        self._learn(branch)
         self._go_on_from(branch)
+
+    def _learn(self, branch: Branch) -> None:
+        """Tell the suffix cache of a step that is final before it is asked what follows."""
+        memory = self._request.memory
+        if memory is not None and branch.decided and branch.step_index == self._root_index:
+            memory.learn(branch.step_index, branch.decision.result())
 
     def _go_on_from(self, branch: Branch) -> None:
         """Open the position behind a decided one, ahead of time where the depth allows it."""
@@ -457,9 +494,13 @@ class Search:
             if lost.target_generation is not None:
                 self._cancel("target", lost, lost.target_generation)
             for draft in lost.drafts:
-                self._cancel("draft", lost, draft.generation)
+                self._cancel_draft(lost, draft)
                 if draft.judging is not None:
                     draft.judging.cancel()
+
+    def _cancel_draft(self, branch: Branch, draft: Draft) -> None:
+        if draft.generation is not None:
+            self._cancel("draft", branch, draft.generation)
 
     def _cancel(self, lane: ModelLane, branch: Branch, generation: Generation) -> None:
         if not generation.done and not generation.cancel_requested:

@@ -56,6 +56,7 @@ class StepRequests:
             stops=self.solve.stops,
             stop_context=self.solve.stop_context(branch.text_before + begun_text),
             step_context=begun_text,
+            text=self.solve.text if lane == "target" else None,
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,

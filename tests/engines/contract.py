@@ -7,13 +7,16 @@ import asyncio
 import psutil
 import pytest
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, Opening, Request
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
-from reason_spec.types import Prefix
+from reason_spec.settings import SuffixSettings
+from reason_spec.types import Prefix, Usage
 from tests.engines.tiny_models import Served
 
+SUFFIX = SuffixSettings(use="tokens")
+"""What the engines under test are made with."""
 PROMPT = Prefix((5, 6, 7, 8)).extend((9, 10))
 
 
@@ -59,6 +62,47 @@ class WorkerEngineContract:
         with pytest.raises(EngineError, match=r"another model"):
             await engine.submit(Request(Prefix((100_000,)), 5)).result()
         assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+
+    async def test_earlier_texts_save_passes_change_no_token_and_stay_with_their_tenant(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        expected = served.generate(PROMPT.to_tuple(), 60)
+
+        async def write(text: int, tenant: str, scope: str = "") -> Usage:
+            opening = Opening(tenant, scope, (("prompt", PROMPT.to_tuple()),))
+            await engine.reset_prefix_cache()
+            engine.tell(BeginText(text, opening))
+            result = await engine.submit(Request(PROMPT, 60, text=text, num_draft_tokens=8)).result()
+            engine.tell(ExtendText(text, result.tokens))
+            engine.tell(CloseText(text))
+            assert result.tokens == expected
+            return result.usage
+
+        first, again = await write(1, "ana"), await write(2, "ana")
+        assert again.num_passes < first.num_passes
+        assert again.num_accepted_draft_tokens > first.num_accepted_draft_tokens
+        assert await write(3, "ben") == first
+        assert await write(4, "ana", "another scope") == first
+        engine.tell(ForgetTexts(""))
+        assert await write(5, "ana") == first
+
+    async def test_drafts_for_a_step_that_is_not_final_are_not_learnt(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        expected = served.generate(PROMPT.to_tuple(), 30)
+        opening = Opening("cleo", "", (("prompt", PROMPT.to_tuple()),))
+        boundary = Boundary("never written")
+        passes = []
+        for text in (6, 7, 8):
+            await engine.reset_prefix_cache()
+            engine.tell(BeginText(text, opening))
+            result = await engine.submit(Request(PROMPT, 30, boundary=boundary, text=text)).result()
+            assert result.tokens == expected
+            passes.append(result.usage.num_passes)
+            if text == 7:
+                engine.tell(ExtendText(text, result.tokens))
+            engine.tell(CloseText(text))
+        assert passes[0] == passes[1] > passes[2]
 
     async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
         self, own_engine: WorkerEngine

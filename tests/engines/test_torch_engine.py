@@ -20,7 +20,7 @@ from reason_spec.engines.factory import create_engine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
-from tests.engines.contract import PROMPT, WorkerEngineContract
+from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract
 from tests.engines.tiny_models import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -48,7 +48,8 @@ async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[Torch
 
 
 def make_engine(folder: Path) -> TorchEngine:
-    engine = create_engine("target", EngineSettings(model=str(folder), cache_tokens=512, dtype="float32"))
+    settings = EngineSettings(model=str(folder), cache_tokens=512, dtype="float32")
+    engine = create_engine("target", settings, SUFFIX)
     assert isinstance(engine, TorchEngine)
     return engine
 

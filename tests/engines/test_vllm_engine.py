@@ -24,7 +24,7 @@ from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, VerifierSettings, load_settings
 from reason_spec.speculation.acceptance import truncated_probabilities
 from reason_spec.types import NoiseKey, Sampling
-from tests.engines.contract import PROMPT, WorkerEngineContract
+from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract
 from tests.engines.tiny_models import Served
 
 pytestmark = [
@@ -64,6 +64,7 @@ def make_engine(folder: Path, **settings: object) -> VllmEngine:
         EngineSettings(
             model=str(folder), kind="vllm", dtype="float32", cache_tokens=4096, vllm=arguments, **settings
         ),
+        SUFFIX,
     )
     assert isinstance(engine, VllmEngine)
     return engine

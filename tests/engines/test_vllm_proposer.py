@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from reason_spec.engines.base import Hint
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT, HintProposer
 from reason_spec.engines.vllm.repairs import expand_batch_to_tokens
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from tests.naive_suffix import naive_caches
 
 MAX_LENGTH = 64
 
@@ -20,7 +22,7 @@ MAX_LENGTH = 64
 class Batch:
     """A batch as vLLM's model runner holds it: rows that move, texts that grow."""
 
-    def __init__(self, max_tokens: int = 8) -> None:
+    def __init__(self, max_tokens: int = 8, earlier: EarlierTexts | None = None) -> None:
         self.proposer = HintProposer(
             SimpleNamespace(
                 speculative_config=SimpleNamespace(num_speculative_tokens=max_tokens),
@@ -30,7 +32,7 @@ class Batch:
         self.texts: dict[str, list[int]] = {}
         self.requests: dict[str, Any] = {}
         self.input_batch = SimpleNamespace(req_ids=[])
-        self.proposer.bind(self)
+        self.proposer.bind(self, earlier)
 
     def add(self, name: str, prompt: list[int], **drafting: Any) -> None:
         parameters = SimpleNamespace(extra_args={EXTRA_ARGUMENT: drafting})
@@ -86,6 +88,38 @@ def test_prompt_lookup_works_where_it_was_asked_for_and_no_hint_applies() -> Non
     drafts = batch.step({"lookup": [3], "plain": [3], "off": [3]})
     assert drafts["lookup"][:3] == [4, 1, 2]
     assert drafts["plain"] == drafts["off"] == []
+
+
+ANSWER = list(range(100, 140))
+
+
+def knowing(*texts: list[int]) -> EarlierTexts:
+    """Earlier texts that hold these; text 0 begins like them."""
+    earlier = EarlierTexts(naive_caches())
+    for number, text in enumerate(texts, start=1):
+        earlier.begin(number, "", "a", [("output", text)])
+    earlier.begin(0, "", "a", [("prompt", texts[0][:20])])
+    return earlier
+
+
+def test_earlier_texts_are_asked_where_no_hint_applies_and_behind_one_that_does() -> None:
+    batch = Batch(earlier=knowing(ANSWER))
+    batch.add("a", ANSWER[:20], num_draft_tokens=8, text=0)
+    batch.add("other", ANSWER[:20], num_draft_tokens=8)
+    assert batch.step({"a": ANSWER[20:22], "other": ANSWER[20:22]}) == {"a": ANSWER[22:30], "other": []}
+    batch.proposer.offer("a", Hint((*ANSWER[20:24], 1, 2)))
+    assert batch.step({"a": ANSWER[22:23]})["a"] == [ANSWER[23], 1, 2]
+    batch.proposer.offer("a", Hint(tuple(ANSWER[20:26])))
+    assert batch.step({"a": ANSWER[23:24]})["a"] == ANSWER[24:32]
+
+
+def test_a_hinted_step_ends_where_it_ends_and_is_not_learnt() -> None:
+    earlier = knowing(ANSWER)
+    batch = Batch(earlier=earlier)
+    batch.add("a", ANSWER[:20], num_draft_tokens=8, text=0, to_end=False)
+    batch.proposer.offer("a", Hint(tuple(ANSWER[20:24])))
+    assert batch.step({"a": ANSWER[20:22]})["a"] == ANSWER[22:24]
+    assert earlier._texts[0].length == 20
 
 
 def test_nothing_is_proposed_for_prompts_in_work_and_full_texts() -> None:

@@ -183,3 +183,18 @@ async def test_leaving_a_run_early_leaves_nothing_running() -> None:
         await anext(running)
         await running.aclose()
         assert (await accelerator.target.stats()).num_running == 0
+
+
+async def test_what_is_compared_has_caches_of_its_own() -> None:
+    scopes: list[str] = []
+
+    class Listening(Accelerator):
+        def _open_memory(self, *arguments: object) -> None:
+            scopes.append(str(arguments[-1]))
+
+    for strategies, samples in ((BOTH, 2), (("lookahead",), 1)):
+        made = make_accelerator()
+        listening = Listening(made.settings, made.target, made.draft, made.verifier)
+        await outcomes_of(listening, count=2, strategies=strategies, samples=samples)
+    assert set(scopes[:-2]) == {f"{name} {sample}" for name in BOTH for sample in range(2)}
+    assert scopes[-2:] == ["", ""]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,3 +51,23 @@ def test_a_child_is_found_by_its_token(paths: list[list[int]], token: int) -> No
     for node in range(ROOT, len(tree)):
         children = [i for i, parent in enumerate(tree.parents) if parent == node and tree.tokens[i] == token]
         assert [tree.child(node, token)] == (children or [None])
+
+
+@given(st.lists(st.integers(0, 3), max_size=5), paths_of_drafts)
+def test_a_chain_before_a_tree_begins_each_of_its_paths(chain: list[int], paths: list[list[int]]) -> None:
+    tree = TokenTree.merge(paths, 100)
+    expected = [chain + text for text in texts(tree)] or ([chain] if chain else [])
+    assert texts(tree.behind(chain)) == expected
+
+
+@given(paths_of_drafts, st.integers(0, 3))
+def test_nothing_is_left_behind_the_end_of_a_text(paths: list[list[int]], last: int) -> None:
+    tree = TokenTree.merge(paths, 100)
+
+    def ends_behind(tokens: Sequence[int]) -> int | None:
+        return list(tokens).index(last) + 1 if last in tokens else None
+
+    cut = [path[: path.index(last) + 1] if last in path else path for path in texts(tree)]
+    kept = tree.pruned(ends_behind)
+    assert set(map(tuple, texts(kept))) == set(map(tuple, cut))
+    assert all(parent < node for node, parent in enumerate(kept.parents))

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
-from reason_spec.settings import StrategySettings
+from reason_spec.settings import StrategySettings, SuffixSettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.memory import Memories, Memory
+from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -82,6 +84,7 @@ def solve(
     draft_fails_after: int | None = None,
     target_seconds: float = 0.0,
     target_kind: type[ScriptedEngine] = ScriptedEngine,
+    suffix: SuffixCaches | None = None,
 ) -> Outcome:
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
@@ -95,6 +98,7 @@ def solve(
             max_tokens=max_tokens,
             sampling=sampling or Sampling(),
             stops=stops,
+            memory=None if suffix is None else open_memory(suffix, target),
         )
         recorder = Recorder()
         steps: list[Step] = []
@@ -111,6 +115,11 @@ def solve(
         return Outcome(steps, recorder, left)
 
     return asyncio.run(run())
+
+
+def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> Memory | None:
+    memories = Memories(SuffixSettings(use="steps"), caches, target)
+    return memories.open((("prompt", target.tokenizer.encode(PROMPT)),))
 
 
 def autoregressive(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:

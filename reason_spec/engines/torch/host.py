@@ -9,7 +9,7 @@ import torch
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.model import load_model, measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
-from reason_spec.engines.worker.loop import Loaded
+from reason_spec.engines.worker.loop import Loaded, open_earlier_texts
 from reason_spec.engines.worker.messages import Ready, Start
 
 
@@ -26,12 +26,14 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     tell("loading the weights")
     model = load_model(settings)
     tell("timing passes")
+    texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
     scheduler = Scheduler(
         model,
         tokenizer,
         num_slots=settings.cache_tokens,
         max_running=settings.max_running,
         prefill_chunk=settings.prefill_chunk,
+        earlier=texts,
     )
     ready = Ready(
         vocab_size=model.vocab_size,
@@ -42,4 +44,4 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         num_threads=torch.get_num_threads(),
         seconds_per_token_pass=measure_single_token_pass(model),
     )
-    return Loaded(ready, scheduler)
+    return Loaded(ready, scheduler, texts)

@@ -21,6 +21,7 @@ from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import accept, choose_token
+from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Usage
 
@@ -63,6 +64,7 @@ class Scheduler:
         max_running: int = 64,
         prefill_chunk: int = 512,
         kept_prediction_bytes: int = 1 << 26,
+        earlier: EarlierTexts | None = None,
         debug: bool = False,
     ) -> None:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
@@ -74,6 +76,7 @@ class Scheduler:
         self._max_running = max_running
         self._prefill_chunk = prefill_chunk
         self._score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
+        self._earlier = earlier
         self._debug = debug
         self._builder = PassBuilder()
         self._running: list[Sequence] = []
@@ -92,7 +95,9 @@ class Scheduler:
         return bool(self._running or self._waiting or self._rejected)
 
     def submit(self, number: int, request: Request) -> None:
-        sequence = WritingSequence(number, request, self._trie, self._tokenizer, self._runner.max_context)
+        sequence = WritingSequence(
+            number, request, self._trie, self._tokenizer, self._runner.max_context, self._earlier
+        )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 

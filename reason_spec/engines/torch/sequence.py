@@ -12,6 +12,7 @@ from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
+from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.types import FinishReason, Usage
 
@@ -152,7 +153,13 @@ class WritingSequence(Sequence):
     """A request to write."""
 
     def __init__(
-        self, number: int, request: Request, trie: PrefixTrie, tokenizer: Tokenizer, max_context: int
+        self,
+        number: int,
+        request: Request,
+        trie: PrefixTrie,
+        tokenizer: Tokenizer,
+        max_context: int,
+        earlier: EarlierTexts | None = None,
     ) -> None:
         prompt = request.prefix.to_tuple()
         super().__init__(number, prompt, len(prompt), trie, request.priority)
@@ -160,6 +167,7 @@ class WritingSequence(Sequence):
         self.written = WrittenTokens(request, tokenizer, max_context - len(prompt))
         self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
+        self._earlier = earlier if request.text is not None else None
         self.count(num_prompt_tokens=len(prompt))
 
     @property
@@ -173,17 +181,32 @@ class WritingSequence(Sequence):
         self._hints[hint.index].offer(hint.tokens, hint.start)
 
     def propose(self) -> TokenTree:
-        """Draft the next tokens: the hints first, then what followed the same tokens before."""
+        """Draft the next tokens: the hints first, then what followed in earlier texts, then in this one."""
         budget = self.request.num_draft_tokens
         longest = min(budget, self.written.max_tokens - len(self.written.tokens) - 1)
         if longest < 1:
             return TokenTree()
         paths = [path for hint in self._hints.values() if (path := hint.propose(longest))]
+        if self._earlier is not None and len(paths) < 2:
+            drafts = self._from_earlier(self._earlier, paths[0] if paths else [], longest)
+            if drafts:
+                return drafts
         if not paths and self.request.token_drafter == "prompt_lookup":
             if self._lookup is None:
                 self._lookup = PromptLookupDrafter(self.tokens)
             paths = self._lookup.propose_several(longest, self.request.num_lookup_paths)
         return TokenTree.merge(paths, budget)
+
+    def _from_earlier(self, earlier: EarlierTexts, hinted: list[int], longest: int) -> TokenTree:
+        """Return what earlier texts go on with, behind the hint where there is one."""
+        room = longest - len(hinted)
+        if room < 1 or (hinted and self.written.ends_behind(hinted) is not None):
+            return TokenTree()
+        assert self.request.text is not None
+        final = self.request.boundary is None
+        found = earlier.propose(self.request.text, self.tokens, room, tree=True, final=final, drafted=hinted)
+        drafts = TokenTree(found.tokens, found.parents).behind(hinted)
+        return drafts.pruned(self.written.ends_behind)
 
     def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
         """Append certain tokens up to the end of the generation; return how many were kept."""

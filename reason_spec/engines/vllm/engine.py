@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from reason_spec.engines.vllm.arguments import TESTED, require_vllm, takes_hints, worker_environment
 from reason_spec.engines.worker.engine import WorkerEngine
-from reason_spec.settings import EngineSettings
+from reason_spec.settings import EngineSettings, SuffixSettings
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class VllmEngine(WorkerEngine):
 
     host: ClassVar[str] = "reason_spec.engines.vllm.host"
 
-    def __init__(self, name: str, settings: EngineSettings) -> None:
+    def __init__(self, name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> None:
         version = require_vllm()
         if settings.token_method == "hint" and not takes_hints(version):
             logger.warning(
@@ -35,7 +35,7 @@ class VllmEngine(WorkerEngine):
                 version,
                 ", ".join(TESTED),
             )
-        super().__init__(name, settings)
+        super().__init__(name, settings, suffix)
         self.takes_hints = settings.token_method == "hint" and takes_hints(version)
 
     def _environment(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm
 from reason_spec.engines.vllm.loop import VllmLoop
 from reason_spec.engines.vllm.repairs import repair_sampling_with_drafts
-from reason_spec.engines.worker.loop import Loaded
+from reason_spec.engines.worker.loop import Loaded, open_earlier_texts
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.errors import EngineError
 from reason_spec.types import Prefix, Sampling
@@ -42,8 +42,10 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     if engine.vllm_config.device_config.device_type == "cpu":
         repair_sampling_with_drafts()
     takes_hints = "worker_extension_cls" in arguments
+    texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
     if takes_hints:
-        engine.collective_rpc("reason_spec_bind")
+        # In this process, so that the texts stay one object with those that the worker is told of.
+        engine.collective_rpc("reason_spec_bind", args=(texts,))
     config = engine.vllm_config.model_config
 
     def make_loop() -> VllmLoop:
@@ -65,7 +67,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         num_threads=num_threads,
         seconds_per_token_pass=_warm_up(make_loop(), config.max_model_len),
     )
-    return Loaded(ready, make_loop())
+    return Loaded(ready, make_loop(), texts)
 
 
 def _make_engine(arguments: dict[str, Any]) -> Any:

@@ -271,7 +271,12 @@ def _writing_parameters(request: Request, num_prompt: int) -> Any:
     from vllm.sampling_params import RequestOutputKind
 
     sampling = request.sampling
-    drafting = {"num_draft_tokens": request.num_draft_tokens, "token_drafter": request.token_drafter}
+    drafting = {
+        "num_draft_tokens": request.num_draft_tokens,
+        "token_drafter": request.token_drafter,
+        "text": request.text,
+        "to_end": request.boundary is None,
+    }
     return SamplingParams(
         temperature=sampling.temperature,
         top_k=sampling.top_k,

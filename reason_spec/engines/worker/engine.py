@@ -15,6 +15,7 @@ from reason_spec.engines.base import (
     PassTime,
     Request,
     Score,
+    TextNews,
     Tokenizer,
 )
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
@@ -39,7 +40,7 @@ from reason_spec.engines.worker.messages import (
 )
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.errors import EngineError, UnsupportedModelError
-from reason_spec.settings import EngineSettings
+from reason_spec.settings import EngineSettings, SuffixSettings
 from reason_spec.types import FinishReason, Prefix, Usage
 
 _T = TypeVar("_T")
@@ -52,9 +53,10 @@ class WorkerEngine(Engine):
     host: ClassVar[str]
     """The module that loads the model in the worker; see `loop.Loader`."""
 
-    def __init__(self, name: str, settings: EngineSettings) -> None:
+    def __init__(self, name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> None:
         self.name = name
         self.settings = settings
+        self._suffix = suffix
         self._tokenizer: HuggingFaceTokenizer | None = None
         self._info: Ready | None = None
         self._worker: WorkerProcess | None = None
@@ -104,7 +106,7 @@ class WorkerEngine(Engine):
         self._ready = loop.create_future()
         self._worker = WorkerProcess(self.host, self.settings.cores, self._environment())
         loop.add_reader(self._worker.fileno(), self._receive)
-        self._send(Start(self.settings, self.settings.cores))
+        self._send(Start(self.settings, self.settings.cores, self._suffix))
         self.phase = "starting"
         try:
             async with asyncio.timeout(self.settings.start_timeout):
@@ -160,6 +162,14 @@ class WorkerEngine(Engine):
         self._generations[number] = generation
         self._send(Submit(number, replace(request, prefix=Prefix(request.prefix.to_tuple()))))
         return generation
+
+    @property
+    def takes_texts(self) -> bool:
+        return self._suffix is not None and self.takes_hints
+
+    def tell(self, news: TextNews) -> None:
+        if self.takes_texts:
+            self._send(news)
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
         self._raise_if_failed()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score
+from reason_spec.engines.weights import identify_model
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.engines.worker.pass_times import PassTimes
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.scopes import open_caches
+
+logger = logging.getLogger(__name__)
 
 Result: TypeAlias = GenerationResult | Score | str
 """What a request ends with; a string is the error of a score."""
@@ -55,10 +62,11 @@ class StepLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is ready to serve, and what is said of it."""
+    """A model that is ready to serve, what is said of it, and the texts that its drafts come from."""
 
     ready: Ready
     loop: StepLoop
+    texts: EarlierTexts | None = None
 
 
 Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]
@@ -66,3 +74,17 @@ Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]
 
 Its module, and so torch, is imported in the worker, after the cores are set.
 """
+
+
+def open_earlier_texts(start: Start, tokenizer_id: str, tell: Callable[[str], None]) -> EarlierTexts | None:
+    """Return what the engine's token drafts come from, None where they come from no earlier texts."""
+    if start.suffix is None:
+        return None
+    tell("preparing the suffix cache")
+    try:
+        key = StoreKey(identify_model("target", start.settings), tokenizer_id)
+        # What is learnt here is kept by the accelerator, which learns it too.
+        return EarlierTexts(open_caches(start.suffix, key, saves=False))
+    except Exception as error:
+        logger.warning("no tokens are drafted from earlier texts: %s: %s", type(error).__name__, error)
+        return None

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, tell_texts
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -95,6 +96,7 @@ class _Worker:
         self._inbox = inbox
         self._open = True
         self._loop = loaded.loop
+        self._texts = loaded.texts
         self._send(loaded.ready)
 
     def serve(self) -> None:
@@ -127,6 +129,9 @@ class _Worker:
                 self._loop.cancel(number)
             case OfferHint(number, hint):
                 self._loop.offer_hint(number, hint)
+            case BeginText() | ExtendText() | CloseText() | ForgetTexts():
+                if self._texts is not None:
+                    tell_texts(self._texts, message)
             case AskStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):

@@ -13,18 +13,23 @@ from reason_spec.engines.base import (
     PassTime,
     Request,
     Score,
+    TextNews,
 )
-from reason_spec.settings import EngineSettings
+from reason_spec.settings import EngineSettings, SuffixSettings
 
 # --- to the worker -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message: what to load, and the cores to run on (None: all that are allowed)."""
+    """The first message: what to load, and the cores to run on (None: all that are allowed).
+
+    ``suffix`` None: no token is drafted from earlier texts.
+    """
 
     settings: EngineSettings
     cores: tuple[int, ...] | None
+    suffix: SuffixSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,16 @@ class Shutdown:
 
 
 ToWorker: TypeAlias = (
-    Start | Submit | SubmitScore | Cancel | OfferHint | AskStats | ResetPrefixCache | SetCores | Shutdown
+    Start
+    | Submit
+    | SubmitScore
+    | Cancel
+    | OfferHint
+    | TextNews
+    | AskStats
+    | ResetPrefixCache
+    | SetCores
+    | Shutdown
 )
 
 # --- from the worker ---------------------------------------------------------------------------------

@@ -58,6 +58,16 @@ class TextWriter:
             self.finish = "length"
         return self.finish
 
+    def ends_behind(self, tokens: Sequence[int]) -> int | None:
+        """Return how many of the tokens that may follow end the generation; stops are not looked for."""
+        scanner = None if self._scanner is None else self._scanner.copy()
+        for count, token in enumerate(tokens, start=1):
+            if token in self._eos_ids:
+                return count
+            if scanner is not None and scanner.feed(self._vocabulary.token_bytes(token)):
+                return count
+        return None
+
     @property
     def text(self) -> str:
         """The text so far, cut where a stop begins; call it once, at the end."""
@@ -93,6 +103,10 @@ class WrittenTokens:
             if self.finish is not None:
                 self.num_discarded += len(tokens) - index - 1
                 return
+
+    def ends_behind(self, tokens: Sequence[int]) -> int | None:
+        """Return how many of the tokens that may follow end the generation; stops are not looked for."""
+        return self._writer.ends_behind(tokens)
 
     def take_delta(self) -> Delta | None:
         """Return what was not delivered yet; None while it is too little, or nothing is to be streamed."""

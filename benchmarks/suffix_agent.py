@@ -1,0 +1,373 @@
+"""What the suffix cache saves under lookahead: an agent's past runs replayed, and problems that come again.
+
+    python benchmarks/suffix_agent.py [FILE] [--conversations 60] [--problems 12] [--json [FILE]]
+
+With a FILE of past conversations (JSON lines of messages) each of its answers is written again by a
+scripted target, once with no cache and once with one that learns as it goes. The draft writes nothing that
+is right, so that all that is saved is the cache's work; passes are counted, not timed.
+
+Then the embedded pair solves problems it has solved before, the same with one number changed in each, and
+both after a restart that loads what was saved. ``cold`` is the same setting with an empty cache. Cold and
+warm take turns in an order shuffled with the seed, prefix caches are emptied before each, and each has a
+planner of its own. ``ratio`` is the median over problems of the seconds cold over those warm. Stop other
+work first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.control.planner import Planner
+from reason_spec.engines.base import Message
+from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.pair.generator import problems
+from reason_spec.settings import Settings, SuffixSettings, load_settings
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.scopes import open_caches
+from reason_spec.suffix.traces import Conversation, read_traces
+from reason_spec.types import Sampling
+from reason_spec.verifiers.exact import ExactVerifier
+
+MAX_TOKENS = 448
+USES = ("none", "steps", "tokens", "both")
+"""What the cache proposes in a replay."""
+ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("planned", {}),
+    ("depth 4", {"strategy.planner": False}),
+)
+"""Names and settings of the end-to-end rows."""
+
+
+# --- an agent's runs, replayed -------------------------------------------------------------------------
+
+
+class Recital:
+    """A script that writes the answer it was handed, behind the prompt it was handed with."""
+
+    def __init__(self) -> None:
+        self.prompt = ""
+        self.answer = ""
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        return self.answer[len(text) - len(self.prompt) :]
+
+
+class Silence:
+    """The draft's script: it writes nothing that is right."""
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        return " \n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """One replay. ``passes`` are those in which the target wrote, each counted once for each branch."""
+
+    name: str
+    answers: int
+    steps: int
+    tokens: int
+    steps_from_cache: float
+    alpha_step_cache: float | None
+    passes: int
+    passes_per_token: float
+    passes_saved: float
+    discarded_tokens: int
+    drafted_in_vain: int
+    same_text: bool
+
+
+async def replay(conversations: Sequence[Conversation], *, use: str) -> ReplayRow:
+    """Write every answer of the conversations again."""
+    script = Recital()
+    earlier = EarlierTexts(open_caches(SuffixSettings(use="tokens"), StoreKey("", "")))
+    target = ScriptedEngine("target", script, earlier=earlier)
+    draft = ScriptedEngine("draft", Silence())
+    settings = load_settings(
+        flags={"suffix.use": use, "sampling.max_tokens": 1 << 16, "strategy.planner": False}
+    )
+    solutions: list[Solution] = []
+    same = True
+    async with Accelerator(settings, target, draft, ExactVerifier()) as accelerator:
+        for number, conversation in enumerate(conversations, start=1):
+            messages: list[Message] = []
+            for message in conversation.messages:
+                text = message.text_with_calls
+                if message.role == "assistant" and messages and text:
+                    script.prompt = target.tokenizer.decode(target.tokenizer.encode_chat(messages))
+                    script.answer = text
+                    solutions.append(await accelerator.answer(messages))
+                    same &= solutions[-1].text == text
+                messages.append({"role": message.role, "content": text})
+            sys.stderr.write(f"\rsuffix.use={use}: {number} of {len(conversations)} conversations")
+    sys.stderr.write("\n")
+    steps = [step for solution in solutions for step in solution.steps]
+    recorders = [solution.recorder for solution in solutions]
+    verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.cache_verdicts]
+    tokens = sum(len(step.tokens) for step in steps)
+    usages = [recorder.target_usage for recorder in recorders]
+    passes = sum(usage.num_passes for usage in usages)
+    return ReplayRow(
+        name=f"lookahead, suffix.use={use}",
+        answers=len(solutions),
+        steps=len(steps),
+        tokens=tokens,
+        steps_from_cache=sum(step.origin == "cache" for step in steps) / len(steps),
+        alpha_step_cache=statistics.mean(verdicts) if verdicts else None,
+        passes=passes,
+        passes_per_token=passes / tokens,
+        passes_saved=1.0 - passes / tokens,
+        discarded_tokens=sum(usage.num_discarded_tokens for usage in usages),
+        drafted_in_vain=sum(usage.num_drafted_tokens - usage.num_accepted_draft_tokens for usage in usages),
+        same_text=same,
+    )
+
+
+# --- problems that come again --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question answered."""
+
+    seconds: float
+    solution: Solution
+
+
+@dataclass(slots=True)
+class Arm:
+    """One way to solve a list of questions, and what came of it."""
+
+    kind: str
+    name: str
+    runs: dict[int, Run] = field(default_factory=dict)
+    """By the place of the question in its list."""
+
+    @property
+    def solutions(self) -> list[Solution]:
+        return [self.runs[index].solution for index in sorted(self.runs)]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [self.runs[index].seconds for index in sorted(self.runs)]
+
+    @property
+    def texts(self) -> list[tuple[int, ...]]:
+        return [tuple(t for step in solution.steps for t in step.tokens) for solution in self.solutions]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is printed of an arm; ``same_tokens`` compares with the target alone."""
+
+    setting: str
+    kind: str
+    name: str
+    s_per_problem: float
+    ratio: float
+    ratio_of_medians: float
+    tokens_per_s: float
+    same_tokens: float
+    steps_from_cache: float
+    alpha_step_cache: float | None
+    passes_per_token: float
+    drafted_per_token: float
+    depth: float | None
+
+
+def change_a_number(question: str, rng: random.Random) -> str:
+    """Return the question with one of its numbers replaced by another of as many digits."""
+    found = rng.choice(list(re.finditer(r"\d+", question)))
+    low, high = 10 ** (len(found.group()) - 1), 10 ** len(found.group()) - 1
+    number = rng.choice([n for n in range(max(2, low), high + 1) if str(n) != found.group()])
+    return question[: found.start()] + str(number) + question[found.end() :]
+
+
+class Solver:
+    """The accelerator, for one arm at a time."""
+
+    def __init__(self, accelerator: Accelerator, settings: Settings) -> None:
+        self._accelerator = accelerator
+        self._strategy = settings.strategy
+        self._planners: dict[str, Planner] = {}
+        self._num_cold = 0
+
+    async def solve(self, arm: Arm, question: str, index: int, *, cold: bool) -> None:
+        """Solve a question with the cache as it is, or with an empty one."""
+        accelerator = self._accelerator
+        if accelerator.planner is not None:
+            accelerator.planner = self._planner(arm.name)
+        await accelerator.prepare(self._strategy.name)
+        self._num_cold += cold
+        scope = f"cold {self._num_cold}" if cold else ""
+        # A scope begins with what was kept of the tenant, and of this one nothing is.
+        tenant = "nobody" if cold else None
+        started = time.perf_counter()
+        solution = await accelerator.answer(question, problem=index, tenant=tenant, scope=scope)
+        arm.runs[index] = Run(time.perf_counter() - started, solution)
+        if cold and accelerator.memories is not None:
+            accelerator.memories.forget(scope)
+
+    def _planner(self, name: str) -> Planner:
+        if name not in self._planners:
+            assert self._accelerator.planner is not None
+            self._planners[name] = Planner(
+                self._accelerator.planner.costs,
+                max_depth=self._strategy.depth,
+                max_draft_tokens=self._strategy.num_draft_tokens,
+            )
+        return self._planners[name]
+
+
+async def take_turns(
+    solver: Solver, lists: dict[str, list[str]], warm_name: str, rng: random.Random
+) -> list[Arm]:
+    """Solve each list of questions cold and warm, in an order shuffled for every question."""
+    arms = {(kind, name): Arm(kind, name) for kind in lists for name in ("cold", warm_name)}
+    places = [(kind, index) for kind, questions in lists.items() for index in range(len(questions))]
+    rng.shuffle(places)
+    for done, (kind, index) in enumerate(places, start=1):
+        for name in rng.sample(("cold", warm_name), 2):
+            await solver.solve(arms[kind, name], lists[kind][index], index, cold=name == "cold")
+        sys.stderr.write(f"\r{warm_name}: {done} of {len(places)} problems timed")
+    sys.stderr.write("\n")
+    return list(arms.values())
+
+
+async def solve_alone(accelerator: Accelerator, questions: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the target's own answers."""
+    alone: dict[str, tuple[int, ...]] = {}
+    for question in dict.fromkeys(questions):
+        solving = accelerator.solve(question, strategy="autoregressive", scope="alone")
+        async with aclosing(solving):
+            alone[question] = tuple([token async for step in solving for token in step.tokens])
+    return alone
+
+
+async def measure(name: str, flags: dict[str, Any], num_problems: int, seed: int) -> list[Row]:
+    """Measure one setting: taught first, then cold and warm in turns, then again after a restart."""
+    rng = random.Random(seed)
+    asked = [example.question for example in islice(problems("test", seed), num_problems)]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(
+            flags={
+                "strategy.name": "lookahead",
+                "verifier.name": "exact",
+                "sampling.max_tokens": MAX_TOKENS,
+                "suffix.use": "both",
+                "suffix.path": folder,
+                **flags,
+            }
+        )
+        rows: list[Row] = []
+        for warm_name in ("warm", "restarted"):
+            lists = {"repeated": asked, "changed": [change_a_number(question, rng) for question in asked]}
+            strategies = ("lookahead", "autoregressive")
+            async with Accelerator.from_settings(settings, strategies=strategies) as accelerator:
+                solver = Solver(accelerator, settings)
+                if warm_name == "warm":
+                    for index, question in enumerate(asked):
+                        await solver.solve(Arm("taught", "cold"), question, index, cold=False)
+                # The first answers of a process are slow.
+                await solver.solve(Arm("first", "cold"), asked[0], 0, cold=True)
+                arms = await take_turns(solver, lists, warm_name, rng)
+                alone = await solve_alone(accelerator, [q for questions in lists.values() for q in questions])
+            for kind, questions in lists.items():
+                own = [alone[question] for question in questions]
+                pair = [arm for arm in arms if arm.kind == kind]
+                rows += [row_of(name, arm, pair[0], own) for arm in pair]
+    return rows
+
+
+def row_of(setting: str, arm: Arm, cold: Arm, alone: Sequence[tuple[int, ...]]) -> Row:
+    recorders = [solution.recorder for solution in arm.solutions]
+    steps = [step for solution in arm.solutions for step in solution.steps]
+    verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.cache_verdicts]
+    depths = [recorder.plan.depth for recorder in recorders if recorder.plan is not None]
+    num_tokens = sum(map(len, arm.texts))
+    own, base = arm.seconds, cold.seconds
+    return Row(
+        setting=setting,
+        kind=arm.kind,
+        name=arm.name,
+        s_per_problem=statistics.median(own),
+        ratio=statistics.median(before / after for before, after in zip(base, own, strict=True)),
+        ratio_of_medians=statistics.median(base) / statistics.median(own),
+        tokens_per_s=num_tokens / sum(own),
+        same_tokens=sum(a == b for a, b in zip(arm.texts, alone, strict=True)) / len(alone),
+        steps_from_cache=sum(step.origin == "cache" for step in steps) / len(steps),
+        alpha_step_cache=statistics.mean(verdicts) if verdicts else None,
+        passes_per_token=sum(r.target_usage.num_passes for r in recorders) / num_tokens,
+        drafted_per_token=sum(r.draft_usage.num_generated_tokens for r in recorders) / num_tokens,
+        depth=statistics.mean(depths) if depths else None,
+    )
+
+
+# --- what is printed -----------------------------------------------------------------------------------
+
+
+def print_rows(rows: Sequence[ReplayRow] | Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in asdict(rows[0]):
+        table.add_column(column.replace("_", " "), justify="left" if column in ("name", "kind") else "right")
+    for row in rows:
+        table.add_row(*(_shown(value) for value in asdict(row).values()))
+    Console(width=200).print(table)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("file", type=Path, nargs="?", help="past conversations: JSON lines of messages")
+    parser.add_argument("--conversations", type=int, default=60, help="how many are replayed (default: 60)")
+    parser.add_argument("--problems", type=int, default=12, help="timed on the pair; 0: none (default: 12)")
+    parser.add_argument("--rows", nargs="+", default=[name for name, _ in ROWS], help="settings to time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
+    )
+    options = parser.parse_args()
+    replays: list[ReplayRow] = []
+    if options.file is not None:
+        conversations = read_traces(options.file).conversations[: options.conversations]
+        replays = [asyncio.run(replay(conversations, use=use)) for use in USES]
+    timed: list[Row] = []
+    for name, flags in ROWS if options.problems else ():
+        if name in options.rows:
+            timed += asyncio.run(measure(name, flags, options.problems, options.seed))
+    if options.json != Path("-"):
+        for rows in (replays, timed):
+            if rows:
+                print_rows(rows)
+    if options.json is not None:
+        content = {"replay": [asdict(row) for row in replays], "pair": [asdict(row) for row in timed]}
+        text = json.dumps(content, indent=2) + "\n"
+        sys.stdout.write(text) if options.json == Path("-") else options.json.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

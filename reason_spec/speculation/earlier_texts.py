@@ -1,0 +1,117 @@
+"""Tokens drafted from earlier texts: the suffix cache beside the requests of one engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reason_spec.suffix.base import Proposal, Session, Source
+from reason_spec.suffix.scopes import SuffixCaches
+
+logger = logging.getLogger(__name__)
+_NOTHING = Proposal()
+
+
+@dataclass(slots=True)
+class _Text:
+    """``length`` tokens are in the session, ``told`` of them known to be final from outside."""
+
+    session: Session
+    length: int
+    told: int
+
+
+class EarlierTexts:
+    """The texts that requests go on from, and what followed in earlier ones.
+
+    A text is told of as it becomes final: of several requests for one place only one is in the end right,
+    and what the others write must not be learnt. What such a request has beyond the text so far is looked
+    up and forgotten; a request that writes all the rest of an answer is learnt as it goes on. A cache that
+    fails is left out from then on, and the requests go on without it.
+    """
+
+    def __init__(self, caches: SuffixCaches) -> None:
+        self._caches = caches
+        self._texts: dict[int, _Text] = {}
+        self._failed = False
+
+    def begin(
+        self, text: int, scope: str, tenant: str, segments: Sequence[tuple[Source, Sequence[int]]]
+    ) -> None:
+        """Take a text, or, under a number in use, the prompt of its next turn."""
+        if self._failed:
+            return
+        try:
+            known = self._texts.get(text)
+            session = self._caches.open_session(scope, tenant) if known is None else known.session
+            session.begin(segments)
+        except Exception as error:
+            self._fail(error)
+        else:
+            length = sum(len(tokens) for _, tokens in segments)
+            self._texts[text] = _Text(session, length, length)
+
+    def extend(self, text: int, tokens: Sequence[int]) -> None:
+        """Take tokens that became final."""
+        if (known := self._texts.get(text)) is None:
+            return
+        known.told += len(tokens)
+        num_new = known.told - known.length
+        if num_new > 0:
+            self._learn(known, tokens[-num_new:])
+
+    def close(self, text: int) -> None:
+        if (known := self._texts.pop(text, None)) is not None:
+            known.session.close()
+
+    def forget(self, scope: str) -> None:
+        """Let a scope begin anew; its texts are closed by now."""
+        self._caches.forget(scope)
+
+    def propose(
+        self,
+        text: int,
+        tokens: Sequence[int],
+        budget: int,
+        *,
+        tree: bool,
+        final: bool = False,
+        drafted: Sequence[int] = (),
+    ) -> Proposal:
+        """Return up to ``budget`` tokens that may come next behind a request's ``tokens`` and ``drafted``.
+
+        Args:
+            tokens: all of the request's text, prompt included.
+            final: whether what it writes is the rest of the answer, and so learnt at once.
+        """
+        known = self._texts.get(text)
+        if known is None or budget < 1 or known.length > len(tokens):
+            return _NOTHING
+        # They may be a row of an array, whose items are no plain numbers.
+        new = [int(token) for token in tokens[known.length :]]
+        if final and new:
+            self._learn(known, new)
+            new = []
+        behind = (*new, *drafted)
+        try:
+            return known.session.propose_tokens(budget, tree=tree, behind=behind)
+        except Exception as error:
+            self._fail(error)
+            return _NOTHING
+
+    def _learn(self, known: _Text, tokens: Sequence[int]) -> None:
+        try:
+            known.session.extend(tokens)
+        except Exception as error:
+            self._fail(error)
+        else:
+            known.length += len(tokens)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed:
+            logger.warning(
+                "no more tokens are drafted from earlier texts: %s: %s", type(error).__name__, error
+            )
+        self._failed = True
+        self._texts.clear()

@@ -1,0 +1,250 @@
+"""The suffix cache beside answers: what is certain of them is learnt, and what may come next is proposed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from reason_spec.engines.base import (
+    BeginText,
+    CloseText,
+    Engine,
+    ExtendText,
+    ForgetTexts,
+    Message,
+    Opening,
+    Request,
+    Tokenizer,
+)
+from reason_spec.engines.worker.writer import WrittenTokens
+from reason_spec.settings import SuffixSettings
+from reason_spec.strategies.base import step_from_result, tokens_for
+from reason_spec.suffix.base import Session, Source
+from reason_spec.suffix.scopes import SuffixCaches
+from reason_spec.types import Step, Usage
+
+logger = logging.getLogger(__name__)
+_NUM_KEPT = 16
+"""Conversations that are kept open for a next turn."""
+_SAME = 0.5
+"""A prompt that begins with so much of a conversation's text is its next turn."""
+_SOURCES: dict[str, Source] = {"tool": "tool", "function": "tool", "assistant": "output"}
+
+Segments = tuple[tuple[Source, tuple[int, ...]], ...]
+
+
+@dataclass(eq=False, slots=True)
+class _Conversation:
+    """A text that grows turn by turn: what it says so far, and who follows it."""
+
+    number: int
+    tenant: str
+    scope: str
+    session: Session
+    tokens: list[int] = field(default_factory=list)
+
+
+class Memory:
+    """What one answer tells the suffix cache and asks of it. Close it when the answer is over.
+
+    It is told of final steps alone: what a branch assumes beyond them is looked up and forgotten. A cache
+    that fails is left out from then on; that costs the cache, never the answer.
+    """
+
+    def __init__(self, owner: Memories, conversation: _Conversation, target: Engine) -> None:
+        self._owner = owner
+        self._conversation = conversation
+        self._target = target
+        self._num_steps: int | None = None
+
+    @property
+    def text(self) -> int | None:
+        """The number under which the target's engine knows the text; None where it does not."""
+        owner = self._owner
+        return self._conversation.number if owner.drafts_tokens and not owner.failed else None
+
+    @property
+    def proposes_steps(self) -> bool:
+        return self._owner.settings.use in ("steps", "both") and not self._owner.failed
+
+    def learn(self, index: int, step: Step) -> None:
+        """Take the final step of a place; one that was taken before is passed over."""
+        if self._owner.failed or (self._num_steps is not None and index < self._num_steps):
+            return
+        self._num_steps = index + 1
+        tokens = tokens_for(step, self._target)
+        session = self._conversation.session
+        with _costs_only_the_cache(self._owner):
+            if self.proposes_steps:
+                # A cache learns from what becomes of its last proposal, and that was for a place further on.
+                session.propose_tokens(len(tokens))
+            session.extend(tokens)
+        self._conversation.tokens += tokens
+        if self._owner.drafts_tokens:
+            self._target.tell(ExtendText(self._conversation.number, tokens))
+
+    def next_step(self, request: Request) -> Step | None:
+        """Return the step that the target is likely to write for a request, None where none is known.
+
+        The request's prefix goes on from the final steps; it may hold steps that are only assumed.
+        """
+        if not self.proposes_steps:
+            return None
+        num_final = len(self._conversation.tokens)
+        behind = request.prefix.to_tuple()[num_final:]
+        vocabulary = self._target.tokenizer
+
+        def follow(tokens: Sequence[int]) -> WrittenTokens:
+            written = WrittenTokens(request, vocabulary, request.max_tokens)
+            written.take(tokens, [0.0] * len(tokens))
+            return written
+
+        def find_end(tokens: Sequence[int]) -> int | None:
+            written = follow(tokens)
+            return None if written.finish is None else len(written.tokens)
+
+        with _costs_only_the_cache(self._owner):
+            found = self._conversation.session.propose_step(
+                find_end, request.max_tokens, min_chance=self._owner.settings.min_step_chance, behind=behind
+            )
+            if found is None:
+                return None
+            written = follow(found.tokens)
+            if written.finish is None:
+                return None
+            return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
+        return None
+
+    def close(self) -> None:
+        """Keep the conversation for its next turn."""
+        self._owner.take_back(self._conversation)
+
+
+class Memories:
+    """The suffix caches of one target, and the conversations that go on in them.
+
+    Args:
+        target: is told of all texts too, where it drafts tokens from earlier ones.
+    """
+
+    def __init__(self, settings: SuffixSettings, caches: SuffixCaches, target: Engine) -> None:
+        self.settings = settings
+        self.drafts_tokens = settings.use in ("tokens", "both") and target.takes_texts
+        self.failed = False
+        self._caches = caches
+        self._target = target
+        self._numbers = count()
+        self._idle: list[_Conversation] = []
+
+    def open(self, segments: Segments, *, tenant: str | None = None, scope: str = "") -> Memory | None:
+        """Return the memory of an answer to a prompt: a next turn where a conversation begins like it.
+
+        None where the cache has failed.
+        """
+        if self.failed:
+            return None
+        tenant = tenant or self.settings.tenant
+        tokens = [token for _, part in segments for token in part]
+        with _costs_only_the_cache(self):
+            conversation = self._take_up(tokens, tenant, scope)
+            conversation.session.begin(segments)
+            conversation.tokens = tokens
+            if self.drafts_tokens:
+                self._target.tell(BeginText(conversation.number, Opening(tenant, scope, segments)))
+            return Memory(self, conversation, self._target)
+        return None
+
+    def forget(self, scope: str) -> None:
+        """Let a scope begin anew; no answer may be under way in it."""
+        for conversation in [idle for idle in self._idle if idle.scope == scope]:
+            self._idle.remove(conversation)
+            self._end(conversation)
+        self._caches.forget(scope)
+        self._target.tell(ForgetTexts(scope))
+
+    def take_back(self, conversation: _Conversation) -> None:
+        self._idle.append(conversation)
+        if len(self._idle) > _NUM_KEPT:
+            self._end(self._idle.pop(0))
+
+    def save(self) -> None:
+        """Keep what was learnt, where the settings name a place."""
+        if not self.failed:
+            with _costs_only_the_cache(self):
+                self._caches.save()
+
+    def _take_up(self, tokens: Sequence[int], tenant: str, scope: str) -> _Conversation:
+        own = [idle for idle in self._idle if (idle.tenant, idle.scope) == (tenant, scope)]
+        shared = {id(idle): _common_length(idle.tokens, tokens) for idle in own}
+        best = max(own, key=lambda idle: shared[id(idle)], default=None)
+        if best is None or shared[id(best)] < _SAME * len(best.tokens):
+            session = self._caches.open_session(scope, tenant)
+            return _Conversation(next(self._numbers), tenant, scope, session)
+        self._idle.remove(best)
+        return best
+
+    def _end(self, conversation: _Conversation) -> None:
+        with _costs_only_the_cache(self):
+            conversation.session.close()
+        if self.drafts_tokens:
+            self._target.tell(CloseText(conversation.number))
+
+
+class _costs_only_the_cache:  # noqa: N801 - it reads as a statement
+    """Turns an error of the cache into a warning, and leaves the cache out from then on."""
+
+    def __init__(self, owner: Memories) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._owner.failed = True
+        logger.warning("the suffix cache is left out from now on: %s: %s", type(error).__name__, error)
+        return True
+
+
+def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: Tokenizer) -> Segments:
+    """Tell apart what of a prompt a tool returned, what the model wrote, and what it was told.
+
+    A message is found by its tokens but the first and the last, which may differ beside the words of the
+    chat template; where it is not found it counts as told.
+    """
+    segments: list[tuple[Source, tuple[int, ...]]] = []
+    done = 0
+    for message in messages:
+        source = _SOURCES.get(message["role"])
+        inner = tokenizer.encode(message["content"])[1:-1] if source else ()
+        start = _find(inner, prompt, done) if inner else None
+        if source is None or start is None:
+            continue
+        segments.append(("prompt", tuple(prompt[done:start])))
+        segments.append((source, tuple(inner)))
+        done = start + len(inner)
+    segments.append(("prompt", tuple(prompt[done:])))
+    return tuple((source, tokens) for source, tokens in segments if tokens)
+
+
+def _find(part: Sequence[int], whole: Sequence[int], start: int) -> int | None:
+    part = tuple(part)
+    for place in range(start, len(whole) - len(part) + 1):
+        if whole[place] == part[0] and tuple(whole[place : place + len(part)]) == part:
+            return place
+    return None
+
+
+def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    low, high = 0, min(len(left), len(right))
+    # Slices are compared much faster than tokens one by one.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

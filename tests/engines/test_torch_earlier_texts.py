@@ -1,0 +1,136 @@
+"""Drafts from earlier texts in the step loop: never a token other than the model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason_spec.engines.base import Request
+from reason_spec.segment import Boundary
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.tree import TokenTree
+from reason_spec.suffix.base import Proposal
+from reason_spec.suffix.scopes import SuffixCaches
+from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Served, prompt, spoiled, write
+from tests.naive_suffix import NaiveCache, NaiveSession
+
+
+def told(*texts: Sequence[int], session: type[NaiveSession] = NaiveSession) -> EarlierTexts:
+    """Earlier texts that are known by heart; text 0 is the one that requests go on from."""
+
+    class Cache(NaiveCache):
+        def open_session(self, tenant: str) -> NaiveSession:
+            document: list[int] = []
+            self.documents.setdefault(tenant, []).append(document)
+            return session(self, tenant, document)
+
+    earlier = EarlierTexts(SuffixCaches(lambda scope: Cache()))
+    for number, text in enumerate(texts, start=1):
+        earlier.begin(number, "", "a", [("output", tuple(text))])
+    return earlier
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, NUM_PROMPTS - 1),
+    st.lists(st.integers(0, LENGTH - 1), max_size=3),
+    st.integers(1, 12),
+    st.booleans(),
+    st.integers(0, 20),
+)
+def test_greedy_is_equal_whatever_earlier_texts_say(
+    qwen: Served,
+    expected: list[tuple[int, ...]],
+    index: int,
+    places: list[int],
+    num_draft_tokens: int,
+    hinted: bool,
+    place: int,
+) -> None:
+    text = expected[index]
+    known = [(*prompt(index), *spoiled(text, place)) for place in places]
+    earlier = told(*known, (*prompt(index), *text))
+    earlier.begin(0, "", "a", [("prompt", prompt(index))])
+    request = Request(
+        Prefix(prompt(index)),
+        LENGTH,
+        text=0,
+        hint=spoiled(text, place)[:8] if hinted else (),
+        num_draft_tokens=num_draft_tokens,
+    )
+    assert write(qwen.scheduler(earlier=earlier), request).tokens == text
+
+
+def test_a_text_that_was_written_before_costs_a_pass_for_each_budget(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    earlier = told((*prompt(0), *expected[0]))
+    earlier.begin(0, "", "a", [("prompt", prompt(0))])
+    scheduler = qwen.scheduler(earlier=earlier)
+    request = Request(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=LENGTH)
+    result = write(scheduler, request)
+    assert result.tokens == expected[0]
+    # The one that reads the prompt checks all that is known, too.
+    assert result.usage.num_passes == 1
+    assert result.usage.num_accepted_draft_tokens == result.usage.num_drafted_tokens
+
+
+def test_without_a_text_nothing_is_drafted(qwen: Served, expected: list[tuple[int, ...]]) -> None:
+    earlier = told((*prompt(0), *expected[0]))
+    result = write(qwen.scheduler(earlier=earlier), Request(Prefix(prompt(0)), LENGTH))
+    assert result.usage.num_drafted_tokens == 0
+
+
+def test_a_hint_goes_first_and_earlier_texts_go_on_behind_it(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    earlier = told((*prompt(0), *expected[0]))
+    earlier.begin(0, "", "a", [("prompt", prompt(0))])
+    hint = expected[0][:6]
+    request = Request(Prefix(prompt(0)), LENGTH, text=0, hint=hint, num_draft_tokens=LENGTH)
+    assert write(qwen.scheduler(earlier=earlier), request).usage.num_passes == 1
+    alone = Request(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=LENGTH)
+    assert write(qwen.scheduler(), alone).usage.num_passes > 1
+
+
+def test_nothing_is_drafted_behind_the_end_of_a_step(qwen: Served, expected: list[tuple[int, ...]]) -> None:
+    text = expected[0]
+    words = [qwen.tokenizer.decode([token]) for token in text]
+    delimiter = next(word for word in words[3:] if word.isascii() and word.strip() and word not in words[:3])
+    earlier = told((*prompt(0), *text))
+    earlier.begin(0, "", "a", [("prompt", prompt(0))])
+    boundary = Boundary(delimiter, protect_fences=False, protect_json=False)
+    request = Request(Prefix(prompt(0)), LENGTH, text=0, boundary=boundary, num_draft_tokens=LENGTH)
+    result = write(qwen.scheduler(earlier=earlier), request)
+    assert result.finish == "boundary"
+    assert result.usage.num_drafted_tokens <= len(result.tokens)
+    assert result.usage.num_discarded_tokens <= 1
+
+
+class Forking(NaiveSession):
+    """Proposes the right way and a wrong one, as a tree."""
+
+    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+        right = super().propose_tokens(budget, behind=behind).tokens
+        wrong = [(token + 1) % 260 for token in right]
+        merged = TokenTree.merge([wrong, right], budget)
+        return Proposal(merged.tokens, merged.parents, (1.0,) * len(merged), 3)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_tree_is_checked_in_one_pass(
+    qwen: Served, expected: list[tuple[int, ...]], temperature: float
+) -> None:
+    sampling = Sampling(temperature, noise=NoiseKey(3))
+    plain = write(qwen.scheduler(), Request(Prefix(prompt(1)), LENGTH, sampling=sampling))
+    earlier = told((*prompt(1), *plain.tokens), session=Forking)
+    earlier.begin(0, "", "a", [("prompt", prompt(1))])
+    request = Request(Prefix(prompt(1)), LENGTH, sampling=sampling, text=0, num_draft_tokens=8)
+    result = write(qwen.scheduler(earlier=earlier), request)
+    assert result.tokens == plain.tokens
+    # Half of what is drafted is right: mostly four tokens of a pass, and the one behind them.
+    assert result.usage.num_passes < LENGTH / 3

@@ -1,0 +1,170 @@
+"""What answers tell the suffix cache: conversations over turns, sources, tenants, scopes."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from reason_spec.engines.base import (
+    BeginText,
+    CloseText,
+    ExtendText,
+    ForgetTexts,
+    Message,
+    TextNews,
+)
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.settings import SuffixSettings
+from reason_spec.strategies.memory import Memories, segments_of
+from reason_spec.suffix.scopes import Cache, SuffixCaches
+from reason_spec.types import Step
+from tests.naive_suffix import NaiveCache
+from tests.strategies.scripts import StoryScript
+
+TOKENIZER = ScriptedTokenizer()
+
+
+class Listening(ScriptedEngine):
+    """Takes texts, and notes what it is told of them."""
+
+    def __init__(self) -> None:
+        super().__init__("target", StoryScript(1))
+        self.news: list[TextNews] = []
+
+    @property
+    def takes_texts(self) -> bool:
+        return True
+
+    def tell(self, news: TextNews) -> None:
+        self.news.append(news)
+
+
+def make(use: str = "both", kind: type[NaiveCache] = NaiveCache) -> tuple[Memories, NaiveCache, Listening]:
+    cache, engine = kind(), Listening()
+    caches: dict[str, Cache] = {"": cache}
+    made = SuffixCaches(lambda scope: caches.setdefault(scope, kind()))
+    settings = SuffixSettings(use=use)  # type: ignore[arg-type]
+    return Memories(settings, made, engine), cache, engine
+
+
+def step(text: str) -> Step:
+    return Step(text, TOKENIZER.encode(text), "target", "boundary", TOKENIZER.tokenizer_id)
+
+
+def answer(memories: Memories, prompt: str, *steps: str, tenant: str | None = None, scope: str = "") -> None:
+    memory = memories.open((("prompt", TOKENIZER.encode(prompt)),), tenant=tenant, scope=scope)
+    assert memory is not None
+    for index, text in enumerate(steps):
+        memory.learn(index, step(text))
+    memory.close()
+
+
+def test_a_prompt_that_begins_with_a_conversations_text_is_its_next_turn() -> None:
+    memories, cache, engine = make()
+    answer(memories, "user: one two three four\n", "five six\n\n")
+    answer(memories, "user: one two three four\nfive six\n\nuser: more\n", "seven\n\n")
+    assert len(cache.documents["default"]) == 1
+    begun = [news.text for news in engine.news if isinstance(news, BeginText)]
+    assert begun == [0, 0]
+    assert [news.tokens for news in engine.news if isinstance(news, ExtendText)] == [
+        TOKENIZER.encode("five six\n\n"),
+        TOKENIZER.encode("seven\n\n"),
+    ]
+
+
+def test_a_step_is_learnt_once() -> None:
+    memories, cache, _ = make()
+    memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
+    assert memory is not None
+    for index in (0, 0, 1, 0, 1):
+        memory.learn(index, step(f"step {index}\n\n"))
+    assert TOKENIZER.decode(cache.documents["default"][0]) == "user: one\nstep 0\n\nstep 1\n\n"
+
+
+def test_another_prompt_is_another_conversation() -> None:
+    memories, cache, _ = make()
+    answer(memories, "user: one two three four\n", "five\n\n")
+    answer(memories, "user: a b c d e f g\n", "h\n\n")
+    assert len(cache.documents["default"]) == 2
+
+
+def test_a_conversation_under_way_is_not_taken_up_by_another_answer() -> None:
+    memories, cache, _ = make()
+    segments = (("prompt", TOKENIZER.encode("user: one two three\n")),)
+    first, second = memories.open(segments), memories.open(segments)  # type: ignore[arg-type]
+    assert first is not None
+    assert second is not None
+    assert first.text != second.text
+    assert len(cache.documents["default"]) == 2
+
+
+def test_tenants_and_scopes_have_conversations_of_their_own() -> None:
+    memories, cache, engine = make()
+    prompt = "user: one two three four\n"
+    answer(memories, prompt, "five\n\n", tenant="a")
+    answer(memories, prompt, "five\n\n", tenant="b")
+    answer(memories, prompt, "five\n\n", tenant="a", scope="other")
+    assert set(cache.documents) == {"a", "b"}
+    openings = [news.opening for news in engine.news if isinstance(news, BeginText)]
+    assert [(opening.tenant, opening.scope) for opening in openings] == [
+        ("a", ""),
+        ("b", ""),
+        ("a", "other"),
+    ]
+    assert len({news.text for news in engine.news if isinstance(news, BeginText)}) == 3
+
+
+def test_the_oldest_conversation_ends_when_there_are_many() -> None:
+    memories, _, engine = make()
+    for number in range(20):
+        answer(memories, f"user: {number} {'word ' * number}\n", "done\n\n")
+    closed = [news.text for news in engine.news if isinstance(news, CloseText)]
+    assert closed == [0, 1, 2, 3]
+
+
+def test_a_scope_that_is_forgotten_begins_anew() -> None:
+    memories, _, engine = make()
+    answer(memories, "user: one two\n", "three\n\n", scope="x")
+    memories.forget("x")
+    assert engine.news[-2:] == [CloseText(0), ForgetTexts("x")]
+
+
+@pytest.mark.parametrize(("use", "told", "proposes"), [("tokens", True, False), ("steps", False, True)])
+def test_each_layer_is_served_where_the_settings_say_so(use: str, told: bool, proposes: bool) -> None:
+    memories, cache, engine = make(use)
+    memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
+    assert memory is not None
+    memory.learn(0, step("two\n\n"))
+    assert bool(engine.news) == told
+    assert (memory.text is not None) == told
+    assert memory.proposes_steps == proposes
+    assert cache.documents["default"], "what is kept is kept from here"
+
+
+class Unwritable(NaiveCache):
+    def save(self) -> None:
+        raise OSError("disk full")
+
+
+def test_a_place_that_cannot_be_written_costs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    memories, _, _ = make(kind=Unwritable)
+    answer(memories, "user: one two\n", "three\n\n")
+    memories.save()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "disk full" in caplog.text
+
+
+def test_the_parts_of_a_prompt_are_told_apart_by_role() -> None:
+    messages: list[Message] = [
+        {"role": "system", "content": "Be kind to all guests."},
+        {"role": "user", "content": "Is there a table for two?"},
+        {"role": "assistant", "content": "Let me look into the book."},
+        {"role": "tool", "content": "table 4 is free"},
+        {"role": "user", "content": "And?"},
+    ]
+    prompt = TOKENIZER.encode_chat(messages)
+    segments = segments_of(messages, prompt, TOKENIZER)
+    assert tuple(token for _, tokens in segments for token in tokens) == prompt
+    found = {source: TOKENIZER.decode(tokens) for source, tokens in segments if source != "prompt"}
+    assert found == {"output": " me look into the book", "tool": " 4 is"}

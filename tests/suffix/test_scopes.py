@@ -1,0 +1,97 @@
+"""Caches by scope over one store: all begin with what was kept, one is kept."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from reason_spec.errors import DataError
+from reason_spec.settings import SuffixSettings
+from reason_spec.suffix.scopes import SuffixCaches, open_caches
+from reason_spec.suffix.store import erase
+from tests.suffix.some_texts import KEY
+
+TEXT = list(range(100, 180))
+
+
+def opened(folder: Path | None, *, saves: bool = True, reads: tuple[str, ...] = ()) -> SuffixCaches:
+    return open_caches(SuffixSettings(use="both", path=folder, tenant="ana", reads=reads), KEY, saves=saves)
+
+
+def learn(caches: SuffixCaches, scope: str = "", tenant: str = "ana") -> None:
+    session = caches.open_session(scope, tenant)
+    session.begin([("prompt", TEXT[:40])])
+    session.extend(TEXT[40:])
+    session.close()
+
+
+def knows(caches: SuffixCaches, scope: str = "", tenant: str = "ana") -> bool:
+    session = caches.open_session(scope, tenant)
+    session.begin([("prompt", TEXT[:60])])
+    return session.propose_tokens(4).tokens[:1] == (TEXT[60],)
+
+
+def test_every_scope_begins_with_what_was_kept_and_the_nameless_one_is_kept(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    learn(first, scope="compared")
+    first.save()
+    assert not knows(opened(tmp_path))
+    learn(first)
+    first.save()
+    again = opened(tmp_path)
+    assert knows(again)
+    assert knows(again, scope="compared")
+
+
+def test_scopes_and_tenants_do_not_learn_from_each_other() -> None:
+    caches = opened(None)
+    learn(caches)
+    assert knows(caches)
+    assert not knows(caches, scope="other")
+    assert not knows(caches, tenant="ben")
+    caches.forget("")
+    assert not knows(caches)
+
+
+def test_a_tenant_that_may_be_read_is_loaded_too(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    learn(first, tenant="ben")
+    first.save()
+    assert knows(opened(tmp_path, reads=("ben",)))
+    assert not knows(opened(tmp_path))
+
+
+def test_who_only_reads_writes_nothing(tmp_path: Path) -> None:
+    caches = opened(tmp_path / "kept", saves=False)
+    learn(caches)
+    caches.save()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_where_nothing_was_learnt_nothing_is_written(tmp_path: Path) -> None:
+    caches = opened(tmp_path / "kept")
+    caches.save()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_what_was_erased_meanwhile_is_not_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caches = opened(tmp_path)
+    learn(caches)
+    caches.save()
+    erase(tmp_path, "ana")
+    with caplog.at_level(logging.WARNING):
+        caches.save()
+    assert "'ana'" in caplog.text
+    assert not knows(caches)
+    assert not knows(opened(tmp_path))
+
+
+def test_a_place_that_is_no_folder_is_said_at_the_start(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    with pytest.raises(DataError, match="is not a folder"):
+        opened(place)

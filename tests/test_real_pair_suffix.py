@@ -1,0 +1,119 @@
+"""The suffix cache on the real pair: the same tokens, fewer passes, also after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reason_spec.accelerator import Solution, SyncAccelerator
+from reason_spec.pair import SAMPLE_PATH
+from reason_spec.settings import Settings, load_settings
+
+QUESTIONS = [json.loads(line)["question"] for line in SAMPLE_PATH.read_text().splitlines()][:3]
+
+
+def settings_for(folder: Path, **flags: object) -> Settings:
+    names = {name.replace("__", "."): value for name, value in flags.items()}
+    return load_settings(
+        flags={
+            "verifier.name": "exact",
+            "strategy.planner": False,
+            "suffix.use": "both",
+            "suffix.path": str(folder),
+            **names,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("suffix")
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[SyncAccelerator]:
+    strategies = ("autoregressive", "token", "speculative", "lookahead")
+    with SyncAccelerator.from_settings(settings_for(folder), strategies=strategies) as accelerator:
+        yield accelerator
+
+
+def tokens_of(solution: Solution) -> list[int]:
+    return [token for step in solution.steps for token in step.tokens]
+
+
+def passes_of(solution: Solution) -> int:
+    return solution.recorder.target_usage.num_passes
+
+
+def under(running: SyncAccelerator, settings: Settings, question: str, **options: object) -> Solution:
+    before = running.accelerator.settings
+    running.accelerator.settings = settings
+    try:
+        running._run(running.accelerator.prepare(settings.strategy.name))
+        return running.answer(question, **options)
+    finally:
+        running.accelerator.settings = before
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("strategy", ["token", "speculative", "lookahead"])
+def test_warm_answers_are_the_targets_own_in_fewer_passes(
+    running: SyncAccelerator, folder: Path, strategy: str, temperature: float
+) -> None:
+    settings = settings_for(folder, sampling__temperature=temperature, sampling__max_tokens=160)
+    scope = f"{strategy} {temperature}"
+    question = QUESTIONS[0]
+    changed = question.replace("2", "3")
+    alone = under(running, settings, question, strategy="autoregressive", scope="alone")
+    expected = under(running, settings, changed, strategy="autoregressive", scope="alone")
+    cold = under(running, settings, question, strategy=strategy, scope=scope)
+    warm = under(running, settings, question, strategy=strategy, scope=scope)
+    other = under(running, settings, changed, strategy=strategy, scope=scope)
+    assert tokens_of(cold) == tokens_of(warm) == tokens_of(alone)
+    assert tokens_of(other) == tokens_of(expected)
+    assert passes_of(warm) < passes_of(cold) <= passes_of(alone)
+    assert (len(warm.recorder.cache_verdicts) > 0) == (strategy == "lookahead")
+
+
+def test_what_one_tenant_was_answered_is_proposed_to_no_other(running: SyncAccelerator, folder: Path) -> None:
+    settings = settings_for(folder, sampling__max_tokens=160)
+    options = {"strategy": "token", "scope": "tenants"}
+    cold = under(running, settings, QUESTIONS[0], tenant="ana", **options)
+    other = under(running, settings, QUESTIONS[0], tenant="ben", **options)
+    warm = under(running, settings, QUESTIONS[0], tenant="ana", **options)
+    assert passes_of(warm) < passes_of(cold) / 2
+    # Whether the prompt takes a pass of its own depends on when it arrives.
+    assert abs(passes_of(other) - passes_of(cold)) <= 2
+    assert tokens_of(other) == tokens_of(cold) == tokens_of(warm)
+
+
+def test_what_was_learnt_is_there_after_a_restart(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, sampling__max_tokens=160)
+    solutions = []
+    for _ in range(2):
+        with SyncAccelerator.from_settings(settings) as accelerator:
+            solutions.append(accelerator.answer(QUESTIONS[1]))
+            # Of what is compared nothing is kept.
+            accelerator.answer(QUESTIONS[2], scope="compared")
+    cold, warm = solutions
+    assert tokens_of(cold) == tokens_of(warm)
+    assert passes_of(warm) < passes_of(cold)
+    assert any(step.origin == "cache" for step in warm.steps)
+    assert not any(step.origin == "cache" for step in cold.steps)
+    with SyncAccelerator.from_settings(settings) as accelerator:
+        third = accelerator.answer(QUESTIONS[2])
+    assert third.recorder.cache_verdicts == []
+
+
+def test_a_place_that_is_no_folder_costs_a_warning_and_not_the_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    with SyncAccelerator.from_settings(settings_for(place, sampling__max_tokens=20)) as accelerator:
+        solution = accelerator.answer(QUESTIONS[0])
+    assert solution.text
+    assert "is not a folder" in caplog.text
