@@ -89,6 +89,8 @@ class KeptCache:
             report = self._store.save(tenant, texts)
             if report.erased:
                 self._cache.erase(tenant)
+                # What it is taught from now on may be kept again, once the store was read.
+                self._loaded.discard(tenant)
                 logger.warning("what tenant %r taught was erased meanwhile, and is not kept", tenant)
 
     def _load(self, tenant: str) -> None:
