@@ -80,6 +80,8 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 """Name, strategy and settings of each row. The number is the threshold of its verifier or router."""
 EXACT = (BASELINE, "speculative")
+PATIENCE = 600.0
+"""Seconds for a verdict where only what is written counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,9 @@ async def grade(
 ) -> list[Graded]:
     """Grade what was not graded yet, and return all of a row's problems in their order."""
     key = grades.key(settings, options.seed)
+    # With many problems at once verdicts wait for each other: what counts here is what they say.
+    patient = settings.verifier.model_copy(update={"deadline": PATIENCE})
+    settings = settings.model_copy(update={"verifier": patient})
     left = [(i, problem) for i, problem in enumerate(chosen) if i not in grades.of(key)]
     if left:
         await solve_many(

@@ -88,6 +88,9 @@ def test_what_was_erased_meanwhile_is_not_written_again(
     assert "'ana'" in caplog.text
     assert not knows(caches)
     assert not knows(opened(tmp_path))
+    learn(caches)
+    caches.save()
+    assert knows(opened(tmp_path))
 
 
 def test_a_place_that_is_no_folder_is_said_at_the_start(tmp_path: Path) -> None:
