@@ -332,7 +332,10 @@ async def test_a_solution_cancelled_before_the_pick_leaves_nothing_running(verdi
             break
 
     solving = asyncio.create_task(first_step())
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(60):
+        # In so many passes each draft writes several steps: verdicts are under way as well.
+        while (await draft.stats()).num_passes < 80:
+            await asyncio.sleep(0.01)
     solving.cancel()
     with suppress(asyncio.CancelledError):
         await solving
