@@ -50,8 +50,8 @@ VLLM_DEPTH: Final = 24
 """vLLM's suffix_decoding_max_tree_depth; with it go a factor of 1 and a least token probability of 0.1."""
 DEPTH: Final = 64
 UNBOUNDED: Final = 1e4
-MIN_CHANCES: Final = (0.1, 0.05, 0.02)
-"""Of ours; 0.1 is the default. Lower ones draft more and waste more."""
+MIN_CHANCES: Final = (None, 0.1, 0.02)
+"""Of ours; None is the default. Lower ones draft more and waste more."""
 
 
 class Draft(NamedTuple):
@@ -181,7 +181,7 @@ class Replayed(Protocol):
 class Ours:
     """This project's cache: one session for each run."""
 
-    def __init__(self, tree: bool, min_chance: float) -> None:
+    def __init__(self, tree: bool, min_chance: float | None) -> None:
         self._cache = SuffixCache(SuffixSettings(min_chance=min_chance))
         self._session = self._cache.open_session()
         self._tree = tree
@@ -346,7 +346,7 @@ def best_of(budget: int, tree: bool, runs: Sequence[Sequence[Segment]]) -> Arcti
 
 def replays_of(budget: int, best: Sequence[tuple[str, ArcticSetting]]) -> Iterator[Replay]:
     for tree, min_chance in itertools.product((False, True), MIN_CHANCES):
-        setting = f"{'tree' if tree else 'chain'}, min_chance {min_chance:g}"
+        setting = f"{'tree' if tree else 'chain'}, min_chance {min_chance or 'default'}"
         yield Replay("reason-spec", setting, budget, Ours(tree, min_chance))
     for name, arctic in (("arctic:default", DEFAULT), *best):
         yield Replay(name, str(arctic), budget, Arctic(arctic))

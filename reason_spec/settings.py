@@ -335,8 +335,12 @@ class SuffixSettings(_Section):
         default=(), description="further tenants of the same folder whose texts are proposed as well"
     )
     max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory of one tenant, at the most")
-    min_chance: float = Field(
-        default=0.1, ge=0, le=1, description="token drafts that are less likely are left out"
+    min_chance: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="token drafts that are less likely are left out; null: 0.1, falling to 0.05 where a pass "
+        "has room for 16 or more",
     )
     min_step_chance: float = Field(
         default=0.6, ge=0, le=1, description="steps that are less likely are left to the draft"

@@ -73,7 +73,10 @@ class TokenTree:
                 behind_end.update(path[length:])
         if not behind_end:
             return self
-        kept = [node for node in range(len(self.tokens)) if node not in behind_end]
+        return self.restricted([node for node in range(len(self.tokens)) if node not in behind_end])
+
+    def restricted(self, kept: Sequence[int]) -> TokenTree:
+        """Return the tree of some of its nodes, in ascending order and with the parents of each."""
         places = {node: place for place, node in enumerate(kept)} | {ROOT: ROOT}
         parents = tuple(places[self.parents[node]] for node in kept)
         return TokenTree(tuple(self.tokens[node] for node in kept), parents)

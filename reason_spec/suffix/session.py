@@ -15,6 +15,7 @@ from reason_spec.suffix import kernels
 from reason_spec.suffix.base import SOURCES, FindEnd, Proposal, Source, StepProposal
 from reason_spec.suffix.index import TokenIndex, Writer
 from reason_spec.suffix.kernels import NONE, Floats, Ints, Longs
+from reason_spec.suffix.scoring import least_chance
 
 _NUMBERS: Final = {source: number for number, source in enumerate(SOURCES)}
 _NOTHING: Final = Proposal()
@@ -75,7 +76,7 @@ class _Draft:
 class CacheSession:
     """One conversation of one tenant; see `Session` for the contract. Threads may take turns with it."""
 
-    def __init__(self, tenant: Tenant, readable: Sequence[Tenant], min_chance: float) -> None:
+    def __init__(self, tenant: Tenant, readable: Sequence[Tenant], min_chance: float | None) -> None:
         self._tenant = tenant
         self._readable = tuple(readable)
         self._min_chance = min_chance
@@ -152,13 +153,15 @@ class CacheSession:
     def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
         """Return up to ``budget`` tokens that may come next, behind the text and ``behind``.
 
-        Those less likely than ``min_chance`` of the settings are left out. Budgets above 512 count as 512.
+        Those less likely than ``min_chance`` of the settings are left out, by default than `least_chance` of
+        the budget. Budgets above 512 count as 512.
 
         Raises:
             ValueError: a token of ``behind`` is negative.
         """
         with self._lock:
-            return self._propose(budget, tree, behind, self._min_chance).as_proposal()
+            floor = least_chance(budget) if self._min_chance is None else self._min_chance
+            return self._propose(budget, tree, behind, floor).as_proposal()
 
     def propose_step(
         self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()

@@ -17,6 +17,8 @@ from reason_spec.speculation.tree import TokenTree
 from reason_spec.types import FinishReason, Usage
 
 _arrivals = count()
+_LIKELY, _LIKELY_TIMES = 0.5, 3
+"""Drafts from earlier texts with such a chance may be so many times the budget of others."""
 
 
 class Path:
@@ -198,14 +200,23 @@ class WritingSequence(Sequence):
         return TokenTree.merge(paths, budget)
 
     def _from_earlier(self, earlier: EarlierTexts, hinted: list[int], longest: int) -> TokenTree:
-        """Return what earlier texts go on with, behind the hint where there is one."""
-        room = longest - len(hinted)
-        if room < 1 or (hinted and self.written.ends_behind(hinted) is not None):
+        """Return what earlier texts go on with, behind the hint where there is one.
+
+        What is likely goes beyond the budget: to check such a token costs less than a pass of its own.
+        """
+        if hinted and self.written.ends_behind(hinted) is not None:
             return TokenTree()
         assert self.request.text is not None
+        num_left = self.written.max_tokens - len(self.written.tokens) - 1
+        room = min(_LIKELY_TIMES * self.request.num_draft_tokens, num_left) - len(hinted)
         final = self.request.boundary is None
         found = earlier.propose(self.request.text, self.tokens, room, tree=True, final=final, drafted=hinted)
-        drafts = TokenTree(found.tokens, found.parents).behind(hinted)
+        by_chance = sorted(range(len(found.tokens)), key=lambda node: (-found.chances[node], node))
+        num_any = max(0, longest - len(hinted))
+        kept = [
+            node for rank, node in enumerate(by_chance) if rank < num_any or found.chances[node] >= _LIKELY
+        ]
+        drafts = TokenTree(found.tokens, found.parents).restricted(sorted(kept)).behind(hinted)
         return drafts.pruned(self.written.ends_behind)
 
     def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
