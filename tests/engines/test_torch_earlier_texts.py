@@ -134,3 +134,25 @@ def test_a_tree_is_checked_in_one_pass(
     assert result.tokens == plain.tokens
     # Half of what is drafted is right: mostly four tokens of a pass, and the one behind them.
     assert result.usage.num_passes < LENGTH / 3
+
+
+class Doubting(NaiveSession):
+    """Knows what comes next and thinks it unlikely."""
+
+    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+        sure = super().propose_tokens(budget, behind=behind)
+        return Proposal(sure.tokens, sure.parents, (0.4,) * len(sure.tokens), sure.match_length)
+
+
+def test_what_is_likely_goes_beyond_the_budget_and_what_is_not_does_not(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    num_passes = []
+    for session in (NaiveSession, Doubting):
+        earlier = told((*prompt(0), *expected[0]), session=session)
+        earlier.begin(0, "", "a", [("prompt", prompt(0))])
+        request = Request(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=3)
+        result = write(qwen.scheduler(earlier=earlier), request)
+        assert result.tokens == expected[0]
+        num_passes.append(result.usage.num_passes)
+    assert num_passes == [-(-LENGTH // 10), -(-LENGTH // 4)]

@@ -12,6 +12,7 @@ from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.kernels import END
+from reason_spec.suffix.scoring import least_chance
 from reason_spec.suffix.session import CacheSession
 
 texts = st.lists(st.integers(0, 3), max_size=120)
@@ -39,6 +40,17 @@ def test_nothing_is_proposed_behind_nothing(session: CacheSession) -> None:
 def test_nothing_is_proposed_for_no_budget(session: CacheSession) -> None:
     session.extend([1, 2, 1, 2, 1])
     assert session.propose_tokens(0).tokens == ()
+
+
+def test_the_more_room_a_pass_has_the_less_likely_a_draft_may_be() -> None:
+    floors = [least_chance(budget) for budget in range(1, 65)]
+    assert floors == sorted(floors, reverse=True)
+    assert (floors[0], floors[-1]) == (0.1, 0.05)
+    cache = SuffixCache(SuffixSettings())
+    session = cache.open_session()
+    session.extend([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2, 3, 1, 2, 3, 1, 2])
+    for budget in (4, 8, 16, 64):
+        assert all(c >= least_chance(budget) for c in session.propose_tokens(budget, tree=True).chances)
 
 
 def test_a_text_that_repeats_itself_keeps_its_period(session: CacheSession) -> None:
