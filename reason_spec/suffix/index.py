@@ -12,7 +12,7 @@ import numpy as np
 
 from reason_spec.suffix import kernels
 from reason_spec.suffix.kernels import END, NONE, Bytes, Ints, Longs
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.texts import TenantTexts, staleness
 
 PIECE_TOKENS: Final = 4096
 """A longer text lies in several pieces, so that part of it can be evicted."""
@@ -251,7 +251,7 @@ class TokenIndex:
         now, kept = self._clock(), self.num_tokens
         enough = int(_KEPT * kept)
         gone: set[Piece] = set()
-        for piece in sorted(self.pieces, key=lambda piece: _uselessness(piece, now), reverse=True):
+        for piece in sorted(self.pieces, key=lambda piece: _staleness(piece, now), reverse=True):
             if kept <= enough:
                 break
             gone.add(piece)
@@ -316,7 +316,6 @@ class TokenIndex:
 
     def restore(self, texts: TenantTexts) -> None:
         """Add all texts of a snapshot."""
-        self._reserve(texts)
         segments = np.append(texts.segment_starts, len(texts.tokens))
         stops = np.append(texts.document_starts[1:], len(texts.tokens))
         first = np.searchsorted(segments, texts.document_starts)
@@ -333,18 +332,6 @@ class TokenIndex:
             written = writer.places[: stop - start]
             self._date(written[written != NONE], texts.last_used[number], texts.usefulness[number])
             self.close_writer(writer)
-        slots = int(_GROWTH * self.meta[kernels.ENTRIES] / _LOAD) + 2 * _FIRST_PLACES
-        if len(self.table) > _GROWTH * slots:
-            self._resize(len(self.log), slots)
-
-    def _reserve(self, texts: TenantTexts) -> None:
-        """Make room for texts at once where the bound allows it: bit by bit takes twice as long or more."""
-        pieces = len(texts.document_starts) + len(texts.tokens) // max(self._piece_tokens, 1)
-        places = int(self.meta[kernels.LOG_END]) + len(texts.tokens) + 4 * pieces
-        slots = int((self.meta[kernels.ENTRIES] + kernels.NUM_ORDERS * len(texts.tokens)) / _LOAD) + 1
-        free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + pieces + 1)
-        if _BYTES_OF_PLACE * places + 4 * slots <= free and places <= kernels.MAX_PLACE:
-            self._resize(max(places, len(self.log)), max(slots, len(self.table)))
 
     def _make_room_for(self, texts: TenantTexts) -> None:
         """Let the arrays have their final size at once, if the bound allows: each growth costs time."""
@@ -381,9 +368,8 @@ class TokenIndex:
             yield chain
 
 
-def _uselessness(piece: Piece, now: float) -> float:
-    tokens = max(piece.stop - piece.start, 1)
-    return (now - piece.last_used) / (1.0 + piece.usefulness / tokens)
+def _staleness(piece: Piece, now: float) -> float:
+    return staleness(now - piece.last_used, piece.usefulness, piece.stop - piece.start)
 
 
 def _resized(array: Any, length: int) -> Any:
