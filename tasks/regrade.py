@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from reason_spec.errors import DataError
 from reason_spec.tasks.base import FieldError, Task, get_task
 from reason_spec.tasks.grading import Grade, Grader
 from reason_spec.tasks.loading import BadLine, JsonRecord, bad_line_message, read_records
+from reason_spec.tasks.output import atomic_output
 
 RESPONSE_FIELDS: Final = ("response", "completion", "generation", "generated_text", "model_output")
 
@@ -68,7 +66,7 @@ def grade_file(
     tally = _Tally()
     with contextlib.ExitStack() as stack:
         active = grader if grader is not None else stack.enter_context(Grader())
-        output = stack.enter_context(_atomic_output(Path(output_path)))
+        output = stack.enter_context(atomic_output(Path(output_path)))
         for item in read_records(input_path):
             grades = _grade_item(item, resolved, active)
             if isinstance(grades, BadLine):
@@ -153,45 +151,6 @@ def _json_line(record: dict[str, Any]) -> bytes:
         return (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8")
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold as an escape only
         return (json.dumps(record) + "\n").encode("ascii")
-
-
-@contextlib.contextmanager
-def _atomic_output(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``path`` when the block ends, and vanishes when it fails."""
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path}: is not a regular file; name a file for the graded responses.")
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror}); name a folder that exists."
-        ) from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as raw:
-            if path.name.endswith(".gz"):
-                with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-                    yield cast("BinaryIO", packed)
-            else:
-                yield raw
-            raw.flush()
-            os.fsync(raw.fileno())
-        temporary.chmod(_mode_of(path))
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DataError(f"{path}: cannot be written ({error.strerror or error}).") from error
-        raise
-
-
-def _mode_of(path: Path) -> int:
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 def _nothing_graded(path: str | Path, bad_lines: list[BadLine]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.merging import Document, make_document
 from reason_spec.tasks.base import FieldError
 from reason_spec.tasks.loading import BadLine, JsonValue, bad_line_message, read_values
+from reason_spec.tasks.output import atomic_output
 
 MARK: Final = "reason_spec_suffix"
 """The field that tells an export from other files; its value is the version of the format."""
@@ -71,24 +70,9 @@ def write_export(path: Path, lines: Iterator[str]) -> None:
     Raises:
         DataError: the file cannot be written; what stood there before still does.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as raw:
-            compressed = gzip.GzipFile(filename="", fileobj=raw, mode="wb") if path.suffix == ".gz" else None
-            for line in lines:
-                (compressed or raw).write(f"{line}\n".encode())
-            if compressed is not None:
-                compressed.close()
-            raw.flush()
-            os.fsync(raw.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(
-            f"{error.filename or path}: cannot be written ({error.strerror}). Name another file."
-        ) from error
+    with atomic_output(path, mode=0o600) as output:
+        for line in lines:
+            output.write(f"{line}\n".encode())
 
 
 def is_export(path: Path) -> bool:
