@@ -566,6 +566,7 @@ def cache_export(
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.evaluation import cache_console
+    from reason_spec.evaluation.amounts import counted
 
     flags = {"suffix.path": path, "suffix.tenant": tenant, "target.model": target}
     settings = resolve_settings(config, flags, assignments)
@@ -574,7 +575,7 @@ def cache_export(
     if as_json:
         typer.echo(json.dumps({"output": str(output), **asdict(header)}, ensure_ascii=False))
     elif not quiet:
-        texts = cache_console.counted(header.num_documents, "text")
+        texts = counted(header.num_documents, "text")
         typer.echo(f"{texts} of tenant {header.tenant!r} written to {output}")
 
 
@@ -590,20 +591,21 @@ def cache_erase(
 ) -> None:
     """Remove everything that is kept of a tenant, for all models, files set aside included."""
     from reason_spec.evaluation import cache_console
+    from reason_spec.evaluation.amounts import counted, size
     from reason_spec.suffix.store import erase
 
     settings = resolve_settings(config, {"suffix.path": path}, assignments)
     folder = cache_console.folder_of(settings.suffix)
     files = cache_console.files_to_erase(folder, tenant)
     if not yes:
-        held = cache_console.size(sum(file.stat().st_size for file in files))
+        held = size(sum(file.stat().st_size for file in files))
         typer.confirm(f"Remove {held} of tenant {tenant!r} in {folder} for good?", abort=True, err=True)
     gone = erase(folder, tenant)
     if as_json:
         record = {"path": str(folder), "tenant": tenant, "files": [file.name for file in gone]}
         typer.echo(json.dumps(record, ensure_ascii=False))
     elif not quiet:
-        typer.echo(f"Removed {cache_console.counted(len(gone), 'file')} of tenant {tenant!r} from {folder}.")
+        typer.echo(f"Removed {counted(len(gone), 'file')} of tenant {tenant!r} from {folder}.")
 
 
 def main() -> None:

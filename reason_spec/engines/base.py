@@ -71,8 +71,9 @@ class Request:
     a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
     one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
     request writes is final.
-    ``num_draft_tokens`` bounds the drafts of one pass, ``num_lookup_paths`` the continuations that
-    prompt lookup proposes side by side.
+    ``num_draft_tokens`` bounds the drafts of one pass (the torch engine takes three times as many that the
+    suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
+    side.
     ``priority``: smaller numbers go first when a pass cannot hold every live request.
     ``stream`` False delivers nothing before the result, which saves a message for each pass; with
     ``delta_tokens`` a delta waits until it holds that many, or the generation ends.

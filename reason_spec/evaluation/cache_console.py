@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from reason_spec.engines.factory import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError, SettingsError, did_you_mean
+from reason_spec.evaluation.amounts import ago, counted, size
 from reason_spec.evaluation.console import Screen
 from reason_spec.settings import EngineSettings, Settings, SuffixSettings
 from reason_spec.suffix.exchange import ExportHeader, export_lines, is_export, read_export, write_export
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from reason_spec.suffix.cache import SuffixCache
 
 _NUM_BAD_LINES_SHOWN: Final = 5
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def folder_of(settings: SuffixSettings) -> Path:
@@ -85,7 +83,7 @@ def _stats_table(files: Sequence[FileReport]) -> RichTable:
         table.add_column(heading, overflow="fold")
     sources = [source for source, _ in files[0].tokens_by_source]
     for heading in ("texts", "tokens", *sources, "on disk", "last use"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for file in files:
         key = f"{file.key.model[:14]}, {file.key.tokenizer[:4]}" if several and file.key else None
         table.add_row(
@@ -98,31 +96,6 @@ def _stats_table(files: Sequence[FileReport]) -> RichTable:
             ago(file.last_used),
         )
     return table
-
-
-def size(num_bytes: float) -> str:
-    """Return a number of bytes as people read it."""
-    unit = 0
-    while num_bytes >= 1000 and unit + 1 < len(_UNITS):
-        num_bytes /= 1000
-        unit += 1
-    return f"{num_bytes:.1f} {_UNITS[unit]}" if unit else f"{num_bytes:.0f} B"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it has one."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def ago(seconds: float | None) -> str:
-    """Return how long ago a time in seconds since 1970 is, as people say it."""
-    if seconds is None:
-        return "-"
-    passed = max(0.0, time.time() - seconds)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if passed >= length:
-            return f"{passed / length:.0f} {unit} ago"
-    return "now"
 
 
 # Learning ------------------------------------------------------------------------------------
@@ -212,15 +185,7 @@ def _learning(
     # numba and the code it compiles take a second or more to load.
     from reason_spec.suffix.cache import SuffixCache
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("conversations"),
-        TimeRemainingColumn(),
-    )
-    disabled = screen.quiet or not screen.err.is_terminal
-    with Progress(*columns, console=screen.err, disable=disabled) as progress:
+    with screen.bar("conversations") as progress:
         bar = progress.add_task("Learning", total=total)
         cache = SuffixCache(suffix)
         cache.restore(suffix.tenant, texts)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
 from reason_spec.accelerator import Accelerator, Solution
@@ -74,6 +75,17 @@ class Screen:
             self.say(text)
             return nullcontext()
         return self.err.status(text)
+
+    def bar(self, unit: str) -> Progress:
+        """Return a bar that counts ``unit``, shown to people only; add one task to it."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeRemainingColumn(),
+        )
+        return Progress(*columns, console=self.err, disable=self.quiet or not self.err.is_terminal)
 
     def progress(self, strategies: Sequence[str], total: int, done: Sequence[Outcome]) -> ProgressView:
         if self.quiet:

@@ -15,6 +15,7 @@ from rich.table import Table
 from reason_spec.accelerator import available_cores, judge_settings, share_out_cores
 from reason_spec.engines.footprint import footprint
 from reason_spec.engines.machine import available_memory_bytes
+from reason_spec.evaluation.amounts import size
 from reason_spec.settings import EngineSettings, Settings, VerifierSettings
 from reason_spec.strategies.factory import strategy_class
 
@@ -105,7 +106,7 @@ def _shortages(rows: Sequence[dict[str, Any]]) -> list[str]:
                 needed[place] += row["on_each_device"]
                 free[place] = there
     return [
-        f"{place}: {_size(needed[place])} needed at the least, {_size(free[place])} free"
+        f"{place}: {size(needed[place])} needed at the least, {size(free[place])} free"
         for place in needed
         if needed[place] > free[place]
     ]
@@ -139,25 +140,18 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
     if row["device"] == "cpu":
         place += f", cores {','.join(map(str, row['cores']))}"
     tokens = row["cache_tokens"]
-    per_token = _size(row["per_cached_token"])
+    per_token = size(row["per_cached_token"])
     cache = f"what is left, {per_token} a token"
     if tokens is not None:
-        cache = f"{_size(tokens * row['per_cached_token'])} for {tokens:,} tokens"
+        cache = f"{size(tokens * row['per_cached_token'])} for {tokens:,} tokens"
     free = [there for there in row["free"].values() if there is not None]
     return {
         **column,
         "on": place,
         "dtype": row["dtype"],
         "parameters": f"{row['num_parameters'] / 1e6:,.1f} M",
-        "weights": _size(row["weights"]),
+        "weights": size(row["weights"]),
         "keys and values": cache,
-        "on each device": _size(row["on_each_device"]),
-        "free there": _size(min(free)) if free else "not seen from here",
+        "on each device": size(row["on_each_device"]),
+        "free there": size(min(free)) if free else "not seen from here",
     }
-
-
-def _size(num_bytes: int) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if num_bytes >= scale:
-            return f"{num_bytes / scale:.1f} {unit}"
-    return f"{num_bytes} B"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from reason_spec.accelerator import Accelerator
@@ -81,7 +80,7 @@ async def _label(
     screen.say("Starting the models")
     places = asyncio.Semaphore(concurrency)
     async with accelerator:
-        with Grader() as grader, _bar(screen) as progress:
+        with Grader() as grader, screen.bar("problems") as progress:
             bar = progress.add_task("Labelling", total=len(problems))
             labeller = Labeller(accelerator, options, grader, reward)
 
@@ -96,17 +95,6 @@ async def _label(
                         group.create_task(label(problem))
             except BaseExceptionGroup as failed:
                 raise failed.exceptions[0] from None
-
-
-def _bar(screen: Screen) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("problems"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=screen.err, disable=screen.quiet or not screen.err.is_terminal)
 
 
 def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:

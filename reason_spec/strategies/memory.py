@@ -21,7 +21,7 @@ from reason_spec.engines.base import (
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.settings import SuffixSettings
 from reason_spec.strategies.base import step_from_result, tokens_for
-from reason_spec.suffix.base import Session, Source
+from reason_spec.suffix.base import Session, Source, num_shared
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Step, Usage
 
@@ -177,7 +177,7 @@ class Memories:
 
     def _take_up(self, tokens: Sequence[int], tenant: str, scope: str) -> _Conversation:
         own = [idle for idle in self._idle if (idle.tenant, idle.scope) == (tenant, scope)]
-        shared = {id(idle): _common_length(idle.tokens, tokens) for idle in own}
+        shared = {id(idle): num_shared(idle.tokens, tokens) for idle in own}
         best = max(own, key=lambda idle: shared[id(idle)], default=None)
         if best is None or shared[id(best)] < _SAME * len(best.tokens):
             session = self._caches.open_session(scope, tenant)
@@ -236,15 +236,3 @@ def _find(part: Sequence[int], whole: Sequence[int], start: int) -> int | None:
         if whole[place] == part[0] and tuple(whole[place : place + len(part)]) == part:
             return place
     return None
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    low, high = 0, min(len(left), len(right))
-    # Slices are compared much faster than tokens one by one.
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -38,6 +38,19 @@ class StepProposal:
     match_length: int
 
 
+def num_shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many tokens two texts, both tuples or both lists, have in common at their beginning."""
+    low, high = 0, min(len(first), len(second))
+    # Comparing slices is much faster than going through the tokens one by one.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 FindEnd: TypeAlias = Callable[[Sequence[int]], int | None]
 """Returns how many of the tokens complete the step; None where they do not."""
 

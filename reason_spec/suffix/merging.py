@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.file_format import num_bytes_of
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.texts import TenantTexts, staleness
 
 _MIN_BEGINNING: Final = 64
 """Tokens of a document that is taken for the beginning of another, at the least."""
@@ -42,10 +42,6 @@ class Document:
         ends = [*self.segment_starts[1:].tolist(), len(self.tokens)]
         for start, end, source in zip(self.segment_starts, ends, self.segment_sources, strict=True):
             yield SOURCES[source], self.tokens[start:end]
-
-    def staleness(self, now: float) -> float:
-        """Seconds since the last use, counted less for a document that was useful; the stalest go first."""
-        return (now - self.last_used) / (1.0 + self.usefulness / len(self.tokens))
 
 
 def make_document(
@@ -131,7 +127,8 @@ def bounded(texts: TenantTexts, max_bytes: int) -> TenantTexts:
     documents = split(texts)
     gone: set[int] = set()
     now = float(texts.last_used.max())
-    for index in sorted(range(len(documents)), key=lambda index: -documents[index].staleness(now)):
+    stale = [staleness(now - one.last_used, one.usefulness, len(one.tokens)) for one in documents]
+    for index in sorted(range(len(documents)), key=lambda index: -stale[index]):
         if excess <= 0:
             break
         excess -= num_bytes_of(join([documents[index]]))

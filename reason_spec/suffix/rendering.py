@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from reason_spec.errors import DataError, EngineError
-from reason_spec.suffix.base import Session, Source
+from reason_spec.suffix.base import Session, Source, num_shared
 from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, openai_messages
 
 _PROBE: Final = "QZPROBE"
@@ -62,7 +62,7 @@ class _Text:
 
     def shared_with(self, tokens: tuple[int, ...]) -> _Text:
         """Return the beginning of this text that ``tokens`` begin with too."""
-        shared = _num_shared(self.tokens, tokens)
+        shared = num_shared(self.tokens, tokens)
         starts = (0, *self.ends[:-1])
         num_runs = sum(start < shared for start in starts[: len(self.ends)])
         ends = tuple(min(end, shared) for end in self.ends[:num_runs])
@@ -116,7 +116,7 @@ class ConversationEncoder:
             elif messages[place + 1].source == source:
                 continue
             else:
-                end = _num_shared(prompt, self._encode(messages[: place + 1]))
+                end = num_shared(prompt, self._encode(messages[: place + 1]))
             made = made.extended(prompt[len(made.tokens) : end], source)
         return made
 
@@ -170,18 +170,3 @@ def learn(conversation: Conversation, encoder: ConversationEncoder, session: Ses
     except EngineError as error:
         raise DataError(f"line {conversation.line}: {error}") from None
     return written
-
-
-def _num_shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Return how many tokens two texts have in common at their beginning."""
-    low, high = 0, min(len(first), len(second))
-    if first[:high] == second[:high]:
-        return high
-    # Comparing slices is much faster than going through them one by one.
-    while high - low > 1:
-        middle = (low + high) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

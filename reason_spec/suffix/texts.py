@@ -70,6 +70,11 @@ class TenantTexts:
         )
 
 
+def staleness(unused: float, usefulness: float, num_tokens: int) -> float:
+    """Return by what texts are forgotten, the highest first: seconds unused, less for what was useful."""
+    return unused / (1.0 + usefulness / max(num_tokens, 1))
+
+
 def _check_starts(name: str, starts: npt.NDArray[np.int64], length: int) -> None:
     if (len(starts) == 0) != (length == 0):
         raise ValueError(f"{length} tokens and {len(starts)} {name}s")

@@ -46,9 +46,12 @@ def ask(cache: SuffixCache, tokens: Sequence[int], tenant: str | None = None) ->
 
 
 def test_sessions_keep_to_the_contract() -> None:
-    session: Session = make_cache().open_session()
+    cache = make_cache()
+    session: Session = cache.open_session()
+    assert cache.statistics()["default"].num_open_sessions == 1
     session.close()
     session.close()
+    assert cache.statistics()["default"].num_open_sessions == 0
 
 
 def test_what_one_conversation_taught_is_proposed_in_the_next() -> None:

@@ -25,8 +25,8 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     tokenizer = load_tokenizer(settings.model, settings.revision)
     tell("loading the weights")
     model = load_model(settings)
-    tell("timing passes")
     texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
+    tell("timing passes")
     scheduler = Scheduler(
         model,
         tokenizer,
