@@ -14,14 +14,17 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from os.path import commonprefix
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import DynamicCache
 
 from reason_spec.errors import DataError, ReasonSpecError
 from reason_spec.pair import embedded_path, reward_path
@@ -100,23 +103,67 @@ def rewards(target: LoadedModel, head: RewardHead, prefixes: Sequence[str]) -> l
     return chances
 
 
-def load_embedded_reward() -> Callable[[Sequence[tuple[str, str]]], list[float]]:
-    """Load the embedded target and its head; the result rates pairs of a question and the steps so far.
+class _Read(NamedTuple):
+    """The tokens of a text that were read last, and the keys and values kept of them."""
+
+    tokens: list[int]
+    cache: DynamicCache
+
+
+class RewardReader:
+    """Rates answers as they grow: of each question, only what is new since the last call is read.
+
+    Args:
+        target: the model whose states the head reads.
+        head: what rates them.
+        max_questions: how many questions' keys and values are kept; the least recently asked goes first.
+    """
+
+    def __init__(self, target: LoadedModel, head: RewardHead, max_questions: int = 64) -> None:
+        self._target = target
+        self._head = head
+        self._max_questions = max_questions
+        self._read: OrderedDict[str, _Read] = OrderedDict()
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[tuple[str, str]]) -> list[float]:
+        """Return the chance that each answer is right so far; texts are pairs of question and answer.
+
+        A last step without its blank line is read as if it had one.
+        """
+        states = [self._state_at_end(*text) for text in texts]
+        chances: list[float] = self._head(torch.stack(states)).sigmoid().tolist()
+        return chances
+
+    def _state_at_end(self, question: str, answer: str) -> Tensor:
+        """Return the last hidden state at the end of an answer, [width]."""
+        model, tokenizer = self._target
+        text = chat_prompt(question) + answer.removesuffix(STEP_SEPARATOR) + STEP_SEPARATOR
+        tokens: list[int] = tokenizer(text)["input_ids"]
+        before = self._read.pop(question, None) or _Read([], DynamicCache(config=model.config))
+        # The last token is read anew even where all are known: what is asked for is its state.
+        num_known = min(len(commonprefix([tokens, before.tokens])), len(tokens) - 1)
+        if num_known < len(before.tokens):
+            before.cache.crop(num_known - len(before.tokens))
+        output = model.model(
+            input_ids=torch.tensor([tokens[num_known:]], device=model.device),
+            past_key_values=before.cache,
+            use_cache=True,
+        )
+        self._read[question] = _Read(tokens, before.cache)
+        if len(self._read) > self._max_questions:
+            self._read.popitem(last=False)
+        return cast(Tensor, output.last_hidden_state[0, -1].float().cpu())
+
+
+def load_embedded_reward() -> RewardReader:
+    """Load the embedded target and its head.
 
     Raises:
         DataError: weights are missing, or belong to another target.
     """
     target = load_pair_model(embedded_path("target"))
-    head = load_reward_head(reward_path(), target.model)
-
-    def rate(texts: Sequence[tuple[str, str]]) -> list[float]:
-        """A last step without its blank line is read as if it had one."""
-        ended = [(question, answer.removesuffix(STEP_SEPARATOR)) for question, answer in texts]
-        return rewards(
-            target, head, [chat_prompt(question) + answer + STEP_SEPARATOR for question, answer in ended]
-        )
-
-    return rate
+    return RewardReader(target, load_reward_head(reward_path(), target.model))
 
 
 def _right_so_far(solution: str, problem: Example) -> Iterator[bool]:

@@ -14,6 +14,7 @@ from reason_spec.pair.generator import STEP_SEPARATOR, make_problem
 from reason_spec.pair.reward import (
     LabelledSteps,
     RewardHead,
+    RewardReader,
     hidden_where_steps_end,
     label_rollouts,
     load_reward_head,
@@ -85,6 +86,25 @@ def test_a_saved_head_answers_as_before_and_for_its_own_target_alone(
     other = load_pair_model(save_tiny(tmp_path / "other", 1))
     with pytest.raises(DataError, match="another target"):
         load_reward_head(tmp_path / "reward", other.model)
+
+
+@pytest.mark.parametrize("max_questions", [1, 8])
+def test_what_is_kept_of_earlier_answers_changes_no_reward(target: LoadedModel, max_questions: int) -> None:
+    head = RewardHead(16)
+    reader = RewardReader(target, head, max_questions)
+    chosen = [make_problem("test", 0, i, operations=(4, 4)) for i in range(2)]
+    for told in ("first", "grown", "replaced", "shortened", "the same", "grown again"):
+        texts = []
+        for problem in chosen:
+            first, second, third, *_ = (step + STEP_SEPARATOR for step in problem.steps)
+            texts.append(
+                {"first": first, "replaced": first + third, "grown again": first + second + third}.get(
+                    told, first if told in ("shortened", "the same") else first + second
+                )
+            )
+        rated = reader([(problem.question, text) for problem, text in zip(chosen, texts, strict=True)])
+        whole = [chat_prompt(problem.question) + text for problem, text in zip(chosen, texts, strict=True)]
+        assert rated == pytest.approx(rewards(target, head, whole), abs=1e-5), told
 
 
 def test_a_folder_without_a_head_is_named(target: LoadedModel, tmp_path: Path) -> None:
