@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.model import load_model, measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -27,6 +28,11 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     model = load_model(settings)
     texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
     tell("timing passes")
+
+    def make_compiler() -> ConstraintCompiler:
+        # A tokenizer of its own: it encodes in another thread.
+        return ConstraintCompiler(load_tokenizer(settings.model, settings.revision), model.vocab_size)
+
     scheduler = Scheduler(
         model,
         tokenizer,
@@ -34,6 +40,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         max_running=settings.max_running,
         prefill_chunk=settings.prefill_chunk,
         earlier=texts,
+        constraints=BackgroundCompiler(make_compiler),
     )
     ready = Ready(
         vocab_size=model.vocab_size,

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reason_spec.engines.base import EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.constraints import bounded_schema, structured_outputs
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import WrittenTokens
+from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.seeds import seed_at
-from reason_spec.types import FinishReason, Usage
+from reason_spec.types import Constraint, FinishReason, Usage
 
 
 class VllmLoop:
@@ -58,12 +60,26 @@ class VllmLoop:
     def submit(self, number: int, request: Request) -> None:
         prompt = request.prefix.to_tuple()
         writing = _Writing(request, len(prompt), self._tokenizer, self._limits.max_context)
-        if (refusal := self._limits.refusal(prompt, num_text=len(prompt), num_needed=1)) is not None:
+        refusal = self._limits.refusal(prompt, num_text=len(prompt), num_needed=1)
+        if refusal is None:
+            refusal = self._try_to_add(number, prompt, request)
+        if refusal is not None:
             self._ended.append((number, writing.result("failed", refusal)))
             return
-        self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
         self._writing[number] = writing
         self.offer_hint(number, Hint(request.hint))
+
+    def _try_to_add(self, number: int, prompt: tuple[int, ...], request: Request) -> str | None:
+        """Hand a request to vLLM; return why it was not taken, None where it was."""
+        if request.logit_bias and self._engine.vllm_config.speculative_config is not None:
+            return "vLLM takes no logit_bias while tokens are drafted; set token_method to none for that"
+        try:
+            self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
+        except ReasonSpecError as error:
+            return str(error)
+        except ValueError as error:
+            return f"vLLM refused the request: {error}"
+        return None
 
     def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
         scoring = _Scoring(prefix, continuation)
@@ -289,7 +305,23 @@ def _writing_parameters(request: Request, num_prompt: int) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
         extra_args={EXTRA_ARGUMENT: drafting},
+        logit_bias=dict(request.logit_bias) or None,
+        structured_outputs=None if request.constraint is None else _structured(request.constraint),
     )
+
+
+def _structured(constraint: Constraint) -> Any:
+    """Return a constraint as vLLM takes it.
+
+    Raises:
+        ConstraintError: it is too large, or no schema.
+    """
+    from vllm.sampling_params import StructuredOutputsParams
+
+    fields = structured_outputs(constraint)
+    if constraint.json_schema is not None:
+        fields["json"] = bounded_schema(constraint.json_schema)
+    return StructuredOutputsParams(**fields)
 
 
 def _scoring_parameters(*, reads_cache: bool) -> Any:
