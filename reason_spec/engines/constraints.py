@@ -14,8 +14,9 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from decimal import Decimal
+from threading import Lock
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -171,6 +172,15 @@ def _scaled(numbers: Sequence[Decimal]) -> list[int]:
     return [abs(int(number.scaleb(places))) for number in numbers]
 
 
+def require_end(eos_ids: frozenset[int]) -> None:
+    """Raise ConstraintError for a model that cannot end a text: it could fulfil no constraint."""
+    if not eos_ids:
+        raise ConstraintError(
+            "the model's tokenizer names no token that ends the text, so nothing can be constrained; "
+            "set eos_token in its tokenizer_config.json"
+        )
+
+
 # --- matchers --------------------------------------------------------------------------------------------
 
 
@@ -238,10 +248,12 @@ class TextMatcher:
 
 
 class ConstraintCompiler:
-    """Makes matchers for one vocabulary. Not thread-safe.
+    """Makes matchers for one vocabulary. Not thread-safe, while its matchers may be used elsewhere.
+
+    To make one takes most of a second with 150,000 tokens, in which no other thread of Python runs.
 
     Args:
-        vocabulary: must be its own: it encodes where this runs.
+        vocabulary: encodes in any thread, so that nothing else may encode with it meanwhile.
         vocab_size: how many tokens the model predicts.
 
     Raises:
@@ -254,11 +266,7 @@ class ConstraintCompiler:
         self._guidance = guidance
         self._eos_ids = frozenset(token for token in vocabulary.eos_ids if 0 <= token < vocab_size)
         self._vocab_size = vocab_size
-        if not self._eos_ids:
-            raise ConstraintError(
-                "the model's tokenizer names no token that ends the text, so nothing can be constrained; "
-                "set eos_token in its tokenizer_config.json"
-            )
+        require_end(self._eos_ids)
         self._tokenizer = guidance.LLTokenizer(
             guidance.TokenizerWrapper(_Tokens(vocabulary, vocab_size, self._eos_ids)),
             eos_token=sorted(self._eos_ids),
@@ -299,6 +307,7 @@ class _Tokens:
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: frozenset[int]) -> None:
         self._vocabulary = vocabulary
+        self._lock = Lock()
         self.eos_token_id = min(eos_ids)
         self.special_token_ids = sorted(eos_ids)
         # Without bytes a token is never allowed: special ones, and the padding of the model.
@@ -310,7 +319,8 @@ class _Tokens:
         if not isinstance(text, str):
             # llguidance tries bytes once, and then passes text alone.
             raise TypeError("text is encoded, not bytes")
-        return list(self._vocabulary.encode(text))
+        with self._lock:
+            return list(self._vocabulary.encode(text))
 
 
 # --- off the event loop ------------------------------------------------------------------------------------
@@ -328,11 +338,18 @@ class BackgroundCompiler:
         self._compiler: ConstraintCompiler | None = None
         self._executor: ThreadPoolExecutor | None = None
 
+    @classmethod
+    def of_bytes(cls) -> BackgroundCompiler:
+        """Return one that checks constraints, and texts under them, without a model's vocabulary."""
+        return cls(lambda: ConstraintCompiler(ByteVocabulary(), ByteVocabulary.size))
+
+    def prepare(self) -> None:
+        """Make the compiler now, and wait for it. Where that fails, each constraint will say why."""
+        wait([self._thread().submit(self._get_compiler)])
+
     def start(self, constraint: Constraint) -> Future[TextMatcher]:
         """Begin to compile; the future raises what `ConstraintCompiler.compile` does."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="constraints")
-        return self._executor.submit(self._compile, constraint)
+        return self._thread().submit(lambda: self._get_compiler().compile(constraint))
 
     async def check(self, constraint: Constraint) -> None:
         """Wait until a constraint is known to compile.
@@ -340,9 +357,8 @@ class BackgroundCompiler:
         Raises:
             ConstraintError: it does not, or not within `CHECK_SECONDS`.
         """
-        future = asyncio.wrap_future(self.start(constraint))
         try:
-            await asyncio.wait_for(future, CHECK_SECONDS)
+            await asyncio.wait_for(asyncio.wrap_future(self.start(constraint)), CHECK_SECONDS)
         except TimeoutError:
             raise ConstraintError(
                 f"{constraint.kind}: it is too large: compiling it takes longer than {CHECK_SECONDS:g} seconds"
@@ -353,10 +369,15 @@ class BackgroundCompiler:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
 
-    def _compile(self, constraint: Constraint) -> TextMatcher:
+    def _thread(self) -> ThreadPoolExecutor:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="constraints")
+        return self._executor
+
+    def _get_compiler(self) -> ConstraintCompiler:
         if self._compiler is None:
             self._compiler = self._make()
-        return self._compiler.compile(constraint)
+        return self._compiler
 
 
 def _shortened(error: str) -> str:

@@ -30,12 +30,7 @@ from reason_spec.engines.base import (
     TextNews,
     tell_texts,
 )
-from reason_spec.engines.constraints import (
-    BackgroundCompiler,
-    ByteVocabulary,
-    ConstraintCompiler,
-    TextMatcher,
-)
+from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
 from reason_spec.errors import EngineError, ReasonSpecError
 from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
 from reason_spec.speculation.earlier_texts import EarlierTexts
@@ -218,9 +213,7 @@ class ScriptedEngine(Engine):
         self._max_context = max_context
         self._fail_after = fail_after
         self._earlier = earlier
-        self._constraints = BackgroundCompiler(
-            lambda: ConstraintCompiler(ByteVocabulary(), ByteVocabulary.size)
-        )
+        self._constraints = BackgroundCompiler.of_bytes()
         self._running: list[_Running] = []
         self._awake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +151,12 @@ class Served:
     def scheduler(self, num_slots: int = 2048, **options: Any) -> Scheduler:
         """A new scheduler that checks its books after every step."""
         options.setdefault("prefill_chunk", 64)
-        options.setdefault("constraints", BackgroundCompiler(self._make_compiler))
+        options.setdefault("constraints", self.constraints)
         return Scheduler(self.model, self.tokenizer, num_slots=num_slots, debug=True, **options)
 
-    def _make_compiler(self) -> ConstraintCompiler:
-        return ConstraintCompiler(self.tokenizer, self.model.vocab_size)
+    @cached_property
+    def constraints(self) -> BackgroundCompiler:
+        return BackgroundCompiler(lambda: ConstraintCompiler(self.tokenizer, self.model.vocab_size))
 
     def generate(self, prompt: Iterable[int], max_new_tokens: int) -> tuple[int, ...]:
         """What transformers' own generation writes, greedy."""

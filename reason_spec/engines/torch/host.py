@@ -27,12 +27,10 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     tell("loading the weights")
     model = load_model(settings)
     texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
+    # Before there are requests that would wait for it.
+    constraints = BackgroundCompiler(lambda: ConstraintCompiler(tokenizer, model.vocab_size))
+    constraints.prepare()
     tell("timing passes")
-
-    def make_compiler() -> ConstraintCompiler:
-        # A tokenizer of its own: it encodes in another thread.
-        return ConstraintCompiler(load_tokenizer(settings.model, settings.revision), model.vocab_size)
-
     scheduler = Scheduler(
         model,
         tokenizer,
@@ -40,7 +38,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         max_running=settings.max_running,
         prefill_chunk=settings.prefill_chunk,
         earlier=texts,
-        constraints=BackgroundCompiler(make_compiler),
+        constraints=constraints,
     )
     ready = Ready(
         vocab_size=model.vocab_size,

@@ -17,6 +17,8 @@ from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import Constraint, FinishReason, Usage
 
+_COMPILING_SECONDS = 0.001
+
 
 class VllmLoop:
     """The requests of one ``vllm.LLMEngine`` whose engine core runs in this process.
@@ -77,8 +79,9 @@ class VllmLoop:
             self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
         except ReasonSpecError as error:
             return str(error)
-        except ValueError as error:
-            return f"vLLM refused the request: {error}"
+        except Exception as error:
+            # One request that vLLM refuses must not end the engine, whatever class its refusal has.
+            return " ".join(f"vLLM refused the request: {type(error).__name__}: {error}".split())
         return None
 
     def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
@@ -142,7 +145,11 @@ class VllmLoop:
         if self._writing or self._scoring:
             started = time.perf_counter()
             outputs = self._engine.step()
-            self.pass_times.add(self._num_scheduled, time.perf_counter() - started)
+            if self._num_scheduled:
+                self.pass_times.add(self._num_scheduled, time.perf_counter() - started)
+            elif not outputs:
+                # All that is left waits for its constraint, which vLLM compiles in another thread.
+                time.sleep(_COMPILING_SECONDS)
             for output in outputs:
                 self._take(output, report)
         report.results += self._ended
@@ -157,6 +164,8 @@ class VllmLoop:
                 report.deltas.append((number, delta))
             if writing.written.finish is not None:
                 self._end(number, writing.written.finish)
+            elif output.finished:
+                self._end(number, "failed", "vLLM gave the request up; its log says why")
         elif (scoring := self._scoring.get(number)) is not None and output.finished:
             del self._scoring[number], self._names[number]
             score = scoring.read(output.prompt_logprobs)
@@ -166,7 +175,7 @@ class VllmLoop:
             self._retired_usage += score.usage
             self._ended.append((number, score))
 
-    def _end(self, number: int, finish: FinishReason) -> None:
+    def _end(self, number: int, finish: FinishReason, error: str | None = None) -> None:
         """Take a request out of the engine, count its drafts, and let the next report tell of its end."""
         name, writing = self._names.pop(number), self._writing.pop(number)
         request = self._core.scheduler.requests.get(name)
@@ -176,7 +185,7 @@ class VllmLoop:
         if self._takes_hints:
             self._engine.collective_rpc("reason_spec_forget", args=(name,))
         self._retired_usage += writing.usage
-        self._ended.append((number, writing.result(finish)))
+        self._ended.append((number, writing.result(finish, error)))
 
     # --- helpers ---------------------------------------------------------------------------------
 
@@ -224,7 +233,7 @@ class _Writing:
         tokens = list(completion.token_ids)
         pairs = zip(tokens, completion.logprobs, strict=True)
         self.written.take(tokens, [logprobs[token].logprob for token, logprobs in pairs])
-        if self.written.finish is None and output.finished:
+        if self.written.finish is None and completion.finish_reason in ("length", "stop"):
             self.written.finish = "length"
 
     def count_drafts(self, metrics: Any) -> None:

@@ -18,7 +18,7 @@ from reason_spec.engines.base import (
     TextNews,
     Tokenizer,
 )
-from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
+from reason_spec.engines.constraints import BackgroundCompiler, require_end
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -70,7 +70,7 @@ class WorkerEngine(Engine):
         self._questions: dict[int, asyncio.Future[Reply]] = {}
         self._outbox: list[ToWorker] = []
         self._pass_times: tuple[PassTime, ...] = ()
-        self._constraints = BackgroundCompiler(self._make_compiler)
+        self._constraints = BackgroundCompiler.of_bytes()
         self._next_number = 0
         self._last_words = ""
         self._failure: str | None = None
@@ -138,10 +138,6 @@ class WorkerEngine(Engine):
         except EngineError as error:
             raise type(error)(f"engine {self.name!r}: {error}") from None
 
-    def _make_compiler(self) -> ConstraintCompiler:
-        # A tokenizer of its own: it encodes in another thread.
-        return ConstraintCompiler(self._load_tokenizer(), self.info.vocab_size)
-
     async def close(self) -> None:
         self._constraints.close()
         if self._worker is not None:
@@ -173,6 +169,7 @@ class WorkerEngine(Engine):
 
     async def check_constraint(self, constraint: Constraint) -> None:
         self._raise_if_failed()
+        require_end(self.tokenizer.eos_ids)
         await self._constraints.check(constraint)
 
     @property
