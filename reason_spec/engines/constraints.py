@@ -31,8 +31,9 @@ MAX_CHOICES: Final = 4096
 CHECK_SECONDS: Final = 10.0
 _MAX_MULTIPLE: Final = 10_000
 """The automaton of ``multipleOf`` has a state for each remainder, and no limit of llguidance counts them."""
-_WHITESPACE: Final = r"[ \n\r\t]{0,40}"
-"""Between the tokens of JSON: room for indentation, and an end for a model that writes only blanks."""
+_WHITESPACE: Final = r"( |\n {0,20}|\n\t{0,10})?"
+"""Between the parts of JSON: a space or an indented line, as JSON is written. Models that were not trained on
+JSON would write blanks for ever."""
 _JSON_OPTIONS: Final = {"whitespace_pattern": _WHITESPACE, "lenient": False}
 _LIMITS: Final = {
     "initial_lexer_fuel": 200_000,
@@ -361,7 +362,7 @@ class BackgroundCompiler:
             await asyncio.wait_for(asyncio.wrap_future(self.start(constraint)), CHECK_SECONDS)
         except TimeoutError:
             raise ConstraintError(
-                f"{constraint.kind}: it is too large: compiling it takes longer than {CHECK_SECONDS:g} seconds"
+                f"{constraint.kind}: too large: compiling it takes longer than {CHECK_SECONDS:g} seconds"
             ) from None
 
     def close(self) -> None:

@@ -66,7 +66,9 @@ def test_any_way_along_the_masks_is_a_text_that_fits(
         assert matcher.error is None
     fresh = compiler.compile(constraint)
     assert fresh.num_allowed(written) == len(written)
-    assert fresh.num_allowed([*written, END, END]) == len(written) + (written[-1:] != [END] and matcher.may_end)
+    assert fresh.num_allowed([*written, END, END]) == len(written) + (
+        written[-1:] != [END] and matcher.may_end
+    )
     if written[-1:] == [END]:
         text = bytes(written[:-1]).decode()
         if constraint.json_schema is not None:
@@ -138,7 +140,7 @@ def test_a_matcher_beyond_its_limits_says_so(monkeypatch: pytest.MonkeyPatch) ->
     words = " | ".join(f'"{chr(97 + i % 26)}" x{i}' for i in range(100))
     rules = "\n".join(f'x{i}: "{i}"' for i in range(100))
     compiler = ConstraintCompiler(ByteVocabulary(), ByteVocabulary.size)
-    matcher = compiler.compile(Constraint(grammar=f'start: /[0-9]{{3}}/ word\nword: {words}\n{rules}'))
+    matcher = compiler.compile(Constraint(grammar=f"start: /[0-9]{{3}}/ word\nword: {words}\n{rules}"))
     assert matcher.allowed().any()
     matcher.advance(list(b"123"))
     assert not matcher.allowed().any()
@@ -148,7 +150,9 @@ def test_a_matcher_beyond_its_limits_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_blanks_between_the_parts_of_json_come_to_an_end(compiler: ConstraintCompiler) -> None:
     matcher = compiler.compile(CONSTRAINTS[0])
-    assert matcher.num_allowed(list(b"{" + b" " * 50)) == 41
+    assert matcher.num_allowed(list(b"{" + b" " * 50)) == 2
+    assert matcher.num_allowed(list(b"{\n\n")) == 2
+    assert matcher.num_allowed(list(b"{\n" + b" " * 50)) == 22
     assert matcher.num_allowed(list(b'{\n    "name" : "b"\n}')) == 20
     assert json.loads(bounded_schema("true")) is True
 
