@@ -117,7 +117,7 @@ class HuggingFaceTokenizer:
         return self._token_bytes[token] if 0 <= token < len(self._token_bytes) else b""
 
     def encode_prompt(self, text: str) -> tuple[int, ...]:
-        """Encode a whole prompt, special tokens by their names, behind those that the tokenizer puts first."""
+        """Encode a whole prompt, special tokens by name, behind those that the tokenizer puts first."""
         return tuple(self._chat_rust().encode(text, add_special_tokens=True).ids)
 
     def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:

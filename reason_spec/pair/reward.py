@@ -142,7 +142,9 @@ class RewardReader:
         tokens: list[int] = tokenizer(text)["input_ids"]
         before = self._read.pop(question, None) or _Read([], DynamicCache(config=model.config))
         # The last token is read anew even where all are known: what is asked for is its state.
-        num_known = min(len(commonpath([tokens, before.tokens])), len(tokens) - 1)
+        pairs = enumerate(zip(tokens, before.tokens, strict=False))
+        num_shared = next((place for place, (new, old) in pairs if new != old), len(before.tokens))
+        num_known = min(num_shared, len(tokens) - 1)
         if num_known < len(before.tokens):
             before.cache.crop(num_known - len(before.tokens))
         output = model.model(
