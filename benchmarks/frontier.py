@@ -198,9 +198,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table()
-    headings = (
-        "row|tokens/s|s/problem|speed-up|written|scored|passes|drafted steps|α step|graded|right|95 %|loss ≤"
-    )
+    headings = "row|tokens/s|s/problem|speed-up|written|scored|passes|drafted steps|α step"
+    headings += "|graded|right|95 %|loss ≤"
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
     for row in rows:
