@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from reason_spec.ask import Ask
 from reason_spec.control.costs import measure_costs
 from reason_spec.control.planner import Planner
-from reason_spec.engines.base import Engine, Message, Request
+from reason_spec.engines.base import ChatOptions, Engine, Message, Request
 from reason_spec.engines.weights import identify_model
 from reason_spec.events import Listener, Recorder
 from reason_spec.routers.base import PairIdentity, Router, create_router
-from reason_spec.settings import EngineSettings, RouterSettings, Settings, load_settings
-from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.settings import EngineSettings, RouterSettings, Settings, StrategySettings, load_settings
+from reason_spec.strategies.base import SolveRequest, Strategy, tokens_for
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.strategies.memory import Memories, Memory, segments_of
 from reason_spec.suffix.file_format import StoreKey
@@ -83,6 +84,8 @@ class Accelerator:
         self.verifier = verifier
         self.strategies = tuple(strategies) or (settings.strategy.name,)
         self._verifiers: dict[tuple[str, str], Verifier] = {}
+        self._ready: set[Verifier] = set()
+        self._making_ready = asyncio.Lock()
         self._routers: dict[RouterSettings, Router] = {}
         self._cores = available_cores()
         self._shared_target_cores, self._draft_cores = share_out_cores(
@@ -133,17 +136,19 @@ class Accelerator:
             accelerator.router()
         return accelerator
 
-    def verifier_for(self, strategy: str) -> Verifier | None:
+    def verifier_for(self, strategy: str, named: str | None = None) -> Verifier | None:
         """Return what decides about drafted steps under a strategy; None where it asks nobody.
+
+        ``named`` is asked in the place of the verifier in the settings.
 
         Raises:
             SettingsError: there is no such verifier, or it cannot do what the strategy asks of it.
         """
         chosen = strategy_class(strategy)
-        name = chosen.verifier_name(self.settings.verifier.name)
+        name = chosen.verifier_name(named or self.settings.verifier.name)
         if name is None:
             return None
-        verifier = self.verifier
+        verifier = self.verifier if named is None else None
         if verifier is None:
             key = (name, self.settings.verifier.model_dump_json())
             if key not in self._verifiers:
@@ -199,6 +204,7 @@ class Accelerator:
             await self.close()
             raise failures[0]
         self._started = True
+        self._ready = {part for part in self._parts if isinstance(part, Verifier)}
         if self.settings.suffix.use != "none":
             self.memories = await asyncio.to_thread(self._open_memories)
         planned = any(strategy_class(name).planned for name in self.strategies)
@@ -276,24 +282,31 @@ class Accelerator:
         """
         await self._use_cores(self.target_cores(strategy))
         if (verifier := self.verifier_for(strategy)) is not None:
-            await verifier.start()
+            await self._make_ready(verifier)
         await self.target.reset_prefix_cache()
         if self.draft is not None:
             await self.draft.reset_prefix_cache()
 
-    def strategy(self, name: str | None = None) -> Strategy:
-        """Return a strategy over these engines; None for the one in the settings."""
+    def strategy(self, name: str | StrategySettings | None = None, verifier: str | None = None) -> Strategy:
+        """Return a strategy over these engines; None for the one in the settings.
+
+        Args:
+            name: its name, or with everything set.
+            verifier: the verifier's name; None for the one in the settings.
+        """
         settings = self.settings.strategy
-        if name is not None:
+        if isinstance(name, StrategySettings):
+            settings = name
+        elif name is not None:
             settings = settings.model_copy(update={"name": name})
         planner = self.planner if settings.planner and strategy_class(settings.name).planned else None
-        verifier = self.verifier_for(settings.name)
+        judge = self.verifier_for(settings.name, verifier)
         router = self.router() if strategy_class(settings.name).needs_router else None
-        return create_strategy(settings, self.target, self.draft, verifier, planner, router)
+        return create_strategy(settings, self.target, self.draft, judge, planner, router)
 
     async def solve(
         self,
-        prompt: str | Sequence[Message],
+        prompt: str | Sequence[Message] | Ask,
         *,
         strategy: str | None = None,
         problem: int = 0,
@@ -306,7 +319,8 @@ class Accelerator:
         """Yield each step of the answer as soon as it is final.
 
         Args:
-            prompt: a question, or a conversation whose last turn is the user's.
+            prompt: a question, a conversation whose last turn is the user's, or all there is to say: then
+                only ``recorder`` and ``listener`` are looked at beside it.
             strategy: a strategy's name; None for the one in the settings.
             problem, sample: key the sampling noise; equal keys draw equal noise.
             tenant: whose texts the suffix cache learns and proposes; None for the settings' own.
@@ -315,33 +329,83 @@ class Accelerator:
             listener: called with every event at once.
         """
         assert self._started, "solve was called before start: use 'async with accelerator'"
-        messages: list[Message] = (
-            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        )
+        ask = self._ask(prompt, strategy, problem, sample, tenant, scope)
         recorder = recorder or Recorder(listener)
-        request = self._request(messages, problem, sample)
-        memory = self._open_memory(messages, request, tenant, scope)
+        writer = await self._writer(ask)
+        request = self.resolve(ask)
+        memory = self._open_memory(ask, request)
         try:
             request = replace(request, memory=memory)
-            async with aclosing(self.strategy(strategy).solve(request, recorder)) as steps:
+            async with aclosing(writer.solve(request, recorder)) as steps:
                 async for step in steps:
                     yield step
         finally:
             if memory is not None:
                 memory.close()
 
-    def _open_memory(
-        self, messages: Sequence[Message], request: SolveRequest, tenant: str | None, scope: str
-    ) -> Memory | None:
+    def _ask(
+        self,
+        prompt: str | Sequence[Message] | Ask,
+        strategy: str | None,
+        problem: int,
+        sample: int,
+        tenant: str | None,
+        scope: str,
+    ) -> Ask:
+        if isinstance(prompt, Ask):
+            return prompt
+        messages: Sequence[Message] = prompt if not isinstance(prompt, str) else _question(prompt)
+        sampling = self.settings.sampling.for_sample(problem, sample)
+        return Ask(messages=messages, strategy=strategy, sampling=sampling, tenant=tenant, scope=scope)
+
+    async def _writer(self, ask: Ask) -> Strategy:
+        """Return the strategy that is asked for, its verifier ready."""
+        writer = self.strategy("autoregressive" if ask.is_bound else ask.strategy, ask.verifier)
+        if writer.uses_verifier:
+            await self._make_ready(writer.verifier)
+        return writer
+
+    async def _make_ready(self, verifier: Verifier) -> None:
+        async with self._making_ready:
+            if verifier not in self._ready:
+                await verifier.start()
+                self._ready.add(verifier)
+
+    def resolve(self, ask: Ask) -> SolveRequest:
+        """Return what is asked in the tokens of both models. May be called in any thread.
+
+        Raises:
+            EngineError: the chat template refuses the conversation.
+        """
+        sampling = self.settings.sampling
+        num_written = sum(len(tokens_for(step, self.target)) for step in ask.written)
+        request = SolveRequest(
+            question=ask.messages[-1]["content"] if ask.messages else str(ask.prompt),
+            target_prompt=Prefix(_encode(ask, self.target, self.target)),
+            draft_prompt=Prefix(_encode(ask, self.draft, self.target)) if self.draft is not None else None,
+            max_tokens=(ask.max_tokens or sampling.max_tokens) + num_written,
+            sampling=ask.sampling or sampling.for_sample(0, 0),
+            boundary=self.settings.boundary.to_boundary(),
+            stops=sampling.stop if ask.stops is None else ask.stops,
+            constraint=ask.constraint,
+            logit_bias=ask.logit_bias,
+        )
+        return request.behind(ask.written, self.target, self.draft)
+
+    def _open_memory(self, ask: Ask, request: SolveRequest) -> Memory | None:
         if self.memories is None:
             return None
+        tokenizer = self.target.tokenizer
         prompt = request.target_prompt.to_tuple()
-        segments = segments_of(messages, prompt, self.target.tokenizer)
-        return self.memories.open(segments, tenant=tenant, scope=scope)
+        written = [token for step in ask.written for token in tokens_for(step, self.target)]
+        segments = segments_of(ask.messages, prompt[: len(prompt) - len(written)], tokenizer)
+        if written:
+            segments = (*segments, ("output", tuple(written)))
+        return self.memories.open(segments, tenant=ask.tenant, scope=ask.scope)
 
     async def answer(
         self,
-        prompt: str | Sequence[Message],
+        prompt: str | Sequence[Message] | Ask,
         *,
         strategy: str | None = None,
         problem: int = 0,
@@ -363,22 +427,9 @@ class Accelerator:
         )
         steps = [step async for step in solving]
         seconds = time.perf_counter() - recorder.started
-        chosen = self.strategy(strategy)
+        chosen = self.strategy(strategy if not isinstance(prompt, Ask) else prompt.strategy)
         text = "".join(step.text for step in steps)
         return Solution(text, tuple(steps), seconds, chosen.name, chosen.loss_class, recorder)
-
-    def _request(self, messages: Sequence[Message], problem: int, sample: int) -> SolveRequest:
-        sampling = self.settings.sampling
-        draft_prompt = Prefix(self.draft.tokenizer.encode_chat(messages)) if self.draft is not None else None
-        return SolveRequest(
-            question=messages[-1]["content"],
-            target_prompt=Prefix(self.target.tokenizer.encode_chat(messages)),
-            draft_prompt=draft_prompt,
-            max_tokens=sampling.max_tokens,
-            sampling=sampling.for_sample(problem, sample),
-            boundary=self.settings.boundary.to_boundary(),
-            stops=sampling.stop,
-        )
 
 
 class SyncAccelerator:
@@ -458,6 +509,24 @@ class SyncAccelerator:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _question(text: str) -> Sequence[Message]:
+    return ({"role": "user", "content": text},)
+
+
+def _encode(ask: Ask, engine: Engine, target: Engine) -> tuple[int, ...]:
+    """Return an ask's prompt in the tokens of an engine's model."""
+    tokenizer = engine.tokenizer
+    if ask.prompt is None:
+        return tokenizer.encode_chat(
+            ask.messages, ChatOptions(ask.tools, ask.chat_arguments, ask.continue_final)
+        )
+    if isinstance(ask.prompt, str):
+        return tokenizer.encode_prompt(ask.prompt)
+    if tokenizer.tokenizer_id == target.tokenizer.tokenizer_id:
+        return ask.prompt
+    return tokenizer.encode_prompt(target.tokenizer.decode_prompt(ask.prompt))
 
 
 def available_cores() -> tuple[int, ...]:

@@ -46,10 +46,6 @@ class MissingDependencyError(ReasonSpecError):
         )
 
 
-class ConstraintError(SettingsError):
-    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""
-
-
 class ResumeError(ReasonSpecError):
     """An output folder holds a run of other settings, or cannot be continued."""
 
@@ -73,3 +69,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in known}
     close = get_close_matches(name.casefold(), folded, n=1)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
+class RequestError(ReasonSpecError):
+    """A request asks for what cannot be done; the message says what, and the remedy.
+
+    ``param`` names the field at fault.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ConstraintError(RequestError):
+    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""

@@ -35,6 +35,8 @@ class Event:
 
 
 Listener: TypeAlias = Callable[[Event], None]
+TextListener: TypeAlias = Callable[[int, str], None]
+"""Called with a place in the answer, in characters, and text that is certain from there on."""
 
 
 @dataclass(slots=True)
@@ -45,9 +47,11 @@ class Recorder:
     included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
     chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
     among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
+    ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
     """
 
     listener: Listener | None = None
+    on_text: TextListener | None = None
     events: list[Event] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, NotRequired, Protocol, TypeAlias, TypedDict
 
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary, BoundaryScanner
@@ -20,10 +20,30 @@ TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup"]
 
 
 class Message(TypedDict):
-    """One turn of a chat."""
+    """One turn of a chat, in OpenAI's form; calls have their arguments as objects."""
 
     role: str
     content: str
+    name: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
+    tool_call_id: NotRequired[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What a chat template is told beside the conversation.
+
+    ``tools`` are JSON objects of OpenAI's form. ``continue_final`` leaves the last message open: what is
+    written goes on within it.
+    """
+
+    tools: Sequence[Mapping[str, Any]] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    continue_final: bool = False
+
+
+PLAIN_CHAT = ChatOptions()
 
 
 class Tokenizer(Protocol):
@@ -49,7 +69,10 @@ class Tokenizer(Protocol):
     def decode_prompt(self, tokens: Sequence[int]) -> str:
         """Decode with special tokens by their names."""
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Encode a whole prompt as the model was made to read it, special tokens by their names."""
+
+    def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
         """Encode a conversation up to where the assistant's answer begins."""
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
@@ -96,10 +119,10 @@ class Request:
     num_draft_tokens: int = 16
     num_lookup_paths: int = 1
     priority: int = 0
-    stream: bool = True
-    delta_tokens: int = 1
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    stream: bool = True
+    delta_tokens: int = 1
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

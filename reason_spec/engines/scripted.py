@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from typing import Any, ClassVar, Protocol
 import yaml
 
 from reason_spec.engines.base import (
+    PLAIN_CHAT,
+    ChatOptions,
     Delta,
     Engine,
     EngineStats,
@@ -79,8 +82,12 @@ class ScriptedTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return self._pieces[token].encode()
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        return self.encode(text)
+
+    def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
+        text = "".join(f"{message['role']}: {_told(message)}\n" for message in messages)
+        return self.encode(text.removesuffix("\n") if options.continue_final else text)
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
         return self.encode(f"\nuser: {question}\n")
@@ -393,6 +400,12 @@ def _check_text(text: str, matcher: TextMatcher) -> None:
         place = f"behind {good[-40:]!r}" if good else "at its beginning"
         how = "breaks off too early" if num_allowed == len(content) else "breaks it"
         raise EngineError(f"the script's text is not what the constraint asks for: it {how} {place}")
+
+
+def _told(message: Message) -> str:
+    """Return what a message says, its calls in the form that most models write."""
+    calls = [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
+    return (message["content"] or "") + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

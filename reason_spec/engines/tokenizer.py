@@ -14,9 +14,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from reason_spec.engines.base import Message
+from reason_spec.engines.base import PLAIN_CHAT, ChatOptions, Message
 from reason_spec.errors import EngineError
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class HuggingFaceTokenizer:
         chat_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._rust = rust
+        rust.encode_special_tokens = True
+        self._rust_for_chats: RustTokenizer | None = None
+        self._making_chat_rust = Lock()
         self._eos_ids = eos_ids
         self._special_tokens = special_tokens or {}
         self._chat_template = chat_template
@@ -112,19 +116,49 @@ class HuggingFaceTokenizer:
         """Return a token's bytes; ids beyond the vocabulary (padding of the model) have none."""
         return self._token_bytes[token] if 0 <= token < len(self._token_bytes) else b""
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Encode a whole prompt, special tokens by name, behind those that the tokenizer puts first."""
+        return tuple(self._chat_rust().encode(text, add_special_tokens=True).ids)
+
+    def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
         """Encode a conversation with the model's chat template.
 
         A model without one gets the contents as paragraphs, behind its begin-of-text token if its
         tokenizer adds one.
+
+        Raises:
+            EngineError: the template refuses the conversation, or does not show a message that is to go on.
         """
         if self._chat_template is None:
-            text = "\n\n".join(message["content"] for message in messages) + "\n"
-            return tuple(self._rust.encode(text, add_special_tokens=True).ids)
-        text = _render_chat(self._chat_template, messages, {**self._special_tokens, **self._chat_arguments})
+            text = "\n\n".join(message["content"] for message in messages)
+            text += "" if options.continue_final else "\n"
+            return tuple(self._chat_rust().encode(text, add_special_tokens=True).ids)
         # The template's special tokens are meant as such.
-        self._rust.encode_special_tokens = False
-        return tuple(self._rust.encode(text, add_special_tokens=False).ids)
+        return tuple(
+            self._chat_rust().encode(self.render_chat(messages, options), add_special_tokens=False).ids
+        )
+
+    def render_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
+        """Return a conversation as the model's chat template writes it; the model has one."""
+        assert self._chat_template is not None, "the model has no chat template"
+        arguments = {**self._special_tokens, **self._chat_arguments, **options.arguments}
+        if options.tools:
+            arguments["tools"] = list(options.tools)
+        if not options.continue_final:
+            return _render_chat(self._chat_template, messages, arguments)
+        final = messages[-1]
+        marked = Message(role=final["role"], content=_ANSWER)
+        before, found, _ = _render_chat(
+            self._chat_template, [*messages[:-1], marked], {**arguments, "add_generation_prompt": False}
+        ).rpartition(_ANSWER)
+        if not found:
+            raise EngineError("the model's chat template shows no last message that could be gone on with")
+        return before + final["content"]
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the chat template; None where the model has none."""
+        return self._chat_template
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
         """Encode what stands between an answer and the reply to another question.
@@ -145,11 +179,21 @@ class HuggingFaceTokenizer:
             raise EngineError(
                 "the model's chat template shows no earlier answers, so it cannot be asked about one"
             )
-        self._rust.encode_special_tokens = False
-        return tuple(self._rust.encode(behind, add_special_tokens=False).ids)
+        return tuple(self._chat_rust().encode(behind, add_special_tokens=False).ids)
+
+    def _chat_rust(self) -> RustTokenizer:
+        """Return the tokenizer that knows special tokens by their names.
+
+        It is an object of its own: conversations are encoded in threads beside what is written, and the
+        switch is the object's, not the call's.
+        """
+        with self._making_chat_rust:
+            if self._rust_for_chats is None:
+                self._rust_for_chats = type(self._rust).from_str(self._rust.to_str())
+                self._rust_for_chats.encode_special_tokens = False
+        return self._rust_for_chats
 
     def _encode_raw(self, text: str) -> tuple[int, ...]:
-        self._rust.encode_special_tokens = True
         return tuple(self._rust.encode(text, add_special_tokens=False).ids)
 
     def _decode_bytes(self, tokens: Sequence[int]) -> bytes:
@@ -313,7 +357,7 @@ def _render_chat(template: str, messages: Sequence[Message], arguments: Mapping[
 
     try:
         return _compile_chat(template).render(
-            messages=list(messages), add_generation_prompt=True, **arguments
+            messages=list(messages), **{"add_generation_prompt": True, **arguments}
         )
     except TemplateError as error:
         raise EngineError(f"the model's chat template refused the conversation: {error}") from None

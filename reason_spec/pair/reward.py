@@ -17,7 +17,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from os.path import commonprefix
+from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -142,7 +142,9 @@ class RewardReader:
         tokens: list[int] = tokenizer(text)["input_ids"]
         before = self._read.pop(question, None) or _Read([], DynamicCache(config=model.config))
         # The last token is read anew even where all are known: what is asked for is its state.
-        num_known = min(len(commonprefix([tokens, before.tokens])), len(tokens) - 1)
+        pairs = enumerate(zip(tokens, before.tokens, strict=False))
+        num_shared = next((place for place, (new, old) in pairs if new != old), len(before.tokens))
+        num_known = min(num_shared, len(tokens) - 1)
         if num_known < len(before.tokens):
             before.cache.crop(num_known - len(before.tokens))
         output = model.model(
@@ -153,7 +155,7 @@ class RewardReader:
         self._read[question] = _Read(tokens, before.cache)
         if len(self._read) > self._max_questions:
             self._read.popitem(last=False)
-        return cast(Tensor, output.last_hidden_state[0, -1].float().cpu())
+        return cast("Tensor", output.last_hidden_state[0, -1].float().cpu())
 
 
 def load_embedded_reward() -> RewardReader:

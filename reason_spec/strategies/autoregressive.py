@@ -10,6 +10,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.types import LossClass, Step
@@ -30,19 +31,10 @@ class Autoregressive(Strategy):
         return "none"
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        generation = self.target.submit(
-            Request(
-                prefix=request.target_prompt,
-                max_tokens=request.max_tokens,
-                sampling=request.sampling,
-                stops=request.stops,
-                stop_context=request.stop_context(request.text_before),
-                text=self._text(request),
-                token_drafter=self.token_drafter,
-                num_draft_tokens=self.settings.num_draft_tokens,
-                num_lookup_paths=self.settings.lookup_paths,
-            )
-        )
+        generation = self.target.submit(self._whole_request(request))
+        certain = None
+        if recorder.on_text is not None:
+            certain = CertainText(recorder.on_text, self.target.tokenizer, generation.request, 0)
         recorder.emit("started", "target", 0, 0)
         kept = False
         ahead: DraftAhead | None = None
@@ -54,6 +46,9 @@ class Autoregressive(Strategy):
             async for delta in generation:
                 if ahead is not None:
                     ahead.confirm(delta.tokens)
+                if certain is not None:
+                    certain.feed(delta.tokens)
+                    certain.tell()
                 for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
                     # One step is held back: the last one gets the text and the end of the result.
                     if (step := held.feed(token, logprob)) is not None:
@@ -66,6 +61,21 @@ class Autoregressive(Strategy):
             recorder.add_work("target", await generation.closed(), kept=kept)
             if ahead is not None:
                 await ahead.close(recorder)
+
+    def _whole_request(self, request: SolveRequest) -> Request:
+        return Request(
+            prefix=request.target_prompt,
+            max_tokens=request.max_tokens,
+            sampling=request.sampling,
+            stops=request.stops,
+            stop_context=request.stop_context(request.text_before),
+            text=self._text(request),
+            token_drafter=self.token_drafter,
+            num_draft_tokens=self.settings.num_draft_tokens,
+            num_lookup_paths=self.settings.lookup_paths,
+            constraint=request.constraint,
+            logit_bias=request.logit_bias,
+        )
 
     def _text(self, request: SolveRequest) -> int | None:
         """Return the text whose drafts may come from earlier ones; None where nothing is to be drafted."""

@@ -14,7 +14,7 @@ from reason_spec.events import Recorder
 from reason_spec.routers.base import Router
 from reason_spec.segment import Boundary, StopScanner
 from reason_spec.settings import StrategySettings
-from reason_spec.types import LossClass, Origin, Prefix, Sampling, Step
+from reason_spec.types import Constraint, LossClass, Origin, Prefix, Sampling, Step
 from reason_spec.verifiers.base import AUTO, Verifier
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class SolveRequest:
 
     ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
     with it. ``behind`` makes such a request. ``memory`` is what the suffix cache knows, None without one.
+    ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
     """
 
     question: str
@@ -39,6 +40,8 @@ class SolveRequest:
     text_before: str = ""
     num_steps_before: int = 0
     memory: Memory | None = None
+    constraint: Constraint | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     @property
     def text(self) -> int | None:
@@ -50,16 +53,18 @@ class SolveRequest:
         length = max((len(stop) for stop in self.stops), default=1) - 1
         return text[-length:] if length else ""
 
-    def behind(self, steps: Sequence[Step], target: Engine, draft: Engine) -> SolveRequest:
+    def behind(self, steps: Sequence[Step], target: Engine, draft: Engine | None) -> SolveRequest:
         """Return the request for what is to follow these steps; it has to have room for a token."""
         request = self
         for step in steps:
             tokens = tokens_for(step, target)
-            assert request.draft_prompt is not None
+            draft_prompt = request.draft_prompt
+            if draft_prompt is not None and draft is not None:
+                draft_prompt = draft_prompt.extend(tokens_for(step, draft))
             request = replace(
                 request,
                 target_prompt=request.target_prompt.extend(tokens),
-                draft_prompt=request.draft_prompt.extend(tokens_for(step, draft)),
+                draft_prompt=draft_prompt,
                 max_tokens=request.max_tokens - len(tokens),
                 text_before=request.text_before + step.text,
                 num_steps_before=request.num_steps_before + 1,
@@ -108,6 +113,10 @@ class Strategy(ABC):
     def router(self) -> Router:
         assert self._router is not None, f"strategy {self.name} was built without a router"
         return self._router
+
+    @property
+    def uses_verifier(self) -> bool:
+        return self._verifier is not None
 
     @property
     def verifier(self) -> Verifier:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -102,10 +102,15 @@ class DraftAhead:
                 self._changed.set()
         return not self._parted
 
-    async def follow(self) -> None:
-        """Confirm what the target's generation writes, to its end; nobody else may iterate over it."""
+    async def follow(self, tell: Callable[[Sequence[int]], None] | None = None) -> None:
+        """Confirm what the target's generation writes, to its end; nobody else may iterate over it.
+
+        ``tell`` is called with the same tokens.
+        """
         async for delta in self._generation:
             self.confirm(delta.tokens)
+            if tell is not None:
+                tell(delta.tokens)
         self.stop()
 
     def stop(self) -> None:

@@ -219,7 +219,7 @@ def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: T
     done = 0
     for message in messages:
         source = _SOURCES.get(message["role"])
-        inner = tokenizer.encode(message["content"])[1:-1] if source else ()
+        inner = tokenizer.encode(message["content"] or "")[1:-1] if source else ()
         start = _find(inner, prompt, done) if inner else None
         if source is None or start is None:
             continue

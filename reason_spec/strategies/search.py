@@ -20,7 +20,7 @@ time goes on from the target's step at once, without waiting for those before it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
 from reason_spec.strategies.branch import Branch, Draft
+from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
 from reason_spec.strategies.step_requests import ModelLane, StepRequests, sampling_of_sibling
 from reason_spec.types import Prefix, Sampling, Step, Verdict
@@ -266,13 +267,16 @@ class Search:
     # --- the three kinds of work on a position ---------------------------------------------------
 
     async def _write_target(self, branch: Branch) -> None:
-        generation = self._submit(
-            "target", branch, self._requests.request("target", branch, self._request.sampling)
-        )
+        request = self._requests.request("target", branch, self._request.sampling)
+        request = replace(request, stream=request.stream or self._recorder.on_text is not None)
+        generation = self._submit("target", branch, request)
         branch.target_generation = generation
         branch.ahead = self._start_ahead(branch, generation)
+        tell = self._teller(branch, request)
         if branch.ahead is not None:
-            self._spawn(branch.ahead.follow())
+            self._spawn(branch.ahead.follow(tell))
+        elif tell is not None:
+            self._spawn(_follow(generation, tell))
         for draft in branch.drafts:
             self._hint_step(branch, draft)
         step = await self._finished("target", branch, generation)
@@ -286,6 +290,26 @@ class Search:
         await asyncio.gather(*(self._verify(branch, draft) for draft in self._comparable(branch)))
         if not branch.dropped:
             self._decide(branch)
+
+    def _teller(self, branch: Branch, request: Request) -> Callable[[Sequence[int]], None] | None:
+        """Return what tells of the target's words while they are written; None where nobody listens.
+
+        They are certain where no draft can take their place: none is left to compare, or one that stands has
+        the same tokens.
+        """
+        if self._recorder.on_text is None:
+            return None
+        start = len(branch.text_before) - len(self._request.text_before)
+        certain = CertainText(self._recorder.on_text, self._target.tokenizer, request, start)
+
+        def tell(tokens: Sequence[int]) -> None:
+            certain.feed(tokens)
+            unrivalled = self._alone and not self._comparable(branch)
+            certain_so_far = branch.step_index == self._root_index and not branch.dropped
+            if certain_so_far and (unrivalled or self._verifier.loss_class == "exact"):
+                certain.tell()
+
+        return tell
 
     def _start_ahead(self, branch: Branch, generation: Generation) -> DraftAhead | None:
         """Let the draft model write the rest of a step anew where the target parts from the drafted one."""
@@ -520,3 +544,8 @@ class Search:
         error = task.exception()
         assert error is not None
         self._failure.set_exception(error)
+
+
+async def _follow(generation: Generation, tell: Callable[[Sequence[int]], None]) -> None:
+    async for delta in generation:
+        tell(delta.tokens)

@@ -1,0 +1,60 @@
+"""What is asked of the accelerator: a conversation or a text to go on from, and how to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reason_spec.engines.base import Message
+from reason_spec.settings import StrategySettings
+from reason_spec.types import Constraint, Sampling, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One answer to write. What is None is as the settings say.
+
+    Exactly one of ``messages`` and ``prompt`` is given.
+
+    Args:
+        messages: a conversation; the answer is its next turn.
+        prompt: text, or tokens of the target, that is gone on from as it is, without a chat template.
+        tools: what the model may call, as JSON objects of OpenAI's form, for the chat template.
+        chat_arguments: what the chat template is told beside the conversation.
+        continue_final: go on within the last message instead of answering it.
+        written: steps of the answer that are there; the answer goes on behind them.
+        strategy: who writes the steps, by name or with everything set.
+        verifier: its name; one that was not used before is loaded first.
+        sampling: how tokens are chosen, keys of the noise included.
+        max_tokens: tokens at the most, those of ``written`` not counted.
+        stops: texts that end the answer; they are cut off.
+        constraint, logit_bias: bound what is written; the target then writes alone, whatever the strategy.
+        tenant: whose texts the suffix cache learns and proposes.
+        scope: what is compared has a suffix cache of its own for each scope.
+    """
+
+    messages: Sequence[Message] = ()
+    prompt: str | tuple[int, ...] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    chat_arguments: Mapping[str, Any] = field(default_factory=dict)
+    continue_final: bool = False
+    written: tuple[Step, ...] = ()
+    strategy: str | StrategySettings | None = None
+    verifier: str | None = None
+    sampling: Sampling | None = None
+    max_tokens: int | None = None
+    stops: tuple[str, ...] | None = None
+    constraint: Constraint | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    tenant: str | None = None
+    scope: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.messages) == (self.prompt is not None):
+            raise ValueError("give either messages or a prompt")
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether only the target can do what is asked."""
+        return self.constraint is not None or bool(self.logit_bias)

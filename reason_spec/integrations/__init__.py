@@ -1,0 +1,1 @@
+"""Agent frameworks in process, without HTTP. Each module needs its framework installed."""

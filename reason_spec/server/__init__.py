@@ -1,0 +1,1 @@
+"""The OpenAI-compatible endpoint: HTTP around ``reason_spec.chat``."""

@@ -1,0 +1,43 @@
+"""Text that is certain before its step is final: what streams token by token."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from reason_spec.engines.base import Request, Tokenizer
+from reason_spec.events import TextListener
+from reason_spec.segment import StopScanner
+
+
+class CertainText:
+    """Tells a listener of a generation's text, as far as no stop string may cut it off again.
+
+    Args:
+        start: characters of the answer that stand before the generation.
+    """
+
+    def __init__(self, listener: TextListener, tokenizer: Tokenizer, request: Request, start: int) -> None:
+        self._listener = listener
+        self._tokenizer = tokenizer
+        self._start = start
+        # A character may be spread over two tokens.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stops = StopScanner(request.stops, request.stop_context)
+        self._is_cut = False
+        self._text = ""
+        self._num_told = 0
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        """Take tokens of the generation, told of or not."""
+        text = self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, tokens)))
+        self._text += text
+        # Where a stop was found the final step says how much of the text is left.
+        self._is_cut = self._is_cut or self._stops.feed(text) is not None
+
+    def tell(self) -> None:
+        """Let the listener have what is new, now that the generation's words are the answer's."""
+        end = len(self._text) - self._stops.held_back()
+        if end > self._num_told and not self._is_cut:
+            self._listener(self._start + self._num_told, self._text[self._num_told : end])
+            self._num_told = end
