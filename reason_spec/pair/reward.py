@@ -153,7 +153,7 @@ class RewardReader:
         self._read[question] = _Read(tokens, before.cache)
         if len(self._read) > self._max_questions:
             self._read.popitem(last=False)
-        return cast(Tensor, output.last_hidden_state[0, -1].float().cpu())
+        return cast("Tensor", output.last_hidden_state[0, -1].float().cpu())
 
 
 def load_embedded_reward() -> RewardReader:
