@@ -318,13 +318,17 @@ QuietOption = Annotated[bool, _option("--quiet", "-q", text="Print nothing but t
 
 
 def resolve_settings(
-    config: Path | None, flags: Mapping[str, Any], assignments: Sequence[str] | None = None
+    config: Path | None,
+    flags: Mapping[str, Any],
+    assignments: Sequence[str] | None = None,
+    defaults: dict[str, Any] | None = None,
 ) -> Settings:
     """Resolve the settings and check the names in them.
 
     Args:
         flags: values by dotted name; None stands for a flag that was not given.
         assignments: texts of the form NAME=VALUE.
+        defaults: of a command whose defaults are not the tree's.
 
     Raises:
         SettingsError: a name is unknown, a value is out of range, or a setting is given twice.
@@ -333,7 +337,7 @@ def resolve_settings(
     assigned = _parse_assignments(assignments or ())
     for name in given.keys() & assigned.keys():
         raise SettingsError(f"{name} is given twice: by --set and by its own flag")
-    settings = load_settings(config, {**given, **assigned})
+    settings = load_settings(config, {**given, **assigned}, defaults)
     check_name("strategy", settings.strategy.name)
     for name in settings.verifier.name.split("+"):
         check_name("verifier", name)
