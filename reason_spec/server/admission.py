@@ -115,7 +115,7 @@ class Admission:
             started = self._clock()
             self._watcher.waited(started - arrived)
             try:
-                yield Place(self._may_speculate(), started - arrived)
+                yield Place(self._may_speculate(size), started - arrived)
             finally:
                 self.num_running -= size
                 self._measure(self._clock() - started)
@@ -237,11 +237,13 @@ class Admission:
         if all(tenant.num_requests == 0 for tenant in self._tenants.values()):
             self._idle.set()
 
-    def _may_speculate(self) -> bool:
+    def _may_speculate(self, size: int) -> bool:
+        """Tell whether a request that runs from now on may, by the load that others make."""
         above = self._settings.shed_speculation_above
         if above is None:
             return True
-        self._shedding = self.load > above * (_RELIEF if self._shedding else 1.0)
+        others = self.load - size / self._settings.max_running_requests
+        self._shedding = others > above * (_RELIEF if self._shedding else 1.0)
         if self._shedding:
             self._watcher.shed("speculation")
         return not self._shedding
