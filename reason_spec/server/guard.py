@@ -112,13 +112,26 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
 
-    async def stop(self) -> None:
-        """End all requests that are under way, each with an answer that says so; return when they have."""
+    @property
+    def num_requests(self) -> int:
+        """Requests that are under way."""
+        return len(self._tasks)
+
+    async def drain(self, seconds: float) -> int:
+        """Wait for requests under way, and end those that take longer, each with an answer that says so.
+
+        Returns:
+            How many were ended.
+        """
+        end = time.monotonic() + seconds
+        while self._tasks and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left)
         self._stopping = True
-        tasks = list(self._tasks)
-        for task in tasks:
+        late = list(self._tasks)
+        for task in late:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*late, return_exceptions=True)
+        return len(late)
 
     async def _serve(self, exchange: _Exchange) -> None:
         task = asyncio.current_task()

@@ -105,8 +105,8 @@ def load_keys(settings: ServerSettings, default_tenant: str) -> KeyRing:
     if not is_loopback(settings.host):
         raise SettingsError(
             f"server.host is {settings.host!r}, so others can reach the server, and there is no key. Make "
-            f"one with: {_new_key_command(settings)}, name the file in server.api_keys_file (--api-keys), or put "
-            f"a key into the environment variable {settings.api_key_variable}"
+            f"one with: {_new_key_command(settings)}, and name the file with --api-keys "
+            f"(server.api_keys_file), or put a key into the environment variable {settings.api_key_variable}"
         )
     return KeyRing({}, anyone=Client(default_tenant, settings.trusted))
 
