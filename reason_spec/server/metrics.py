@@ -46,10 +46,14 @@ class Metrics:
         self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Token drafts that stood.")
         self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens that needed no pass.")
-        self._success = self._labelled("vllm:request_success", "Answers by how they ended.", "finished_reason")
+        self._success = self._labelled(
+            "vllm:request_success", "Answers by how they ended.", "finished_reason"
+        )
         self._first = histogram("vllm:time_to_first_token_seconds", "Until the first words.", _FIRST_TOKEN)
         self._between = histogram("vllm:inter_token_latency_seconds", "Between tokens.", _TOKEN)
-        self._whole = histogram("vllm:e2e_request_latency_seconds", "Of a request, its wait included.", _REQUEST)
+        self._whole = histogram(
+            "vllm:e2e_request_latency_seconds", "Of a request, its wait included.", _REQUEST
+        )
         self._queued = histogram("vllm:request_queue_time_seconds", "Waiting for a place.", _REQUEST)
         self._steps = self._labelled("reason_spec:steps", "Final steps by who wrote them.", "origin")
         self._verdicts = self._labelled("reason_spec:verdicts", "Verdicts about proposed steps.", "decision")
