@@ -16,7 +16,7 @@ NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 
 _LEAVES = {leaf.path: leaf for leaf in leaves()}
 _PROBLEMS, _STRATEGY, _MODELS, _SAMPLING, _OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
-_CACHE = "Cache"
+_CACHE, _SERVER = "Cache", "Server"
 
 
 # Names and their completion ------------------------------------------------------------------
@@ -283,6 +283,28 @@ TenantOption = Annotated[
 TenantToEraseOption = Annotated[
     str,
     _option("--tenant", text="Whose texts are removed.", panel=_CACHE, autocompletion=complete_tenants),
+]
+
+HostOption = Annotated[
+    str | None,
+    _setting(
+        "server.host",
+        "--host",
+        text="Address to listen on; one beyond this machine needs keys.",
+        panel=_SERVER,
+    ),
+]
+PortOption = Annotated[
+    int | None,
+    _setting("server.port", "--port", text="Port; 0 is any that is free.", panel=_SERVER, min=0, max=65535),
+]
+ApiKeysOption = Annotated[
+    Path | None,
+    _setting("server.api_keys_file", "--api-keys", text="File that 'keys new' wrote.", panel=_SERVER),
+]
+KeptOption = Annotated[
+    Path | None,
+    _setting("suffix.path", "--cache", text="Folder that the suffix cache is kept in.", panel=_SERVER),
 ]
 
 OutputOption = Annotated[

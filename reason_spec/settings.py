@@ -430,7 +430,12 @@ class Settings(_Section):
         addresses = {"remote": {"base_urls": True}}
         values = self.model_dump(
             mode="json",
-            exclude={"target": addresses, "draft": addresses, "verifier": {"judge": addresses}, "server": True},
+            exclude={
+                "target": addresses,
+                "draft": addresses,
+                "verifier": {"judge": addresses},
+                "server": True,
+            },
         )
         # Whether there is a server at all decides which model the rewards come from.
         values["verifier"]["reward_url"] = bool(self.verifier.reward_url)

@@ -18,7 +18,9 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(
-        default="127.0.0.1", min_length=1, description="address to listen on; beyond this machine it takes keys"
+        default="127.0.0.1",
+        min_length=1,
+        description="address to listen on; beyond this machine it takes keys",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="0: any that is free")
     served_models: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(

@@ -371,6 +371,11 @@ class Engine(ABC):
         """The largest number of tokens, prefix and continuation together."""
 
     @property
+    def failure(self) -> str | None:
+        """Why the engine cannot go on, None while it can; one that died does not come back by itself."""
+        return None
+
+    @property
     def pass_times(self) -> tuple[PassTime, ...]:
         """How long passes take now, smaller ones first; empty where the engine does not tell."""
         return ()

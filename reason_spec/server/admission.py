@@ -85,8 +85,6 @@ class Admission:
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._mean_seconds: float | None = None
         self._shedding = False
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.num_running = 0
         """Answers that are written now."""
         self.num_waiting = 0
@@ -115,7 +113,7 @@ class Admission:
             started = self._clock()
             self._watcher.waited(started - arrived)
             try:
-                yield Place(self._may_speculate(), started - arrived)
+                yield Place(self._may_speculate(size), started - arrived)
             finally:
                 self.num_running -= size
                 self._measure(self._clock() - started)
@@ -126,10 +124,6 @@ class Admission:
     def drain(self) -> None:
         """Refuse all that comes from now on; what runs or waits goes on."""
         self.draining = True
-
-    async def idle(self) -> None:
-        """Wait until nothing runs or waits."""
-        await self._idle.wait()
 
     @property
     def load(self) -> float:
@@ -159,7 +153,6 @@ class Admission:
         if settings.requests_per_minute is not None:
             self._take_allowance(tenant, settings.requests_per_minute)
         tenant.num_requests += 1
-        self._idle.clear()
         return tenant
 
     def _take_allowance(self, tenant: _Tenant, per_minute: int) -> None:
@@ -234,14 +227,14 @@ class Admission:
             self.num_waiting -= 1
             self.num_running += waiter.size
             waiter.granted.set_result(None)
-        if all(tenant.num_requests == 0 for tenant in self._tenants.values()):
-            self._idle.set()
 
-    def _may_speculate(self) -> bool:
+    def _may_speculate(self, size: int) -> bool:
+        """Tell whether a request that runs from now on may, by the load that others make."""
         above = self._settings.shed_speculation_above
         if above is None:
             return True
-        self._shedding = self.load > above * (_RELIEF if self._shedding else 1.0)
+        others = self.load - size / self._settings.max_running_requests
+        self._shedding = others > above * (_RELIEF if self._shedding else 1.0)
         if self._shedding:
             self._watcher.shed("speculation")
         return not self._shedding
