@@ -99,9 +99,9 @@ def _place(mistake: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     path = mistake["loc"][1:] if mistake["loc"][:1] == ("body",) else mistake["loc"]
     found: list[str | int] = []
     for part in path:
-        if isinstance(body, dict) and part in body:
-            body = body[part]
-        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
+        if (isinstance(body, dict) and part in body) or (
+            isinstance(body, list) and isinstance(part, int) and part < len(body)
+        ):
             body = body[part]
         elif not (mistake["type"] == "missing" and part == path[-1]):
             continue

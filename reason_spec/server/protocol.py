@@ -49,6 +49,15 @@ def _named(kind: Literal["unknown_field", "refused_field"], name: str, message: 
     return PydanticCustomError(kind, "{message}", {"message": message, "name": name})
 
 
+def refuse_no_text(body: Any) -> Any:
+    """Refuse halves of surrogate pairs in a body: no tokenizer and no answer can hold them."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("not_text", "the body holds half of a surrogate pair") from None
+    return body
+
+
 class _Loose(BaseModel):
     """A JSON object whose further fields are of no meaning here."""
 
@@ -221,12 +230,7 @@ class Body(Part):
     @model_validator(mode="before")
     @classmethod
     def _is_text(cls, body: Any) -> Any:
-        """Refuse halves of surrogate pairs: no tokenizer and no answer can hold them."""
-        try:
-            json.dumps(body, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise PydanticCustomError("not_text", "the body holds half of a surrogate pair") from None
-        return body
+        return refuse_no_text(body)
 
     @model_validator(mode="after")
     def _stops_are_few_and_short(self) -> Body:
@@ -264,9 +268,13 @@ class ChatBody(Body):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
-    reasoning_effort: str | None = Field(default=None, description="told to the chat template; none: no thinking")
+    reasoning_effort: str | None = Field(
+        default=None, description="told to the chat template; none: no thinking"
+    )
     add_generation_prompt: bool | None = Field(default=None, description="vLLM's")
-    continue_final_message: bool | None = Field(default=None, description="vLLM's: go on within the last turn")
+    continue_final_message: bool | None = Field(
+        default=None, description="vLLM's: go on within the last turn"
+    )
     include_reasoning: bool | None = Field(default=None, description="vLLM's; false leaves the thinking out")
     metadata: dict[str, str] | None = Field(default=None, description="ignored")
     store: bool | None = Field(default=None, description="ignored: nothing is stored")
@@ -294,4 +302,6 @@ class CompletionBody(Body):
             return [self.prompt]
         if self.prompt and isinstance(self.prompt[0], int):
             return [tuple(token for token in self.prompt if isinstance(token, int))]
-        return [one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)]
+        return [
+            one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
+        ]

@@ -77,7 +77,9 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     "moderation": Refusal("there is no moderation; leave it out"),
     "verbosity": Refusal("the models know no verbosity; say it in a message", ("medium",)),
     "prompt_cache_options": Refusal("prompts are cached by content; leave it out"),
-    "thinking_token_budget": Refusal("give 'max_completion_tokens', which bounds thinking and answer together"),
+    "thinking_token_budget": Refusal(
+        "give 'max_completion_tokens', which bounds thinking and answer together"
+    ),
     "chat_template": _OWN_TEMPLATE,
     "documents": Refusal("documents are not built; give them in a message", ([],)),
     "echo": Refusal("a conversation is not written out again; leave it out", (False,)),
@@ -89,4 +91,22 @@ COMPLETION_REFUSED: Mapping[str, Refusal] = {
     "suffix": Refusal("text is only gone on with, not filled in; leave it out"),
     "prompt_embeds": Refusal("only text and token ids are read"),
     "messages": Refusal("this endpoint takes 'prompt'; for a conversation use /v1/chat/completions"),
+}
+
+_NO_STORE = "nothing is stored here; send the whole conversation as 'input'"
+
+RESPONSES_REFUSED: Mapping[str, Refusal] = {
+    "previous_response_id": Refusal(_NO_STORE),
+    "conversation": Refusal(_NO_STORE),
+    "background": Refusal(f"{_NO_STORE} and wait for the answer, or give 'stream'", (False,)),
+    "prompt": Refusal("there are no stored prompts; give 'instructions' and 'input'"),
+    "truncation": Refusal("a prompt is never cut; shorten it", ("disabled",)),
+    "max_tool_calls": Refusal("tools run at the client, which counts their calls; leave it out"),
+    "context_management": Refusal("a prompt is never cut; shorten it"),
+    "moderation": Refusal("there is no moderation; leave it out"),
+    "prompt_cache_options": Refusal("prompts are cached by content; leave it out"),
+    "top_logprobs": Refusal("log-probabilities come with /v1/chat/completions; leave it out", (0,)),
+    "messages": Refusal("this endpoint takes 'input'; for messages use /v1/chat/completions"),
+    "stop": Refusal("this endpoint has no stop strings; use /v1/chat/completions"),
+    "seed": Refusal("this endpoint has no seed; use /v1/chat/completions"),
 }

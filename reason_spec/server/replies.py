@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, SpeculationReport, TokenLogprob, ToolCall
 from reason_spec.types import Usage
@@ -198,7 +198,9 @@ class ReplyStyle:
         if not self.with_reasoning:
             return {}
         both = self.reasoning_field == "both"
-        return {name: text for name in ("reasoning", "reasoning_content") if both or name == self.reasoning_field}
+        return {
+            name: text for name in ("reasoning", "reasoning_content") if both or name == self.reasoning_field
+        }
 
 
 def chat_completion(answers: Sequence[ChatAnswer], style: ReplyStyle) -> ChatCompletion:
@@ -242,9 +244,7 @@ def _tool_call(call: ToolCall) -> ToolCallBody:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def completion(
-    answers: Sequence[ChatAnswer], style: ReplyStyle, *, choices_of_a_prompt: int
-) -> Completion:
+def completion(answers: Sequence[ChatAnswer], style: ReplyStyle, *, choices_of_a_prompt: int) -> Completion:
     """Return the body for whole answers to one or more prompts, those of one prompt side by side."""
     body: Completion = {
         "id": style.id,

@@ -22,7 +22,7 @@ from reason_spec.server.protocol import (
 )
 from reason_spec.types import Constraint
 
-_ANY_OBJECT = '{"type": "object"}'
+ANY_OBJECT = '{"type": "object"}'
 
 
 def chat_request(body: ChatBody, client: Client) -> ChatRequest:
@@ -94,7 +94,7 @@ def constraint_of(
         raise RequestError(message, param="structured_outputs")
     match bound:
         case JsonObjectFormat():
-            return Constraint(json_schema=_ANY_OBJECT)
+            return Constraint(json_schema=ANY_OBJECT)
         case JsonSchemaFormat():
             return Constraint(json_schema=json.dumps(bound.json_schema.schema_))
     return None if structured is None else _structured(structured)
@@ -103,7 +103,7 @@ def constraint_of(
 def _structured(options: StructuredOutputs) -> Constraint:
     schema = options.json_ if isinstance(options.json_, str | None) else json.dumps(options.json_)
     if options.json_object:
-        schema = schema or _ANY_OBJECT
+        schema = schema or ANY_OBJECT
     try:
         return Constraint(
             json_schema=schema,

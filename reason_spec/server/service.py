@@ -149,9 +149,7 @@ class Call:
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             speculate = await self._enter(asked, each, held)
             streams = [
-                self._counted(
-                    self._deadline.each(chat.stream(request, index=index, speculate=speculate))
-                )
+                self._counted(self._deadline.each(chat.stream(request, index=index, speculate=speculate)))
                 for request in asked
                 for index in range(each)
             ]
