@@ -91,15 +91,15 @@ def serve(
     settings = resolve_settings(config, flags, assignments, SERVE_DEFAULTS)
 
     from reason_spec.evaluation.console import RunOptions, Screen, start_engines
-    from reason_spec.server.run import Service
+    from reason_spec.server.run import Server
 
     screen = Screen(RunOptions((), quiet=quiet))
-    service = Service(
+    server = Server(
         settings,
         start=lambda accelerator: start_engines(accelerator, settings, screen),
         say=lambda text: None if quiet else screen.write(text),
     )
-    asyncio.run(service.run())
+    asyncio.run(server.run())
 
 
 FileOption = Annotated[

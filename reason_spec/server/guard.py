@@ -149,7 +149,7 @@ class Guard:
         except ClientGoneError:
             exchange.status = _CLIENT_GONE
         except Exception as error:
-            if not exchange.gone:
+            if not (exchange.ended or exchange.gone):
                 logger.exception("a request failed", exc_info=error)
             await exchange.fail(_our_fault(exchange.request_id))
         finally:
@@ -249,7 +249,7 @@ class Guard:
         }
         if self._settings.log_prompts and body:
             fields["body"] = body.decode("utf-8", "replace")
-        is_check = exchange.route in ("/health", "/ready", "/metrics") and exchange.status == 200
+        is_check = exchange.route in ("/health", "/ready", "/metrics")
         log(access, logging.DEBUG if is_check else logging.INFO, "request", **(exchange.notes | fields))
 
 
@@ -276,7 +276,7 @@ class _Exchange:
         self._send_timeout = send_timeout
         self._is_stream = False
         self._started = False
-        self._ended = False
+        self.ended = False
 
     def all_headers(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.scope["headers"] if key.lower() == name]
@@ -303,7 +303,7 @@ class _Exchange:
             self._is_stream = any(value.startswith(b"text/event-stream") for _, value in headers)
         elif message["type"] == "http.response.body":
             self.num_sent += len(message.get("body", b""))
-            self._ended = not message.get("more_body", False)
+            self.ended = not message.get("more_body", False)
         try:
             async with asyncio.timeout(self._send_timeout):
                 await self._send(message)
@@ -313,7 +313,7 @@ class _Exchange:
 
     async def fail(self, error: ApiError) -> None:
         """Answer with an error, or end a stream with one; where an answer has ended, do nothing."""
-        if self._ended or self.gone:
+        if self.ended or self.gone:
             return
         self.notes["code"] = error.code
         try:

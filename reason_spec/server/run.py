@@ -18,13 +18,14 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.chat.service import Chat
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.server.admission import Admission
-from reason_spec.server.app import create_app, model_names
+from reason_spec.server.app import create_app
 from reason_spec.server.base import ApiError
 from reason_spec.server.guard import App, Guard, Receive, Scope, Send
 from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.ops import Operation, ops_router
+from reason_spec.server.service import target_name
 from reason_spec.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ Start = Callable[[Accelerator], Awaitable[None]]
 Say = Callable[[str], None]
 
 
-class Service:
+class Server:
     """One server: made before anything is loaded, so that what is wrong with it is said at once.
 
     Args:
@@ -61,7 +62,7 @@ class Service:
         self._keys = load_keys(settings.server, settings.suffix.tenant)
         self._accelerator = Accelerator.from_settings(settings)
         self._socket = listen(settings.server.host, settings.server.port)
-        self._names = model_names(settings)
+        self._names = settings.server.served_models or (target_name(settings.target),)
         self._metrics = Metrics(self._names[0])
         self._operation = Operation(self._metrics)
         self._stopped = asyncio.Event()
@@ -86,14 +87,14 @@ class Service:
         self._guard = Guard(
             _not_yet(self._operation), self._keys, settings, on_response=self._metrics.responded
         )
-        server = _Server(_config(self._guard))
-        serving = asyncio.create_task(server.serve([self._socket]))
+        listener = _Listener(_config(self._guard))
+        serving = asyncio.create_task(listener.serve([self._socket]))
         try:
             with self._signals():
                 if await self._unless_stopped(self._start()):
                     await self._serve()
         finally:
-            server.should_exit = True
+            listener.should_exit = True
             await serving
             await self._accelerator.close()
 
@@ -103,7 +104,7 @@ class Service:
             await asyncio.to_thread(self._accelerator.memories.load, self._keys.tenants)
         chat = Chat(self._accelerator)
         app = create_app(
-            chat, self._accelerator, self.settings, admission=self._admission, metrics=self._metrics
+            chat, self._accelerator, self.settings.server, admission=self._admission, metrics=self._metrics
         )
         app.include_router(ops_router(self._operation))
         engines = (self._accelerator.target, self._accelerator.draft)
@@ -192,8 +193,8 @@ class Service:
         return f"curl {self.url}/chat/completions -H 'Content-Type: application/json' {key}-d '{body}'"
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the service."""
+class _Listener(uvicorn.Server):
+    """Leaves signals to the server."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -234,7 +235,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
 
 def _config(app: App) -> uvicorn.Config:
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         # It bounds the headers of a request (64 KiB), which httptools does not.
         http="h11",
         ws="none",
