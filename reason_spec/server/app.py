@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -14,17 +13,8 @@ from reason_spec.server import routes_chat, routes_completions, routes_models, r
 from reason_spec.server.admission import Admission
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import Metrics
-from reason_spec.server.service import Service
-from reason_spec.settings import Settings
+from reason_spec.server.service import Service, target_name
 from reason_spec.settings_server import ServerSettings
-
-
-def model_names(settings: Settings) -> tuple[str, ...]:
-    """Return the names that the target is served under; never a path of this machine."""
-    target = settings.target
-    name = target.remote.served_model or target.model
-    path = Path(name)
-    return settings.server.served_models or (path.name if path.exists() else name,)
 
 
 def create_app(
@@ -51,13 +41,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    models = settings.served_models or (target_name(accelerator.settings.target),)
     service = Service(
         chat=chat,
         accelerator=accelerator,
         settings=settings,
         admission=admission or Admission(settings),
-        metrics=metrics or Metrics(model_names(accelerator.settings)[0]),
-        models=settings.served_models or model_names(accelerator.settings),
+        metrics=metrics or Metrics(models[0]),
+        models=models,
         started=time.time(),
     )
     app.state.service = service

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastapi import Request
@@ -22,6 +23,7 @@ from reason_spec.server.disconnect import while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.replies import ErrorBody, ReplyStyle
 from reason_spec.server.streaming import EventStream, Told, merged, together
+from reason_spec.settings import EngineSettings
 from reason_spec.settings_server import ServerSettings
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -51,6 +53,13 @@ class Service:
     def max_context(self) -> int:
         """Tokens of a prompt and its answer together."""
         return self.accelerator.target.max_context
+
+
+def target_name(target: EngineSettings) -> str:
+    """Return what a model is called where the operator does not say; never a path of this machine."""
+    name = target.remote.served_model or target.model
+    path = Path(name)
+    return path.name if path.exists() else name
 
 
 class Call:
