@@ -13,7 +13,7 @@ from reason_spec.server import routes_chat, routes_completions, routes_models, r
 from reason_spec.server.admission import Admission
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import Metrics
-from reason_spec.server.service import Service
+from reason_spec.server.service import Service, target_name
 from reason_spec.settings_server import ServerSettings
 
 
@@ -41,12 +41,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    models = settings.served_models or (target_name(accelerator.settings.target),)
     service = Service(
         chat=chat,
         accelerator=accelerator,
         settings=settings,
         admission=admission or Admission(settings),
-        metrics=metrics or Metrics("reason-spec"),
+        metrics=metrics or Metrics(models[0]),
+        models=models,
         started=time.time(),
     )
     app.state.service = service

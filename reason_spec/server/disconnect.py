@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """The client closed its connection before its answer was complete."""
 
 
@@ -18,7 +18,7 @@ async def while_connected(receive: Receive) -> AsyncGenerator[None]:
     """Cancel the block, once, when the client goes away; the request's body must be read by now.
 
     Raises:
-        ClientGone: it went away; what the block began has ended by then.
+        ClientGoneError: it went away; what the block began has ended by then.
     """
     # Not a cancel scope of anyio: it would cancel the clean-up in the block again and again.
     task = asyncio.current_task()
@@ -37,7 +37,7 @@ async def while_connected(receive: Receive) -> AsyncGenerator[None]:
         yield
     except asyncio.CancelledError:
         if is_gone and task.uncancel() == 0:
-            raise ClientGone from None
+            raise ClientGoneError from None
         raise
     finally:
         watching.remove_done_callback(cancel)

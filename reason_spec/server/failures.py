@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from reason_spec.errors import EngineError, RequestError
 from reason_spec.server.base import ApiError
-from reason_spec.server.disconnect import ClientGone
+from reason_spec.server.disconnect import ClientGoneError
 
 logger = logging.getLogger(__name__)
 _CLIENT_CLOSED_REQUEST = 499
@@ -25,7 +25,7 @@ def handle_failures(app: FastAPI) -> None:
     """Make an app answer every failure in OpenAI's form."""
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(ClientGone, _answer_nobody)
+    app.add_exception_handler(ClientGoneError, _answer_nobody)
     for kind in (ApiError, RequestError, EngineError, Exception):
         app.add_exception_handler(kind, _answer_failure)
 
@@ -64,7 +64,7 @@ def _answer_failure(request: Request, failure: Exception) -> Response:
     return error_response(api_error(failure, request_id_of(request)))
 
 
-def _answer_nobody(request: Request, failure: Exception) -> Response:
+def _answer_nobody(_request: Request, _failure: Exception) -> Response:
     return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
 
@@ -75,13 +75,13 @@ def _answer_http(request: Request, failure: Exception) -> Response:
     return error_response(error, failure.headers)
 
 
-def _answer_invalid(request: Request, failure: Exception) -> Response:
+def _answer_invalid(_request: Request, failure: Exception) -> Response:
     assert isinstance(failure, RequestValidationError)
     return error_response(_invalid(failure.errors(), failure.body))
 
 
 def _invalid(mistakes: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
-    """Return the error for the mistake that lies deepest: of a union's forms that is the one that was meant."""
+    """Return the error for the deepest mistake: of a union's forms that is the one that was meant."""
     mistake, place = max(
         ((mistake, _place(mistake, body)) for mistake in mistakes), key=lambda found: len(found[1])
     )
@@ -99,9 +99,8 @@ def _place(mistake: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     path = mistake["loc"][1:] if mistake["loc"][:1] == ("body",) else mistake["loc"]
     found: list[str | int] = []
     for part in path:
-        if (isinstance(body, dict) and part in body) or (
-            isinstance(body, list) and isinstance(part, int) and part < len(body)
-        ):
+        is_index = isinstance(body, list) and isinstance(part, int) and part < len(body)
+        if is_index or (isinstance(body, dict) and part in body):
             body = body[part]
         elif not (mistake["type"] == "missing" and part == path[-1]):
             continue

@@ -268,13 +268,9 @@ class ChatBody(Body):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
-    reasoning_effort: str | None = Field(
-        default=None, description="told to the chat template; none: no thinking"
-    )
+    reasoning_effort: str | None = Field(default=None, description="told to the chat template; none: off")
     add_generation_prompt: bool | None = Field(default=None, description="vLLM's")
-    continue_final_message: bool | None = Field(
-        default=None, description="vLLM's: go on within the last turn"
-    )
+    continue_final_message: bool | None = Field(default=None, description="vLLM's: the last turn goes on")
     include_reasoning: bool | None = Field(default=None, description="vLLM's; false leaves the thinking out")
     metadata: dict[str, str] | None = Field(default=None, description="ignored")
     store: bool | None = Field(default=None, description="ignored: nothing is stored")
@@ -298,10 +294,9 @@ class CompletionBody(Body):
 
     @property
     def prompts(self) -> list[str | tuple[int, ...]]:
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [tuple(token for token in self.prompt if isinstance(token, int))]
-        return [
-            one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
-        ]
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        tokens = tuple(one for one in prompt if isinstance(one, int))
+        texts = [one if isinstance(one, str) else tuple(one) for one in prompt if not isinstance(one, int)]
+        return [tokens] if tokens else texts

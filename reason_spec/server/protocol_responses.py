@@ -75,7 +75,7 @@ InputItem: TypeAlias = Annotated[
     Discriminator(
         _kind_of,
         custom_error_type="unknown_item",
-        custom_error_message="only message, function_call, function_call_output and reasoning items are taken",
+        custom_error_message="items are message, function_call, function_call_output or reasoning",
     ),
 ]
 

@@ -77,9 +77,7 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     "moderation": Refusal("there is no moderation; leave it out"),
     "verbosity": Refusal("the models know no verbosity; say it in a message", ("medium",)),
     "prompt_cache_options": Refusal("prompts are cached by content; leave it out"),
-    "thinking_token_budget": Refusal(
-        "give 'max_completion_tokens', which bounds thinking and answer together"
-    ),
+    "thinking_token_budget": Refusal("give 'max_completion_tokens', which bounds thinking and answer"),
     "chat_template": _OWN_TEMPLATE,
     "documents": Refusal("documents are not built; give them in a message", ([],)),
     "echo": Refusal("a conversation is not written out again; leave it out", (False,)),

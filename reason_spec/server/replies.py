@@ -197,10 +197,9 @@ class ReplyStyle:
         """Return thinking under the name or names it goes by."""
         if not self.with_reasoning:
             return {}
-        both = self.reasoning_field == "both"
-        return {
-            name: text for name in ("reasoning", "reasoning_content") if both or name == self.reasoning_field
-        }
+        both = ("reasoning", "reasoning_content")
+        names = both if self.reasoning_field == "both" else (self.reasoning_field,)
+        return dict.fromkeys(names, text)
 
 
 def chat_completion(answers: Sequence[ChatAnswer], style: ReplyStyle) -> ChatCompletion:

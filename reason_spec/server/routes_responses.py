@@ -81,10 +81,10 @@ class ResponseEvents:
             case TextDelta(text=text):
                 yield from self._open_as("message")
                 yield from self._written("response.output_text.delta", text, content_index=0, logprobs=[])
-            case ToolCallDelta(arguments=arguments, id=call_id, name=name):
+            case ToolCallDelta(arguments=arguments, id=call_id, name=called):
                 if call_id is not None:
                     yield from self._close("completed")
-                    yield from self._open_as("function_call", call_id, name or "")
+                    yield from self._open_as("function_call", call_id, called or "")
                 yield from self._written("response.function_call_arguments.delta", arguments)
             case ChatEnd():
                 self._end = event

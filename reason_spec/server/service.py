@@ -35,19 +35,15 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What every endpoint needs."""
+    """What every endpoint needs; ``models`` are the names that the target is served under."""
 
     chat: Chat
     accelerator: Accelerator
     settings: ServerSettings
     admission: Admission
     metrics: Metrics
+    models: tuple[str, ...]
     started: float
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names that the target is served under."""
-        return self.settings.served_models or (target_name(self.accelerator.settings.target),)
 
     @property
     def fingerprint(self) -> str:
@@ -74,10 +70,11 @@ class Call:
         settings = self.service.accelerator.settings
         # Without a guard in front, whoever reaches the server is its operator.
         anybody = Client(settings.suffix.tenant, trusted=True)
-        self.client: Client = getattr(request.state, "client", anybody)
+        self.client: Client = getattr(request.state, "client", None) or anybody
         if not hasattr(request.state, "request_id"):
             request.state.request_id = uuid.uuid4().hex
         self.id: str = request.state.request_id
+        self._notes: dict[str, Any] = getattr(request.state, "notes", {})
         self._request = request
         self._arrived = time.monotonic()
         self._deadline = Deadline(self.service.settings)
@@ -116,7 +113,7 @@ class Call:
         """Return ``each`` answers to every request, those to one side by side.
 
         Raises:
-            RequestError, ApiError, EngineError, ClientGone: see what it calls; all work has ended by then.
+            RequestError, ApiError, EngineError, ClientGoneError: all work has ended by then.
         """
         chat, deadline = self.service.chat, self._deadline
         async with while_connected(self._request.receive), AsyncExitStack() as held:
@@ -143,7 +140,7 @@ class Call:
             tell: makes the events of the stream of what the chat says.
 
         Raises:
-            RequestError, ApiError, EngineError, ClientGone: as ``answers``.
+            RequestError, ApiError, EngineError, ClientGoneError: as ``answers``.
         """
         chat = self.service.chat
         async with while_connected(self._request.receive), AsyncExitStack() as held:
@@ -181,6 +178,9 @@ class Call:
                 yield event
 
     def count(self, end: ChatEnd, first_token: float | None = None) -> None:
-        """Count a whole answer."""
+        """Count a whole answer, and note it for the access log."""
         seconds = time.monotonic() - self._arrived
         self.service.metrics.observe(end, seconds=seconds, first_token=first_token)
+        self._notes["prompt_tokens"] = end.num_prompt_tokens
+        self._notes["completion_tokens"] = self._notes.get("completion_tokens", 0) + end.num_tokens
+        self._notes["strategy"] = end.report.strategy

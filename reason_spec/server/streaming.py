@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from reason_spec.chat.base import ChatEvent
 from reason_spec.server.base import ApiError
-from reason_spec.server.disconnect import ClientGone, while_connected
+from reason_spec.server.disconnect import ClientGoneError, while_connected
 from reason_spec.server.failures import api_error
 
 PING = b": ping\n\n"
@@ -124,7 +124,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            with suppress(ClientGone):
+            with suppress(ClientGoneError):
                 async with while_connected(receive), aclosing(self._chunks()) as chunks:
                     start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                     await send(start)
