@@ -106,4 +106,4 @@ def scripted(folder: Path, answer: str, seconds_per_pass: float = 0.0) -> list[s
     values = {"answers": {}, "otherwise": answer, "seconds_per_pass": seconds_per_pass}
     script.write_text(json.dumps(values))
     options = ["--target", str(script), "--strategy", "autoregressive"]
-    return [*options, "--set", "target.kind=scripted"]
+    return [*options, "--set", "target.kind=scripted", "--set", "suffix.use=none"]
