@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -140,46 +141,77 @@ def test_the_keys_of_a_file_are_read_from_the_settings_file_too(tmp_path: Path) 
         assert server.ask("?").status_code == 401
 
 
-@pytest.mark.timeout(2 * PATIENCE_SECONDS)
-def test_tenants_stay_apart_and_a_kill_loses_little(tmp_path: Path) -> None:
-    keys, cache = tmp_path / "keys.yaml", tmp_path / "cache"
-    ana, ben = (add_key(keys, name, trusted=True) for name in ("ana", "ben"))
-    options = [
-        "--api-keys", str(keys), "--cache", str(cache), "--verifier", "exact", "--max-tokens", "96",
-        "--set", "strategy.planner=false", "--set", "server.save_seconds=0.2",
-    ]  # fmt: skip
+STORY = "Ana counts.\n\nTwo boxes hold four pens each.\n\nSo there must be eight.\n\nNobody took any away."
+
+
+def scripted_pair(folder: Path) -> list[str]:
+    """Return options of a target whose steps the draft never guesses."""
+    options = []
+    for role, text in (("target", STORY), ("draft", "I know nothing.\n\nNot at all.")):
+        script = folder / f"{role}.json"
+        script.write_text(json.dumps({"answers": {QUESTION: text}}))
+        options += [f"--{role}", str(script), "--set", f"{role}.kind=scripted"]
+    return options
+
+
+def test_what_one_tenant_was_answered_is_proposed_to_no_other(tmp_path: Path) -> None:
+    options, keys = tenants(tmp_path)
+    with serving(*scripted_pair(tmp_path), *options, cwd=tmp_path) as server:
+        check_tenants(server, keys)
+        metrics = server.http.get("/metrics", headers=bearer(keys["ana"])).text
+        assert 'reason_spec:steps_total{model_name="says",origin="cache"}' in metrics
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE_SECONDS)
+def test_a_kill_loses_little_and_the_death_of_a_worker_is_seen(tmp_path: Path) -> None:
+    options, keys = tenants(tmp_path)
+    cache = tmp_path / "cache"
+    options += ["--cache", str(cache), "--max-tokens", "96", "--set", "server.save_seconds=0.2"]
     with serving(*options, cwd=tmp_path) as server:
-        cold, warm = told(server, ana), told(server, ana)
-        other = told(server, ben)
-        assert warm["steps"]["cache"] > 0
-        assert "cache" not in cold["steps"]
-        # The same question, and nothing of what the other tenant was answered.
-        assert "cache" not in other["steps"]
-        assert passes(warm) < passes(other) * 0.8
-        until(lambda: {"ana", "ben"} <= set(tenants_of(cache)) if cache.exists() else False)
+        cold = check_tenants(server, keys)
+        until(lambda: cache.exists() and set(keys) <= set(tenants_of(cache)))
         server.process.kill()
         assert server.end() == -signal.SIGKILL
     with serving(*options, cwd=tmp_path) as server:
-        again = told(server, ana)
+        again = told(server, keys["ana"])
         assert again["steps"]["cache"] > 0
         assert passes(again) < passes(cold) * 0.8
-        target = next(child for child in psutil.Process(server.process.pid).children() if child.is_running())
-        target.kill()
+        psutil.Process(server.process.pid).children()[0].kill()
         until(lambda: server.status("/health") == 503)
         assert server.status("/ready") == 503
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == 0
 
 
-def told(server: ServeProcess, key: str) -> dict[str, dict[str, float]]:
+def tenants(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return options of a server with two tenants, and their keys."""
+    file = folder / "keys.yaml"
+    keys = {name: add_key(file, name, trusted=True) for name in ("ana", "ben")}
+    options = ["--api-keys", str(file), "--verifier", "exact", "--set", "strategy.planner=false"]
+    return options, keys
+
+
+def check_tenants(server: ServeProcess, keys: dict[str, str]) -> dict[str, Any]:
+    """Ask the same as one tenant, again, and as another; return what the first was told."""
+    cold, warm, other = (told(server, keys[name]) for name in ("ana", "ana", "ben"))
+    assert warm["steps"]["cache"] > 0
+    assert "cache" not in cold["steps"]
+    # The same question, and nothing of what the other tenant was answered.
+    assert "cache" not in other["steps"]
+    assert passes(warm) < passes(other) * 0.8
+    return cold
+
+
+def told(server: ServeProcess, key: str) -> dict[str, Any]:
+    """Ask, and return what speculation did."""
     answer = server.ask(QUESTION, key)
     assert answer.status_code == 200, answer.text
-    found: dict[str, dict[str, float]] = answer.json()["reason_spec"]
-    return found
+    return dict(answer.json()["reason_spec"])
 
 
-def passes(report: dict[str, dict[str, float]]) -> float:
-    return report["tokens"]["target"]["passes"]  # type: ignore[index, return-value]
+def passes(report: dict[str, Any]) -> int:
+    return int(report["tokens"]["target"]["passes"])
 
 
 def test_a_client_that_never_sends_its_body_holds_nobody_up(tmp_path: Path) -> None:
