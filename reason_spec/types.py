@@ -33,24 +33,6 @@ class NoiseKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """What the text may be, from its first token on. Exactly one of the fields is given.
-
-    ``json_schema`` is a JSON schema as JSON text, ``grammar`` Lark syntax as llguidance reads it.
-    """
-
-    json_schema: str | None = None
-    regex: str | None = None
-    choice: tuple[str, ...] = ()
-    grammar: str | None = None
-
-    def __post_init__(self) -> None:
-        given = [self.json_schema is not None, self.regex is not None, bool(self.choice)]
-        if sum([*given, self.grammar is not None]) != 1:
-            raise ValueError("a constraint is one of json_schema, regex, choice and grammar")
-
-
-@dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is chosen: greedy at ``temperature`` 0, else sampled.
 
