@@ -185,7 +185,9 @@ async def test_a_message_is_gone_on_with() -> None:
 
 async def test_the_targets_own_words_come_with_their_logprobs() -> None:
     async with chat_with({"birds": BIRDS}) as chat:
-        answer = await chat.answer(asks("birds", policy=Policy(off=True), sampling=ChatSampling(stop=(" left",))))
+        answer = await chat.answer(
+            asks("birds", policy=Policy(off=True), sampling=ChatSampling(stop=(" left",)))
+        )
         drafted = await chat.answer(asks("birds"))
     assert answer.logprobs is not None
     assert b"".join(one.content for one in answer.logprobs).decode() == answer.content
