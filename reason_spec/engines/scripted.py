@@ -112,7 +112,8 @@ class WrittenAnswers:
     Of several that match, the one that ends last in the text is asked, so that a later turn has an answer
     of its own. With ``thinking`` answers begin with thinking, up to ``</think>``; it is left out where the
     prompt does not open it. Where the text so far is no beginning of the answer (a step was reworded), it
-    goes on with the step that is next by count. ``answers`` of one question are those of its samples, in turn.
+    goes on with the step that is next by count. ``answers`` of one question are those of its samples, in
+    turn.
 
     Raises:
         EngineError: a question matches no entry, and there is no answer for ``otherwise``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -207,7 +208,7 @@ async def test_a_format_that_the_engine_cannot_keep_to_is_refused() -> None:
 @given(st.text(max_size=40), st.data())
 def test_pieces_in_any_order_are_put_in_place(text: str, data: st.DataObject) -> None:
     cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=6))})
-    pieces = [(start, text[start:end]) for start, end in zip(cuts, cuts[1:], strict=False)]
+    pieces = [(start, text[start:end]) for start, end in pairwise(cuts)]
     # Some are told twice, and some reach over others.
     pieces += data.draw(st.lists(st.sampled_from(pieces), max_size=3)) if pieces else []
     pieces += [(start, text[start:]) for start in data.draw(st.lists(st.sampled_from(cuts), max_size=2))]

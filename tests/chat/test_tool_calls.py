@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,8 +61,7 @@ def read(form: CallForm, pieces: Sequence[str], *, parallel: bool = True) -> Rea
         ),
         (
             HERMES,
-            'Sum.\n<tool_call>{"name":"add","arguments":{}}</tool_call>\n<tool_call>{"name":"lo","arguments":{}}'
-            "</tool_call>\n",
+            'Sum.\n<tool_call>{"name":"add"}</tool_call>\n<tool_call>{"name":"lo","arguments":{}}</tool_call>\n',
             "Sum.",
             [("add", "{}"), ("lo", "{}")],
         ),
@@ -98,7 +98,7 @@ def read(form: CallForm, pieces: Sequence[str], *, parallel: bool = True) -> Rea
         (LLAMA, '{"name": "add", "parameters": {"a": 1}}', "", [("add", '{"a": 1}')]),
         (
             LLAMA,
-            '<|python_tag|>{"type": "function", "name": "add", "parameters": {}}; {"name": "lo", "parameters": {}}',
+            '<|python_tag|>{"type":"function","name":"add","parameters":{}}; {"name":"lo", "parameters":{}}',
             "",
             [("add", "{}"), ("lo", "{}")],
         ),
@@ -166,7 +166,7 @@ def written(form: CallForm, name: str, arguments: Any) -> str:
 
 def cut_up(text: str, data: st.DataObject) -> list[str]:
     cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=8))})
-    return [text[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(cuts)]
 
 
 @given(
@@ -227,7 +227,7 @@ def test_the_template_names_the_form(template: str | None, form: CallForm) -> No
     assert form_of(template) is form
 
 
-# --- calls in chats ------------------------------------------------------------------------------------------
+# --- calls in chats -----------------------------------------------------------------------------
 
 CALLS = (
     'Let me add.\n<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>\n'
