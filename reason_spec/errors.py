@@ -80,3 +80,7 @@ class RequestError(ReasonSpecError):
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ConstraintError(RequestError):
+    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""
