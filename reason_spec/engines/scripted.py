@@ -436,17 +436,6 @@ def _told(message: Message) -> str:
     return (message["content"] or "") + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
-def _check_text(text: str, matcher: TextMatcher) -> None:
-    """Raise EngineError where a text breaks a constraint, or ends before it is fulfilled."""
-    content = text.encode()
-    num_allowed = matcher.num_allowed([*content, ByteVocabulary.end])
-    if num_allowed <= len(content):
-        good = content[:num_allowed].decode(errors="ignore")
-        place = f"behind {good[-40:]!r}" if good else "at its beginning"
-        how = "breaks off too early" if num_allowed == len(content) else "breaks it"
-        raise EngineError(f"the script's text is not what the constraint asks for: it {how} {place}")
-
-
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
