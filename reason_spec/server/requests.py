@@ -25,8 +25,8 @@ from reason_spec.types import Constraint
 ANY_OBJECT = '{"type": "object"}'
 
 
-def chat_request(body: ChatBody, client: Client) -> ChatRequest:
-    """Return what a chat is asked.
+def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> ChatRequest:
+    """Return what a chat is asked; ``max_tokens`` is what the body asks for, within what is allowed.
 
     Raises:
         RequestError: two fields do not go together.
@@ -34,7 +34,6 @@ def chat_request(body: ChatBody, client: Client) -> ChatRequest:
     """
     _check_last_turn(body)
     choice = body.tool_choice or "auto"
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     return ChatRequest(
         messages=[message.to_message() for message in body.messages],
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
@@ -42,14 +41,14 @@ def chat_request(body: ChatBody, client: Client) -> ChatRequest:
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=constraint_of(body.response_format, body.structured_outputs),
         sampling=_sampling(body, max_tokens),
-        policy=policy_of(body.reason_spec, client),
+        policy=policy_of(body.reason_spec, client, rated=bool(body.logprobs)),
         chat_arguments=_chat_arguments(body),
         continue_final=bool(body.continue_final_message),
         tenant=client.tenant,
     )
 
 
-def text_requests(body: CompletionBody, client: Client) -> list[TextRequest]:
+def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) -> list[TextRequest]:
     """Return what is asked for each prompt; see ``chat_request``."""
     prompts = body.prompts
     if not prompts or any(not prompt for prompt in prompts):
@@ -58,22 +57,25 @@ def text_requests(body: CompletionBody, client: Client) -> list[TextRequest]:
         TextRequest(
             prompt=prompt,
             constraint=constraint_of(body.response_format, body.structured_outputs),
-            sampling=_sampling(body, body.max_tokens),
-            policy=policy_of(body.reason_spec, client),
+            sampling=_sampling(body, max_tokens),
+            policy=policy_of(body.reason_spec, client, rated=body.logprobs is not None),
             tenant=client.tenant,
         )
         for prompt in prompts
     ]
 
 
-def policy_of(options: SpeculationOptions | None, client: Client) -> Policy:
+def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool = False) -> Policy:
     """Return how an answer may be sped up.
+
+    Args:
+        rated: each token is to have the target's log-probability, so that no drafted step may stand.
 
     Raises:
         ApiError: the client may not choose.
     """
     if options is None:
-        return Policy()
+        return Policy(strategy="token") if rated else Policy()
     if not client.trusted:
         message = "this key may not choose how answers are sped up; leave 'reason_spec' out"
         raise ApiError(403, message, kind="permission_error", param="reason_spec", code="not_trusted")

@@ -30,7 +30,8 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     """Answer as a whole or, with ``stream``, as typed server-sent events. Nothing is stored."""
     call = Call(request)
     call.check_model(body.model)
-    asked = response_request(body, call.client)
+    most = call.max_tokens(body.max_output_tokens, "max_output_tokens")
+    asked = response_request(body, call.client, most)
     style = call.style("resp_", body.model)
     events = ResponseEvents(style, body)
     if body.stream:

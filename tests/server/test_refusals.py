@@ -158,3 +158,13 @@ def test_clients_that_are_not_trusted_neither_choose_nor_learn(tmp_path):
         assert answer["usage"]["prompt_tokens_details"] is None
         with says.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
             assert "reason_spec" not in response.read().decode()
+
+
+def test_the_operator_bounds_prompts_and_answers(tmp_path):
+    bounds = {"server__max_prompt_tokens": 6, "server__max_output_tokens": 2}
+    with serve(scripted(tmp_path, {"Hello?": "Hello to you."}, **bounds)) as says:
+        assert chat(says, max_completion_tokens=3)["param"] == "max_tokens"
+        response = says.http.post("/v1/chat/completions", json=CHAT)
+        assert response.json()["usage"]["completion_tokens"] == 2
+        long = [{"role": "user", "content": "Hello? And more of it."}]
+        assert "the most is 6" in chat(says, messages=long)["message"]
