@@ -59,6 +59,10 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]:
         """Ids that end the text."""
 
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the chat template; None where the model has none."""
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode text by itself, without special tokens."""
 
@@ -379,6 +383,11 @@ class Engine(ABC):
     @abstractmethod
     def max_context(self) -> int:
         """The largest number of tokens, prefix and continuation together."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine cannot go on, None while it can; one that died does not come back by itself."""
+        return None
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:

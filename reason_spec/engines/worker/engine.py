@@ -93,6 +93,10 @@ class WorkerEngine(Engine):
         return self.info.max_context
 
     @property
+    def failure(self) -> str | None:
+        return None if self._closing else self._failure
+
+    @property
     def pass_times(self) -> tuple[PassTime, ...]:
         return self._pass_times
 
