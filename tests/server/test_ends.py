@@ -40,8 +40,8 @@ async def leave(serving: Serving, body: dict, *, after: bytes) -> None:
 
 async def until_idle(serving: Serving) -> None:
     async with asyncio.timeout(30):
-        # The engines tell nobody.
-        while await asyncio.to_thread(serving.num_running) or serving.app.state.service.admission.num_running:
+        admission = serving.app.state.service.admission
+        while await asyncio.to_thread(serving.num_running) or admission.num_running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # the engines tell nobody
 
 
