@@ -36,7 +36,10 @@ _KEEP_ALIVE_SECONDS = 65
 _LAST_SECONDS = 2
 """For connections to close behind the last answer."""
 _RETRY_SECONDS = 5.0
-_QUESTION = "Ana has 3 boxes with 4 pens each. How many pens does she have?"
+_QUESTION = (
+    "Tom has 14 marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. How many marbles "
+    "does Tom have?"
+)
 
 Start = Callable[[Accelerator], Awaitable[None]]
 """Starts an accelerator, and may show how that goes."""
