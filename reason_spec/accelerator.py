@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from reason_spec.ask import Ask
+from reason_spec.ask import Ask, Prompts
 from reason_spec.control.costs import measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import ChatOptions, Engine, Message, Request
@@ -315,25 +315,28 @@ class Accelerator:
         scope: str = "",
         recorder: Recorder | None = None,
         listener: Listener | None = None,
+        prompts: Prompts | None = None,
     ) -> AsyncGenerator[Step]:
         """Yield each step of the answer as soon as it is final.
 
         Args:
             prompt: a question, a conversation whose last turn is the user's, or all there is to say: then
-                only ``recorder`` and ``listener`` are looked at beside it.
+                only ``recorder``, ``listener`` and ``prompts`` are looked at beside it.
             strategy: a strategy's name; None for the one in the settings.
             problem, sample: key the sampling noise; equal keys draw equal noise.
             tenant: whose texts the suffix cache learns and proposes; None for the settings' own.
             scope: what is compared has a suffix cache of its own for each scope.
             recorder: takes the work and the events of the solution.
             listener: called with every event at once.
+            prompts: what `encode` returned for it; None: encoded here.
         """
         assert self._started, "solve was called before start: use 'async with accelerator'"
         ask = self._ask(prompt, strategy, problem, sample, tenant, scope)
         recorder = recorder or Recorder(listener)
         writer = await self._writer(ask)
-        request = self.resolve(ask)
-        memory = self._open_memory(ask, request)
+        prompts = prompts or self.encode(ask)
+        request = self.resolve(ask, prompts)
+        memory = self._open_memory(ask, prompts)
         try:
             request = replace(request, memory=memory)
             async with aclosing(writer.solve(request, recorder)) as steps:
@@ -371,18 +374,34 @@ class Accelerator:
                 await verifier.start()
                 self._ready.add(verifier)
 
-    def resolve(self, ask: Ask) -> SolveRequest:
-        """Return what is asked in the tokens of both models. May be called in any thread.
+    def encode(self, ask: Ask) -> Prompts:
+        """Return the prompts of an ask, without what is ``written``. May be called in any thread.
 
         Raises:
             EngineError: the chat template refuses the conversation.
         """
+        tokenizer = self.target.tokenizer
+        target = _encode(ask, self.target, self.target)
+        draft = Prefix(_encode(ask, self.draft, self.target)) if self.draft is not None else None
+        segments = segments_of(ask.messages, target, tokenizer) if self.memories is not None else ()
+        return Prompts(Prefix(target), draft, segments)
+
+    def resolve(self, ask: Ask, prompts: Prompts | None = None) -> SolveRequest:
+        """Return what is asked in the tokens of both models. May be called in any thread.
+
+        Args:
+            prompts: what `encode` returned for the ask, or for one of the same conversation; None: encoded here.
+
+        Raises:
+            EngineError: the chat template refuses the conversation.
+        """
+        prompts = prompts or self.encode(ask)
         sampling = self.settings.sampling
         num_written = sum(len(tokens_for(step, self.target)) for step in ask.written)
         request = SolveRequest(
-            question=ask.messages[-1]["content"] if ask.messages else str(ask.prompt),
-            target_prompt=Prefix(_encode(ask, self.target, self.target)),
-            draft_prompt=Prefix(_encode(ask, self.draft, self.target)) if self.draft is not None else None,
+            question=ask.question,
+            target_prompt=prompts.target,
+            draft_prompt=prompts.draft,
             max_tokens=(ask.max_tokens or sampling.max_tokens) + num_written,
             sampling=ask.sampling or sampling.for_sample(0, 0),
             boundary=self.settings.boundary.to_boundary(),
@@ -392,15 +411,13 @@ class Accelerator:
         )
         return request.behind(ask.written, self.target, self.draft)
 
-    def _open_memory(self, ask: Ask, request: SolveRequest) -> Memory | None:
+    def _open_memory(self, ask: Ask, prompts: Prompts) -> Memory | None:
         if self.memories is None:
             return None
-        tokenizer = self.target.tokenizer
-        prompt = request.target_prompt.to_tuple()
-        written = [token for step in ask.written for token in tokens_for(step, self.target)]
-        segments = segments_of(ask.messages, prompt[: len(prompt) - len(written)], tokenizer)
+        segments = prompts.segments
+        written = tuple(token for step in ask.written for token in tokens_for(step, self.target))
         if written:
-            segments = (*segments, ("output", tuple(written)))
+            segments = (*segments, ("output", written))
         return self.memories.open(segments, tenant=ask.tenant, scope=ask.scope)
 
     async def answer(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from reason_spec.engines.base import Message
 from reason_spec.settings import StrategySettings
-from reason_spec.types import Constraint, Sampling, Step
+from reason_spec.strategies.memory import Segments
+from reason_spec.types import Constraint, Prefix, Sampling, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +59,21 @@ class Ask:
     def is_bound(self) -> bool:
         """Whether only the target can do what is asked."""
         return self.constraint is not None or bool(self.logit_bias)
+
+    @property
+    def question(self) -> str:
+        """What verifiers are told the answer is about: the last thing the user said."""
+        said = [message["content"] or "" for message in self.messages if message["role"] == "user"]
+        return said[-1] if said else str(self.prompt or "")
+
+
+class Prompts(NamedTuple):
+    """The prompt of an ask in the tokens of each model; there may be no draft.
+
+    ``segments`` tell apart what of the target's a tool returned, what the model wrote, and what it was told;
+    empty where nothing is learnt from texts.
+    """
+
+    target: Prefix
+    draft: Prefix | None
+    segments: Segments

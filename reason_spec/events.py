@@ -47,6 +47,7 @@ class Recorder:
     included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
     chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
     among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
+    ``first_target_usage`` is the work of the first request that the target had, which read the prompt.
     ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
     """
 
@@ -59,6 +60,7 @@ class Recorder:
     num_cache_asked: int = 0
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
+    first_target_usage: Usage | None = None
     plan: Plan | None = None
     started: float = field(default_factory=time.perf_counter)
 
@@ -105,6 +107,7 @@ class Recorder:
             discarded = usage.num_discarded_tokens + usage.num_generated_tokens
             usage = replace(usage, num_discarded_tokens=discarded)
         if lane == "target":
+            self.first_target_usage = self.first_target_usage or usage
             self.target_usage += usage
         else:
             self.draft_usage += usage
