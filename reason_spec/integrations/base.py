@@ -7,7 +7,7 @@ import atexit
 import json
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import asdict, fields
@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.chat.base import ChatAnswer, ChatEvent, ChatRequest, ChatSampling, Policy, SpeculationReport
+from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, ChatSampling, Policy, SpeculationReport
 from reason_spec.chat.service import Chat
-from reason_spec.errors import EngineError, RequestError, did_you_mean
+from reason_spec.errors import EngineError, MissingDependencyError, RequestError, did_you_mean
 from reason_spec.settings import Settings
 from reason_spec.types import Constraint
 
@@ -47,11 +47,14 @@ class InProcess:
         *,
         accelerator: Accelerator | None = None,
         strategies: Sequence[str] = (),
+        on_end: Callable[[ChatEnd], None] | None = None,
         **flags: Any,
     ) -> None:
         """Args:
         settings, strategies, flags: as in `Accelerator.from_settings`.
         accelerator: one that is not started yet, in the place of settings.
+        on_end: called with the end of every answer, in the models' thread: what speculation did, for
+            frameworks that have no place to keep it.
 
         Raises:
             SettingsError: a name is unknown or a value is out of range.
@@ -62,6 +65,7 @@ class InProcess:
             accelerator = Accelerator.from_settings(settings, strategies=strategies, **flags)
         self.accelerator = accelerator
         self._chat = Chat(accelerator)
+        self._on_end = on_end
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -179,7 +183,13 @@ class InProcess:
 
     async def _answer(self, request: ChatRequest) -> ChatAnswer:
         await self._chat.check(request)
-        return await self._chat.answer(request)
+        answer = await self._chat.answer(request)
+        self._tell(answer.end)
+        return answer
+
+    def _tell(self, end: ChatEnd) -> None:
+        if self._on_end is not None:
+            self._on_end(end)
 
     async def _pump(
         self, request: ChatRequest, put: Callable[[ChatEvent | BaseException | None], None]
@@ -188,6 +198,8 @@ class InProcess:
             await self._chat.check(request)
             async with aclosing(self._chat.stream(request)) as events:
                 async for event in events:
+                    if isinstance(event, ChatEnd):
+                        self._tell(event)
                     put(event)
             put(None)
         except BaseException as error:
@@ -282,12 +294,7 @@ def chat_request(
         RequestError: an option has an unknown name, or a form is none of these.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in OPTIONS:
-            guess = did_you_mean(name, OPTIONS) or "."
-            raise RequestError(
-                f"unknown option {name!r}{guess} Known: {', '.join(sorted(OPTIONS))}", param=name
-            )
+    check_options(given)
     if isinstance(stop := given.get("stop"), str):
         given["stop"] = (stop,)
     for name in ("stop", "stop_token_ids"):
@@ -302,6 +309,20 @@ def chat_request(
         policy=Policy(**{name: value for name, value in given.items() if name in _POLICY}),
         **{name: value for name, value in given.items() if name in _REQUEST},
     )
+
+
+def check_options(names: Iterable[str]) -> None:
+    """Refuse names that are none of OPTIONS.
+
+    Raises:
+        RequestError: there is one.
+    """
+    for name in names:
+        if name not in OPTIONS:
+            guess = did_you_mean(name, OPTIONS) or "."
+            raise RequestError(
+                f"unknown option {name!r}{guess} Known: {', '.join(sorted(OPTIONS))}", param=name
+            )
 
 
 def _tool_choice(choice: str | Mapping[str, Any] | None) -> str:
@@ -330,6 +351,14 @@ def _constraint(response_format: Mapping[str, Any] | None) -> Constraint | None:
             f"response_format is {dict(response_format)!r}; its type is text, json_object or json_schema",
             param="response_format",
         ) from None
+
+
+def missing(error: ModuleNotFoundError, package: str, extra: str) -> Exception:
+    """Return what to raise where an import of a framework failed: with the install line if it is not there."""
+    top = package.replace("-", "_")
+    if (error.name or "").partition(".")[0] != top:
+        return error
+    return MissingDependencyError(package, f"the wrapper for {package}", extra)
 
 
 def shown_report(report: SpeculationReport) -> dict[str, Any]:
