@@ -390,7 +390,8 @@ class Accelerator:
         """Return what is asked in the tokens of both models. May be called in any thread.
 
         Args:
-            prompts: what `encode` returned for the ask, or for one of the same conversation; None: encoded here.
+            prompts: what `encode` returned for the ask, or for one of the same conversation; None: encoded
+                here.
 
         Raises:
             EngineError: the chat template refuses the conversation.

@@ -122,7 +122,7 @@ class SpeculationReport:
 
     Args:
         strategy, loss_class: what ran; where thinking and answer were written apart, those of the thinking.
-        exact_answer_by: the strategy that wrote the answer behind the thinking; None where there was one alone.
+        exact_answer_by: the strategy that wrote the answer behind the thinking; None where one wrote it all.
         reason: why the target wrote alone where speculation was asked for, such as ``bound output``.
         steps_by_origin: number of final steps by who wrote them.
         alpha_step, alpha_token: acceptance of the two layers; None where nothing was tried.

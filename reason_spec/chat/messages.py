@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from reason_spec.engines.base import Message
 from reason_spec.errors import RequestError
@@ -63,9 +63,10 @@ def _message(place: str, message: Mapping[str, Any]) -> Message:
             f"{place}.role is {role!r}: it is one of {', '.join(_ROLES)}", param=f"{place}.role"
         )
     made = Message(role=_ROLES[role], content=_content(f"{place}.content", message.get("content")))
-    for name in ("name", "tool_call_id"):
+    names: tuple[Literal["name", "tool_call_id"], ...] = ("name", "tool_call_id")
+    for name in names:
         if message.get(name) is not None:
-            made[name] = _text(f"{place}.{name}", message[name])  # type: ignore[literal-required]
+            made[name] = _text(f"{place}.{name}", message[name])
     if role == "assistant":
         if reasoning := _reasoning(place, message):
             made["reasoning_content"] = reasoning

@@ -3,23 +3,25 @@
 A request may name a strategy and a verifier, or bound what they may change by a loss class:
 
 - ``off``, or a server that sheds speculation: the target alone;
-- a loss class alone: the settings' strategy where it keeps to it, else ``lookahead`` with the verifier of that
-  class (``exact``, ``semantic``), else, without a draft, what writes tokens exactly;
+- a loss class alone: the settings' strategy where it keeps to it, else ``lookahead`` with the verifier of
+  that class (``exact``, ``semantic``), else, without a draft, what writes tokens exactly;
 - a strategy that changes more than the loss class allows is refused.
 
 A depth or a width that is asked for is kept to: the planner is left out.
+
+What is bound (by a constraint, by biases) the target writes alone, whatever the policy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import ValidationError
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import Policy
-from reason_spec.errors import RequestError, SettingsError, first_mistake
+from reason_spec.errors import MissingDependencyError, RequestError, SettingsError, first_mistake
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.factory import strategy_class
@@ -45,6 +47,65 @@ class Writer:
     def needs_draft(self) -> bool:
         return strategy_class(self.strategy.name).needs_draft
 
+    @property
+    def is_stepwise(self) -> bool:
+        return self.name not in ("autoregressive", "token", "speculative")
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Who writes what of an answer.
+
+    ``first`` writes the thinking, and all there is where the model does not think; ``answer`` what follows.
+    ``reason`` says why the target writes alone where speculation was asked for.
+    """
+
+    first: Writer
+    answer: Writer | None = None
+    reason: str | None = None
+
+    def without_drafts(self, accelerator: Accelerator, reason: str) -> Writers:
+        """Return the same with the target alone; where it was by itself before, nothing is the reason."""
+        alone = target_alone(accelerator)
+        if all(writer is None or writer.name == alone.name for writer in (self.first, self.answer)):
+            return self
+        return Writers(alone, self.answer and alone, reason)
+
+
+def writers_for(
+    accelerator: Accelerator,
+    policy: Policy,
+    *,
+    thinks: bool,
+    offers_tools: bool,
+    is_constrained: bool,
+    is_biased: bool,
+    draft_has_room: bool,
+) -> Writers:
+    """Return who writes an answer, thinking included; `reason_spec.chat.thinking` says why.
+
+    Raises:
+        RequestError: the policy cannot be kept to.
+    """
+    wanted = writer_for(accelerator, policy)
+    is_named = policy.loss_class is not None and policy.loss_class != "exact"
+    # Steps are what an answer has few of.
+    exact = exact_writer(accelerator) if wanted.is_stepwise and not is_named else wanted
+    if thinks:
+        writers = Writers(wanted, exact)
+    else:
+        writers = Writers(exact if offers_tools else wanted)
+    if not draft_has_room:
+        alone = writers.without_drafts(accelerator, "the prompt is longer than the draft's context")
+        writers = alone if wanted.needs_draft or exact.needs_draft else writers
+    if is_biased:
+        return writers.without_drafts(accelerator, "logit bias")
+    if is_constrained and not thinks:
+        return writers.without_drafts(accelerator, "bound output")
+    if is_constrained and exact.name != "autoregressive":
+        return replace(writers, answer=target_alone(accelerator), reason="bound output")
+    return writers
+
 
 def writer_for(accelerator: Accelerator, policy: Policy) -> Writer:
     """Return who writes under a policy.
@@ -61,8 +122,8 @@ def writer_for(accelerator: Accelerator, policy: Policy) -> Writer:
         return writer
     if policy.strategy is not None or policy.verifier is not None:
         raise RequestError(
-            f"strategy {writer.name} is of loss class {writer.loss_class}, and {wanted} is asked for: name none, "
-            "or another",
+            f"strategy {writer.name} is of loss class {writer.loss_class}, and {wanted} is asked for: name "
+            "none, or another",
             param="reason_spec.loss_class",
         )
     if accelerator.draft is None:
@@ -104,7 +165,7 @@ def _checked(accelerator: Accelerator, settings: StrategySettings, verifier: str
     _check_strategy(accelerator, settings.name)
     try:
         strategy = accelerator.strategy(settings, verifier)
-    except SettingsError as error:
+    except (SettingsError, MissingDependencyError) as error:
         param = "reason_spec.strategy" if verifier is None else "reason_spec.verifier"
         raise RequestError(str(error), param=param) from None
     return Writer(settings, verifier if strategy.uses_verifier else None, strategy.loss_class)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -14,28 +16,43 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.ask import Ask, Prompts
 from reason_spec.chat.base import ChatRequest, ChatSampling, TextRequest
 from reason_spec.chat.messages import check_text, normalised
-from reason_spec.chat.policy import Writer, exact_writer, writer_for
-from reason_spec.errors import EngineError, RequestError, first_mistake
+from reason_spec.chat.policy import Writers, writers_for
+from reason_spec.chat.thinking import Thinking, thinking_after
+from reason_spec.chat.tool_calls import HERMES, CallForm, form_of
+from reason_spec.chat.tools import (
+    TemplateAbilities,
+    abilities_of,
+    calls_grammar,
+    names_of,
+    offered_tools,
+    told,
+)
+from reason_spec.errors import EngineError, ReasonSpecError, RequestError, first_mistake
 from reason_spec.settings import SamplingSettings
-from reason_spec.types import NoiseKey, Sampling
+from reason_spec.types import Constraint, NoiseKey, Sampling
 
 _KEPT_TOKENS: Final = 1 << 20
+_RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A request with its prompts and limits; what depends on the choice is left open.
 
-    ``ask`` has all that thinking and answer have in common. ``max_tokens`` fits into the context.
+    ``ask`` has all that thinking and answer have in common. ``max_tokens`` fits into the context. Where
+    ``form`` is given calls of the functions ``names`` are looked for in the answer.
     """
 
     ask: Ask
     prompts: Prompts
-    writer: Writer
-    answer_writer: Writer
+    writers: Writers
     max_tokens: int
     seed: int | None
-    reason: str | None = None
+    thinking: Thinking | None = None
+    constraint: Constraint | None = None
+    form: CallForm | None = None
+    names: tuple[str, ...] = ()
+    parallel: bool = True
 
     def sampling(self, index: int) -> Sampling:
         """Return how tokens are chosen for one of several choices; without a seed samples are random."""
@@ -46,12 +63,24 @@ class Prepared:
         return replace(self.ask.sampling, noise=NoiseKey(seed, 0, index))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A conversation and the tools that may be called in it."""
+
+    ask: Ask | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    form: CallForm | None = None
+    parallel: bool = True
+    is_forced: bool = False
+
+
 class Preparation:
     """Prepares requests of one accelerator; what was checked is not encoded again when it is written."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        # By identity: requests hold mappings, which have no hash. The request is kept so that its id stays its own.
+        self._abilities: TemplateAbilities | None = None
+        # By identity: requests hold mappings, which have no hash. Kept with it, a request keeps its id.
         self._kept: OrderedDict[int, tuple[ChatRequest | TextRequest, Prepared]] = OrderedDict()
 
     async def prepare(self, request: ChatRequest | TextRequest) -> Prepared:
@@ -76,27 +105,119 @@ class Preparation:
             num_tokens -= len(oldest.prompts.target)
 
     async def _prepare(self, request: ChatRequest | TextRequest) -> Prepared:
-        accelerator = self._accelerator
-        _refuse_what_engines_cannot(request.sampling)
-        writer = writer_for(accelerator, request.policy)
-        sampling = _sampling(accelerator, request.sampling)
-        ask = Ask(
-            messages=normalised(request.messages) if isinstance(request, ChatRequest) else (),
-            prompt=request.prompt if isinstance(request, TextRequest) else None,
-            sampling=sampling,
-            stops=_stops(accelerator, request.sampling),
-            logit_bias=tuple(request.sampling.logit_bias.items()),
+        accelerator, sampling = self._accelerator, request.sampling
+        _refuse_what_engines_cannot(sampling)
+        asked = await self._conversation(request) if isinstance(request, ChatRequest) else _Asked()
+        ask = replace(
+            asked.ask or Ask(prompt=_prompt(accelerator, request)),
+            sampling=_sampling(accelerator, sampling),
+            stops=_stops(accelerator, sampling),
+            logit_bias=_logit_bias(accelerator, sampling),
             tenant=request.tenant,
         )
+        constraint = await self._constraint(request, asked)
         prompts = await self._encode(ask)
+        thinking = self._thinking(ask, prompts) if ask.messages else None
+        draft = accelerator.draft
+        writers = writers_for(
+            accelerator,
+            request.policy,
+            thinks=thinking is not None,
+            offers_tools=asked.form is not None,
+            is_constrained=constraint is not None,
+            is_biased=bool(ask.logit_bias),
+            draft_has_room=draft is None or len(prompts.draft or ()) < draft.max_context,
+        )
+        num_opening = len(accelerator.target.tokenizer.encode(thinking.opening)) if thinking else 0
         return Prepared(
             ask=ask,
             prompts=prompts,
-            writer=writer,
-            answer_writer=exact_writer(accelerator),
-            max_tokens=_max_tokens(accelerator, request.sampling, len(prompts.target)),
-            seed=request.sampling.seed,
+            writers=writers,
+            max_tokens=_max_tokens(accelerator, request, len(prompts.target) + num_opening),
+            seed=sampling.seed,
+            thinking=thinking,
+            constraint=constraint,
+            form=asked.form,
+            names=tuple(names_of(asked.tools)),
+            parallel=asked.parallel,
         )
+
+    async def _conversation(self, request: ChatRequest) -> _Asked:
+        messages = normalised(request.messages)
+        if request.continue_final and messages[-1]["role"] != "assistant":
+            raise RequestError(
+                "only a message of the assistant can be gone on with, and the last one is not",
+                param="continue_final_message",
+            )
+        for name in _RESERVED & request.chat_arguments.keys():
+            raise RequestError(
+                f"chat_template_kwargs.{name}: it is a field of its own", param=f"chat_template_kwargs.{name}"
+            )
+        tools = offered_tools(request.tools, request.tool_choice)
+        if self._abilities is None:
+            self._abilities = await asyncio.to_thread(self._find_abilities)
+        abilities = self._abilities
+        ask = Ask(
+            messages=told(messages, tools, abilities),
+            tools=tools if abilities.tools else (),
+            chat_arguments=request.chat_arguments,
+            continue_final=request.continue_final,
+        )
+        if not tools:
+            return _Asked(ask)
+        is_forced = request.tool_choice not in ("none", "auto")
+        template = self._accelerator.target.tokenizer.chat_template if abilities.tools else None
+        form = HERMES if is_forced and self._binds else form_of(template)
+        parallel = request.parallel_tool_calls and request.tool_choice in ("auto", "required")
+        return _Asked(ask, tools, form, parallel, is_forced)
+
+    def _find_abilities(self) -> TemplateAbilities:
+        # One conversation is for both models.
+        abilities = abilities_of(self._accelerator.target.tokenizer)
+        if self._accelerator.draft is not None:
+            abilities &= abilities_of(self._accelerator.draft.tokenizer)
+        return abilities
+
+    @property
+    def _binds(self) -> bool:
+        return bool(getattr(self._accelerator.target, "takes_constraints", False))
+
+    async def _constraint(self, request: ChatRequest | TextRequest, asked: _Asked) -> Constraint | None:
+        constraint, param = request.constraint, "response_format"
+        if asked.is_forced:
+            # There is no answer beside the calls that a format could be of.
+            constraint = calls_grammar(asked.tools, parallel=asked.parallel) if self._binds else None
+            param = "tools"
+        elif asked.tools and constraint is not None:
+            if constraint.json_schema is None:
+                raise RequestError(
+                    "beside tools only a json_schema can bind the answer: leave out one of the two",
+                    param="response_format",
+                )
+            constraint = calls_grammar(
+                asked.tools, parallel=asked.parallel, answer_schema=constraint.json_schema
+            )
+        if constraint is not None:
+            await self._check_constraint(constraint, param)
+        return constraint
+
+    async def _check_constraint(self, constraint: Constraint, param: str) -> None:
+        target = self._accelerator.target
+        check = getattr(target, "check_constraint", None)
+        if not self._binds or check is None:
+            raise RequestError(
+                f"the engine of {target.name!r} cannot bind what it writes: leave {param} out", param=param
+            )
+        try:
+            await check(constraint)
+        except ReasonSpecError as error:
+            raise RequestError(str(error), param=param) from None
+
+    def _thinking(self, ask: Ask, prompts: Prompts) -> Thinking | None:
+        target = self._accelerator.target
+        told = {**self._accelerator.settings.target.chat_template, **ask.chat_arguments}
+        continued = ask.messages[-1]["content"] if ask.continue_final else None
+        return thinking_after(prompts.target.to_tuple(), target.tokenizer, told, continued)
 
     async def _encode(self, ask: Ask) -> Prompts:
         param = "messages" if ask.prompt is None else "prompt"
@@ -139,12 +260,45 @@ def _stops(accelerator: Accelerator, asked: ChatSampling) -> tuple[str, ...]:
     return tuple(check_text(stop, "stop") for stop in asked.stop) or accelerator.settings.sampling.stop
 
 
-def _max_tokens(accelerator: Accelerator, asked: ChatSampling, num_prompt_tokens: int) -> int:
+def _logit_bias(accelerator: Accelerator, asked: ChatSampling) -> tuple[tuple[int, float], ...]:
+    target = accelerator.target
+    if not asked.logit_bias:
+        return ()
+    if not getattr(target, "takes_constraints", False):
+        raise RequestError(
+            f"the engine of {target.name!r} knows no biases: leave logit_bias out", param="logit_bias"
+        )
+    size = getattr(target.tokenizer, "vocab_size", None)
+    for token, bias in asked.logit_bias.items():
+        if token < 0 or (size is not None and token >= size):
+            raise RequestError(f"logit_bias: the model has no token {token}", param="logit_bias")
+        if not isfinite(bias):
+            raise RequestError(f"logit_bias of token {token} is {bias}, not a number", param="logit_bias")
+    return tuple(asked.logit_bias.items())
+
+
+def _prompt(accelerator: Accelerator, request: ChatRequest | TextRequest) -> str | tuple[int, ...]:
+    assert isinstance(request, TextRequest)
+    if isinstance(request.prompt, str):
+        return request.prompt
+    tokenizer = accelerator.target.tokenizer
+    size = getattr(tokenizer, "vocab_size", None)
+    try:
+        tokenizer.decode_prompt(request.prompt)
+        known = all(token >= 0 and (size is None or token < size) for token in request.prompt)
+    except KeyError:
+        known = False
+    if not known:
+        raise RequestError("the prompt holds tokens that the model does not have", param="prompt")
+    return request.prompt
+
+
+def _max_tokens(accelerator: Accelerator, request: ChatRequest | TextRequest, num_prompt_tokens: int) -> int:
     room = accelerator.target.max_context - num_prompt_tokens
     if room < 1:
         raise RequestError(
             f"the model's maximum context length is {accelerator.target.max_context} tokens; the prompt has "
-            f"{num_prompt_tokens} and leaves no room for an answer. Shorten it.",
-            param="messages",
+            f"{num_prompt_tokens} and leaves no room for an answer: shorten it",
+            param="messages" if isinstance(request, ChatRequest) else "prompt",
         )
-    return min(asked.max_tokens or accelerator.settings.sampling.max_tokens, room)
+    return min(request.sampling.max_tokens or accelerator.settings.sampling.max_tokens, room)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.chat.answering import Answering
 from reason_spec.chat.base import (
     ChatAnswer,
     ChatEnd,
@@ -19,9 +20,7 @@ from reason_spec.chat.base import (
     ToolCall,
     ToolCallDelta,
 )
-from reason_spec.chat.preparing import Preparation, Prepared
-from reason_spec.chat.reporting import end_of
-from reason_spec.chat.writing import Writing
+from reason_spec.chat.preparing import Preparation
 
 
 class Chat:
@@ -59,7 +58,8 @@ class Chat:
         """
         started = time.perf_counter()
         prepared = await self._preparation.prepare(request)
-        async with aclosing(self._write(prepared, index, speculate, started)) as events:
+        answering = Answering(self.accelerator, prepared, index, speculate, started)
+        async with aclosing(answering.events()) as events:
             async for event in events:
                 yield event
 
@@ -73,30 +73,13 @@ class Chat:
                 gathered.take(event)
         return gathered.answer()
 
-    async def _write(
-        self, prepared: Prepared, index: int, speculate: bool, started: float
-    ) -> AsyncGenerator[ChatEvent]:
-        writer = prepared.writer
-        ask = replace(
-            prepared.ask,
-            strategy=writer.strategy,
-            verifier=writer.verifier,
-            sampling=prepared.sampling(index),
-            max_tokens=prepared.max_tokens,
-        )
-        writing = Writing(self.accelerator, ask, prepared.prompts)
-        async with aclosing(writing.pieces()) as pieces:
-            async for piece in pieces:
-                yield TextDelta("content", piece.text, piece.logprobs)
-        yield end_of(self.accelerator, prepared, [writing], started)
-
 
 class _Gathered:
     """Events put together to a whole answer."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {"content": [], "reasoning": []}
-        self._logprobs: list[TokenLogprob] | None = []
+        self._logprobs: list[TokenLogprob] = []
         self._calls: list[ToolCall] = []
         self._end: ChatEnd | None = None
 
@@ -104,11 +87,12 @@ class _Gathered:
         match event:
             case TextDelta(channel, text, logprobs):
                 self._texts[channel].append(text)
-                if channel == "content" and self._logprobs is not None:
+                if channel == "content":
                     self._logprobs += logprobs or ()
             case ToolCallDelta(index, arguments, id_, name):
                 if index == len(self._calls):
-                    assert id_ is not None and name is not None
+                    assert id_ is not None, "a call begins with its id"
+                    assert name is not None, "a call begins with its name"
                     self._calls.append(ToolCall(id_, name, ""))
                 known = self._calls[index]
                 self._calls[index] = replace(known, arguments=known.arguments + arguments)
@@ -118,10 +102,13 @@ class _Gathered:
     def answer(self) -> ChatAnswer:
         assert self._end is not None, "an answer has an end"
         content = "".join(self._texts["content"])
+        logprobs = self._logprobs
+        rated = b"".join(one.content for one in logprobs).decode(errors="replace").lstrip()
         return ChatAnswer(
             content=None if self._calls and not content else content,
             reasoning="".join(self._texts["reasoning"]) or None,
             tool_calls=tuple(self._calls),
-            logprobs=tuple(self._logprobs) if self._logprobs else None,
+            # Where a step is not the target's, those of the others would be in the wrong places.
+            logprobs=tuple(logprobs) if logprobs and rated.startswith(content.lstrip()) else None,
             end=self._end,
         )

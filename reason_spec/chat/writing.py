@@ -13,7 +13,7 @@ from reason_spec.chat.base import TokenLogprob
 from reason_spec.engines.base import Tokenizer
 from reason_spec.events import Recorder
 from reason_spec.strategies.base import tokens_for
-from reason_spec.types import Step
+from reason_spec.types import FinishReason, Step
 
 
 class Piece(NamedTuple):
@@ -54,6 +54,8 @@ class Writing:
     def __init__(self, accelerator: Accelerator, ask: Ask, prompts: Prompts) -> None:
         self.ask = ask
         self.steps: list[Step] = []
+        self.is_cut_short = False
+        """Whether its reader had all that was wanted before its end."""
         self._accelerator = accelerator
         self._prompts = prompts
         self._told: asyncio.Queue[_Told | Step | None] = asyncio.Queue()
@@ -63,11 +65,14 @@ class Writing:
     def tokens(self) -> tuple[int, ...]:
         """What is written, in tokens of the target."""
         target = self._accelerator.target
+        if self.is_cut_short:
+            # Its last step was never final.
+            return target.tokenizer.encode(self._text)
         return tuple(token for step in self.steps for token in tokens_for(step, target))
 
     @property
-    def text(self) -> str:
-        return "".join(step.text for step in self.steps)
+    def finish(self) -> FinishReason:
+        return self.steps[-1].finish if self.steps else "length"
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield the text as it becomes certain; closing it returns when the engines hold nothing of it.
@@ -77,22 +82,25 @@ class Writing:
         """
         order = TextOrder()
         num_final = 0
+        self._text = ""
         solving = asyncio.get_running_loop().create_task(self._solve())
         try:
             while (told := await self._told.get()) is not None:
                 if isinstance(told, Step):
                     text = order.take(num_final, told.text)
+                    self._text += text
                     num_final += len(told.text)
                     self.steps.append(told)
                     logprobs = logprobs_of(told, self._accelerator.target.tokenizer)
                     if text or logprobs:
                         yield Piece(text, logprobs)
                 elif text := order.take(*told):
+                    self._text += text
                     yield Piece(text)
             await solving
         finally:
             solving.cancel()
-            # Unlike gather it does not cancel a second time where this is cancelled: the engines may be at work.
+            # Unlike gather it does not cancel a second time where this is cancelled: engines may be at work.
             await asyncio.wait([solving])
             if not solving.cancelled():
                 solving.exception()

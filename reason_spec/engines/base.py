@@ -56,6 +56,10 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]:
         """Ids that end the text."""
 
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the chat template; None where the model has none."""
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode text by itself, without special tokens."""
 

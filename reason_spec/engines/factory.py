@@ -20,10 +20,11 @@ def create_engine(name: str, settings: EngineSettings, suffix: SuffixSettings | 
         MissingDependencyError: the engine's package is not installed.
     """
     if settings.kind == "scripted":
-        from reason_spec.engines.scripted import ScriptedEngine, load_script
+        from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, load_script
 
         file = load_script(Path(settings.model))
-        return ScriptedEngine(name, file.script, seconds_per_pass=file.seconds_per_pass)
+        tokenizer = ScriptedTokenizer(thinking=file.thinking)
+        return ScriptedEngine(name, file.script, tokenizer=tokenizer, seconds_per_pass=file.seconds_per_pass)
     settings = settings.model_copy(update={"model": resolve_model(name, settings.model)})
     if settings.kind == "remote":
         from reason_spec.engines.remote.engine import RemoteEngine

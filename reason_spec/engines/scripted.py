@@ -40,6 +40,8 @@ from reason_spec.types import FinishReason, Prefix, Sampling, Usage
 
 END_OF_TEXT = 0
 UNKNOWN_ANSWER = "I do not know."
+_OPEN_THINKING = "<think>\n"
+_END_OF_THINKING = "</think>"
 DEFAULT_PATTERN = r"\n+| ?[^\W\d_]+|\d| ?[^\w\s]|\s|."
 
 
@@ -54,15 +56,23 @@ class ScriptedTokenizer:
 
     Objects with the same pattern share their numbers, in this process and the next, so their
     tokens may be exchanged and the answers of two runs compared.
+
+    A conversation has one line or more for each message. With ``thinking`` it ends with an open ``<think>``,
+    unless ``enable_thinking`` is false.
     """
 
     _vocabularies: ClassVar[dict[str, dict[int, str]]] = {}
 
-    def __init__(self, pattern: str = DEFAULT_PATTERN) -> None:
+    def __init__(self, pattern: str = DEFAULT_PATTERN, *, thinking: bool = False) -> None:
         self._pattern = re.compile(pattern, re.DOTALL)
+        self._thinking = thinking
         self._pieces = self._vocabularies.setdefault(pattern, {END_OF_TEXT: ""})
         self.tokenizer_id = hashlib.sha256(pattern.encode()).hexdigest()[:16]
         self.eos_ids = frozenset({END_OF_TEXT})
+
+    @property
+    def chat_template(self) -> str | None:
+        return None
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._id_of(piece) for piece in self._pattern.findall(text))
@@ -86,7 +96,10 @@ class ScriptedTokenizer:
 
     def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
         text = "".join(f"{message['role']}: {_told(message)}\n" for message in messages)
-        return self.encode(text.removesuffix("\n") if options.continue_final else text)
+        if options.continue_final:
+            return self.encode(text.removesuffix("\n"))
+        thinks = self._thinking and options.arguments.get("enable_thinking", True)
+        return self.encode(text + _OPEN_THINKING if thinks else text)
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
         return self.encode(f"\nuser: {question}\n")
@@ -96,8 +109,10 @@ class ScriptedTokenizer:
 class WrittenAnswers:
     """A script that knows its answers by heart: questions, or parts of them, and what to write.
 
-    Where the text so far is no beginning of the answer (a step was reworded), it goes on with the
-    step that is next by count. ``answers`` of one question are those of its samples, in turn.
+    Of several that match, the one that ends last in the text is asked, so that a later turn has an answer
+    of its own. With ``thinking`` answers begin with thinking, up to ``</think>``; it is left out where the
+    prompt does not open it. Where the text so far is no beginning of the answer (a step was reworded), it
+    goes on with the step that is next by count. ``answers`` of one question are those of its samples, in turn.
 
     Raises:
         EngineError: a question matches no entry, and there is no answer for ``otherwise``.
@@ -106,6 +121,7 @@ class WrittenAnswers:
     answers: dict[str, tuple[str, ...]]
     otherwise: str | None = UNKNOWN_ANSWER
     boundary: Boundary = field(default_factory=Boundary)
+    thinking: bool = False
 
     def __call__(self, text: str, sampling: Sampling) -> str:
         matches = [match for match in self.answers if match in text]
@@ -113,10 +129,15 @@ class WrittenAnswers:
             if self.otherwise is None:
                 raise EngineError(f"the script has no answer to {text.strip()[:80]!r}")
             return self.otherwise if text.endswith("\n") else ""
-        match = max(matches, key=len)
+        match = max(matches, key=lambda one: (text.index(one) + len(one), len(one)))
         samples = self.answers[match]
         answer = samples[sampling.noise.sample % len(samples)]
         written = text[text.index(match) + len(match) :].partition("\n")[2]
+        if self.thinking:
+            if written.startswith(_OPEN_THINKING):
+                written = written.removeprefix(_OPEN_THINKING)
+            else:
+                answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
         if answer.startswith(written):
             return answer[len(written) :]
         begun = split_steps(written, self.boundary)
@@ -131,6 +152,7 @@ class ScriptFile:
 
     script: WrittenAnswers
     seconds_per_pass: float = 0.0
+    thinking: bool = False
 
 
 def load_script(path: Path) -> ScriptFile:
@@ -138,7 +160,8 @@ def load_script(path: Path) -> ScriptFile:
 
     The file maps questions to answers, or has the key ``answers`` (such a mapping, or a list of
     ``{match: part of the question, answer: text or list of texts}``) and, if wanted,
-    ``seconds_per_pass`` and ``otherwise``: the answer to all other questions, null for an error.
+    ``seconds_per_pass``, ``thinking: true`` (answers begin with thinking, up to ``</think>``) and
+    ``otherwise``: the answer to all other questions, null for an error.
 
     Raises:
         EngineError: the file is missing or has another form.
@@ -170,7 +193,11 @@ def load_script(path: Path) -> ScriptFile:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
         raise EngineError(f"script {str(path)!r}: seconds_per_pass is {seconds!r}, not a number of seconds")
     otherwise = options.get("otherwise", UNKNOWN_ANSWER)
-    return ScriptFile(WrittenAnswers(answers, None if otherwise is None else str(otherwise)), float(seconds))
+    thinking = options.get("thinking", False)
+    if not isinstance(thinking, bool):
+        raise EngineError(f"script {str(path)!r}: thinking is {thinking!r}, not true or false")
+    script = WrittenAnswers(answers, None if otherwise is None else str(otherwise), thinking=thinking)
+    return ScriptFile(script, float(seconds), thinking)
 
 
 @dataclass(eq=False, slots=True)

@@ -81,6 +81,10 @@ class HuggingFaceTokenizer:
         return self._eos_ids
 
     @property
+    def chat_template(self) -> str | None:
+        return self._chat_template
+
+    @property
     def vocab_size(self) -> int:
         """One more than the largest id."""
         return len(self._token_bytes)
@@ -154,11 +158,6 @@ class HuggingFaceTokenizer:
         if not found:
             raise EngineError("the model's chat template shows no last message that could be gone on with")
         return before + final["content"]
-
-    @property
-    def chat_template(self) -> str | None:
-        """The source of the chat template; None where the model has none."""
-        return self._chat_template
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
         """Encode what stands between an answer and the reply to another question.
@@ -361,6 +360,10 @@ def _render_chat(template: str, messages: Sequence[Message], arguments: Mapping[
         )
     except TemplateError as error:
         raise EngineError(f"the model's chat template refused the conversation: {error}") from None
+    except Exception as error:
+        # Templates are programs of their own, and what they are given is a client's.
+        kind = type(error).__name__
+        raise EngineError(f"the model's chat template failed on the conversation: {kind}: {error}") from None
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,8 @@ from reason_spec.errors import DataError, EngineError
 from reason_spec.suffix.base import Session, Source, num_shared
 from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, openai_messages
 
-_PROBE: Final = "QZPROBE"
+PROBE: Final = "QZPROBE"
+"""What a chat template is told to find out what it shows."""
 
 
 class ChatTokenizer(Protocol):
@@ -78,9 +79,8 @@ class ConversationEncoder:
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
-        call = TraceMessage("assistant", "", calls=(ToolCall(_PROBE, {"a": 1}),))
-        self._takes_calls = self._shows(call, calls=True, tools=True)
-        self._takes_tools = self._shows(TraceMessage("tool", _PROBE), calls=False, tools=True)
+        self._takes_calls = shows_calls(tokenizer)
+        self._takes_tools = shows_results(tokenizer)
 
     def turns(self, conversation: Conversation) -> Iterator[EncodedTurn]:
         """Yield the turns of a conversation, one for each answer in it.
@@ -145,13 +145,25 @@ class ConversationEncoder:
             openai_messages(messages, calls=self._takes_calls, tools=self._takes_tools)
         )
 
-    def _shows(self, message: TraceMessage, *, calls: bool, tools: bool) -> bool:
-        asked = (TraceMessage("user", "?"), message, TraceMessage("user", "?"))
-        try:
-            tokens = self._tokenizer.encode_chat(openai_messages(asked, calls=calls, tools=tools))
-        except EngineError:
-            return False
-        return _PROBE in self._tokenizer.decode_prompt(tokens)
+
+def shows_calls(tokenizer: ChatTokenizer) -> bool:
+    """Tell whether a model's chat template shows calls of tools."""
+    call = TraceMessage("assistant", "", calls=(ToolCall(PROBE, {"a": 1}),))
+    return _shows(tokenizer, call, calls=True)
+
+
+def shows_results(tokenizer: ChatTokenizer) -> bool:
+    """Tell whether a model's chat template shows what tools returned."""
+    return _shows(tokenizer, TraceMessage("tool", PROBE), calls=False)
+
+
+def _shows(tokenizer: ChatTokenizer, message: TraceMessage, *, calls: bool) -> bool:
+    asked = (TraceMessage("user", "?"), message, TraceMessage("user", "?"))
+    try:
+        tokens = tokenizer.encode_chat(openai_messages(asked, calls=calls, tools=True))
+    except EngineError:
+        return False
+    return PROBE in tokenizer.decode_prompt(tokens)
 
 
 def learn(conversation: Conversation, encoder: ConversationEncoder, session: Session) -> int:
