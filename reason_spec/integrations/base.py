@@ -15,7 +15,15 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, ChatSampling, Policy, SpeculationReport
+from reason_spec.chat.base import (
+    ChatAnswer,
+    ChatEnd,
+    ChatEvent,
+    ChatRequest,
+    ChatSampling,
+    Policy,
+    SpeculationReport,
+)
 from reason_spec.chat.service import Chat
 from reason_spec.errors import EngineError, MissingDependencyError, RequestError, did_you_mean
 from reason_spec.settings import Settings
@@ -26,7 +34,7 @@ _SAMPLING = frozenset(field.name for field in fields(ChatSampling))
 _POLICY = frozenset(field.name for field in fields(Policy))
 _REQUEST = frozenset({"chat_arguments", "continue_final", "parallel_tool_calls", "tenant"})
 OPTIONS = _SAMPLING | _POLICY | _REQUEST
-"""What wrappers take as arguments and for single calls: the fields of ChatSampling, Policy and ChatRequest."""
+"""What wrappers take as arguments and for single calls: fields of ChatSampling, Policy and ChatRequest."""
 
 
 class InProcess:
@@ -212,8 +220,8 @@ class InProcess:
 class _Work(Generic[_T]):
     """A coroutine on the models' event loop, for those who wait in other threads.
 
-    The future of `asyncio.run_coroutine_threadsafe` counts as done the moment it is cancelled; ``over`` is done
-    when the coroutine is. ``tasks`` holds the tasks of all that is under way.
+    The future of `asyncio.run_coroutine_threadsafe` counts as done the moment it is cancelled; ``over`` is
+    done when the coroutine is. ``tasks`` holds the tasks of all that is under way.
     """
 
     def __init__(
@@ -354,7 +362,7 @@ def _constraint(response_format: Mapping[str, Any] | None) -> Constraint | None:
 
 
 def missing(error: ModuleNotFoundError, package: str, extra: str) -> Exception:
-    """Return what to raise where an import of a framework failed: with the install line if it is not there."""
+    """Return what to raise where an import failed: with the install line if it is the framework's."""
     top = package.replace("-", "_")
     if (error.name or "").partition(".")[0] != top:
         return error

@@ -44,8 +44,8 @@ _REASONING = "reasoning_content"
 class ChatReasonSpec(BaseChatModel):
     """A chat model for chains and graphs.
 
-    Thinking stands in ``additional_kwargs["reasoning_content"]``, and as a block in ``content_blocks``; messages
-    that come back with it are told to the model again. What speculation did stands in
+    Thinking stands in ``additional_kwargs["reasoning_content"]``, and as a block in ``content_blocks``;
+    messages that come back with it are told to the model again. What speculation did stands in
     ``response_metadata["reason_spec"]``.
 
     ::
@@ -54,8 +54,8 @@ class ChatReasonSpec(BaseChatModel):
             model = ChatReasonSpec(models=models, options={"strategy": "lookahead"})
             agent = create_react_agent(model, tools)
 
-    ``options`` are of every call, by the names in `reason_spec.integrations.base.OPTIONS`; those given with a call
-    or by ``bind`` go first.
+    ``options`` are of every call, by the names in `integrations.base.OPTIONS`; those given with a
+    call or by ``bind`` go first.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -184,7 +184,9 @@ class ChatReasonSpec(BaseChatModel):
             try:
                 calls.append(parse_tool_call(raw, return_id=True))
             except Exception as error:
-                invalid.append(InvalidToolCall(name=call.name, args=call.arguments, id=call.id, error=str(error)))
+                invalid.append(
+                    InvalidToolCall(name=call.name, args=call.arguments, id=call.id, error=str(error))
+                )
         message = AIMessage(
             content=answer.content or "",
             additional_kwargs={_REASONING: answer.reasoning} if answer.reasoning else {},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, contextmanager
 from typing import Any
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextDelta, ToolCallDelta
@@ -36,14 +36,14 @@ _NOT_OURS = frozenset({"stream", "stream_options", "max_retries", "extra_body", 
 class ReasonSpecLLM(CustomLLM):
     """A provider for LiteLLM: ``litellm.completion("reason-spec/embedded", ...)`` once it is registered.
 
-    Thinking is ``reasoning_content``; what speculation did is ``reason_spec`` of a response. ``extra_body`` of a
-    call takes options of that call, as ``{"strategy": "autoregressive"}``.
+    Thinking is ``reasoning_content``; what speculation did is ``reason_spec`` of a response. ``extra_body`` of
+    a call takes options of that call, as ``{"strategy": "autoregressive"}``.
     """
 
     def __init__(self, models: InProcess | None = None, **options: Any) -> None:
         """Args:
         models: shared with other wrappers; None: those of the default settings.
-        options: of every call, by the names in `reason_spec.integrations.base.OPTIONS`; a call's own go first.
+        options: of every call, by the names in `integrations.base.OPTIONS`; a call's own go first.
 
         Raises:
             RequestError: an option has an unknown name.
@@ -89,3 +89,71 @@ class ReasonSpecLLM(CustomLLM):
             tool_choice=given.get("tool_choice"),
             response_format=given.get("response_format"),
         )
+
+
+def register(models: InProcess | None = None, *, provider: str = PROVIDER, **options: Any) -> ReasonSpecLLM:
+    """Make LiteLLM know a provider, in the place of one of that name; models are then ``reason-spec/...``.
+
+    Args:
+        models, options: as in ReasonSpecLLM.
+        provider: what stands before the slash of a model's name.
+    """
+    handler = ReasonSpecLLM(models, **options)
+    others = [known for known in litellm.custom_provider_map if known["provider"] != provider]
+    litellm.custom_provider_map = [*others, {"provider": provider, "custom_handler": handler}]
+    custom_llm_setup()
+    return handler
+
+
+@contextmanager
+def _refusals(model: str) -> Iterator[None]:
+    """Raise what LiteLLM's callers expect where a request is refused."""
+    try:
+        yield
+    except RequestError as error:
+        raise BadRequestError(message=str(error), model=model, llm_provider=PROVIDER) from error
+
+
+def _response(answer: ChatAnswer, call: Mapping[str, Any]) -> ModelResponse:
+    calls = [
+        {"id": made.id, "type": "function", "function": {"name": made.name, "arguments": made.arguments}}
+        for made in answer.tool_calls
+    ]
+    message = Message(content=answer.content, reasoning_content=answer.reasoning, tool_calls=calls or None)
+    response: ModelResponse = call["model_response"]
+    response.model = call["model"]
+    response.choices = [Choices(index=0, message=message, finish_reason=answer.end.finish)]
+    response.usage = _usage(answer.end)
+    response.reason_spec = shown_report(answer.end.report)
+    return response
+
+
+def _chunks(event: ChatEvent) -> Iterator[ModelResponseStream]:
+    match event:
+        case TextDelta("reasoning", text) if text:
+            yield _chunk(Delta(role="assistant", reasoning_content=text))
+        case TextDelta("content", text) if text:
+            yield _chunk(Delta(role="assistant", content=text))
+        case ToolCallDelta(index, arguments, id_, name):
+            function = {"name": name, "arguments": arguments}
+            piece = {"index": index, "id": id_, "type": "function", "function": function}
+            yield _chunk(Delta(role="assistant", tool_calls=[piece]))
+        case ChatEnd():
+            yield ModelResponseStream(
+                choices=[StreamingChoices(index=0, delta=Delta(), finish_reason=event.finish)],
+                usage=_usage(event),
+            )
+
+
+def _chunk(delta: Delta) -> ModelResponseStream:
+    return ModelResponseStream(choices=[StreamingChoices(index=0, delta=delta)])
+
+
+def _usage(end: ChatEnd) -> Usage:
+    return Usage(
+        prompt_tokens=end.num_prompt_tokens,
+        completion_tokens=end.num_tokens,
+        total_tokens=end.num_prompt_tokens + end.num_tokens,
+        prompt_tokens_details=PromptTokensDetailsWrapper(cached_tokens=end.num_cached_tokens),
+        completion_tokens_details=CompletionTokensDetailsWrapper(reasoning_tokens=end.num_reasoning_tokens),
+    )

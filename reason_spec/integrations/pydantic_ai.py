@@ -52,8 +52,8 @@ class ReasonSpecModel(Model):
         with InProcess() as models:
             agent = Agent(ReasonSpecModel(models, strategy="lookahead"))
 
-    ``extra_body`` of a call's ModelSettings takes options of that call, as ``{"strategy": "autoregressive"}``;
-    settings that mean nothing here are refused.
+    ``extra_body`` of a call's ModelSettings takes options of that call, as
+    ``{"strategy": "autoregressive"}``; settings that mean nothing here are refused.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ReasonSpecModel(Model):
         models: shared with other wrappers; None: those of the default settings.
         settings: Pydantic AI's, for every call.
         profile: what the model can do; given names go before those known here.
-        options: of every call, by the names in `reason_spec.integrations.base.OPTIONS`; a call's own go first.
+        options: of every call, by the names in `integrations.base.OPTIONS`; a call's own go first.
 
         Raises:
             RequestError: an option has an unknown name.
@@ -129,7 +129,10 @@ class ReasonSpecModel(Model):
             yield ReasonSpecStream(parameters, events, self.model_name)
 
     def _request(
-        self, messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+        self,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
     ) -> ChatRequest:
         given: dict[str, Any] = {**(settings or {})}
         own = {name: value for name, value in given.items() if name not in _PLACED}
@@ -238,7 +241,9 @@ def _turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
             case RetryPromptPart():
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response()}
             case _:
-                raise RequestError(f"a part is a {type(part).__name__}: the model reads text", param="messages")
+                raise RequestError(
+                    f"a part is a {type(part).__name__}: the model reads text", param="messages"
+                )
 
 
 def _user_text(part: UserPromptPart) -> str:

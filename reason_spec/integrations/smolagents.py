@@ -28,8 +28,8 @@ except ModuleNotFoundError as error:
 class ReasonSpecModel(Model):
     """A model for the agents of smolagents.
 
-    A message's ``raw`` is the ChatAnswer, with the thinking and what speculation did. smolagents has no place for
-    these in a stream: see ``on_end`` of InProcess.
+    A message's ``raw`` is the ChatAnswer, with the thinking and what speculation did. smolagents has no place
+    for these in a stream: see ``on_end`` of InProcess.
 
     ::
 
@@ -43,7 +43,7 @@ class ReasonSpecModel(Model):
         """Args:
         models: shared with other wrappers; None: those of the default settings.
         tool_choice: where there are tools; ``required`` is what smolagents' agents go by.
-        options: of every call, by the names in `reason_spec.integrations.base.OPTIONS`; a call's own go first.
+        options: of every call, by the names in `integrations.base.OPTIONS`; a call's own go first.
 
         Raises:
             RequestError: an option has an unknown name.
