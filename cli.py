@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from reason_spec import __version__
+from reason_spec.cli_server import SERVE_HELP, keys_app, serve
 from reason_spec.command import CommandGroup, counting, run_app, run_interruptible, waiting
 from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.options import (
@@ -75,6 +76,7 @@ cache_app = typer.Typer(
 app.add_typer(tune_app, name="tune")
 app.add_typer(router_app, name="router")
 app.add_typer(cache_app, name="cache")
+app.add_typer(keys_app, name="keys")
 
 
 def _print_version(requested: bool) -> None:
@@ -177,6 +179,9 @@ def solve(
     )
     chosen = read_sources(sources or [], settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
     raise typer.Exit(run_interruptible(solve_sources(settings, chosen, options)))
+
+
+app.command("serve", help=SERVE_HELP)(serve)
 
 
 @app.command()

@@ -46,6 +46,10 @@ class MissingDependencyError(ReasonSpecError):
         )
 
 
+class ConstraintError(SettingsError):
+    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""
+
+
 class ResumeError(ReasonSpecError):
     """An output folder holds a run of other settings, or cannot be continued."""
 

@@ -16,7 +16,7 @@ NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 
 _LEAVES = {leaf.path: leaf for leaf in leaves()}
 _PROBLEMS, _STRATEGY, _MODELS, _SAMPLING, _OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
-_CACHE = "Cache"
+_CACHE, _SERVER = "Cache", "Server"
 
 
 # Names and their completion ------------------------------------------------------------------
@@ -285,6 +285,28 @@ TenantToEraseOption = Annotated[
     _option("--tenant", text="Whose texts are removed.", panel=_CACHE, autocompletion=complete_tenants),
 ]
 
+HostOption = Annotated[
+    str | None,
+    _setting(
+        "server.host",
+        "--host",
+        text="Address to listen on; one beyond this machine needs keys.",
+        panel=_SERVER,
+    ),
+]
+PortOption = Annotated[
+    int | None,
+    _setting("server.port", "--port", text="Port; 0 is any that is free.", panel=_SERVER, min=0, max=65535),
+]
+ApiKeysOption = Annotated[
+    Path | None,
+    _setting("server.api_keys_file", "--api-keys", text="File that 'keys new' wrote.", panel=_SERVER),
+]
+KeptOption = Annotated[
+    Path | None,
+    _setting("suffix.path", "--cache", text="Folder that the suffix cache is kept in.", panel=_SERVER),
+]
+
 OutputOption = Annotated[
     Path | None,
     _option(
@@ -318,13 +340,17 @@ QuietOption = Annotated[bool, _option("--quiet", "-q", text="Print nothing but t
 
 
 def resolve_settings(
-    config: Path | None, flags: Mapping[str, Any], assignments: Sequence[str] | None = None
+    config: Path | None,
+    flags: Mapping[str, Any],
+    assignments: Sequence[str] | None = None,
+    defaults: dict[str, Any] | None = None,
 ) -> Settings:
     """Resolve the settings and check the names in them.
 
     Args:
         flags: values by dotted name; None stands for a flag that was not given.
         assignments: texts of the form NAME=VALUE.
+        defaults: of a command whose defaults are not the tree's.
 
     Raises:
         SettingsError: a name is unknown, a value is out of range, or a setting is given twice.
@@ -333,7 +359,7 @@ def resolve_settings(
     assigned = _parse_assignments(assignments or ())
     for name in given.keys() & assigned.keys():
         raise SettingsError(f"{name} is given twice: by --set and by its own flag")
-    settings = load_settings(config, {**given, **assigned})
+    settings = load_settings(config, {**given, **assigned}, defaults)
     check_name("strategy", settings.strategy.name)
     for name in settings.verifier.name.split("+"):
         check_name("verifier", name)

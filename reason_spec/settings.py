@@ -27,9 +27,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from reason_spec.errors import SettingsError, did_you_mean
 from reason_spec.segment import BLANK_LINE, Boundary
+from reason_spec.settings_server import ServerSettings
 from reason_spec.types import NoiseKey, Sampling
 
 ENV_PREFIX = "REASON_SPEC_"
+API_KEY_VARIABLE = ServerSettings().api_key_variable
+"""The one variable with the prefix that is no setting."""
 EngineKind: TypeAlias = Literal["torch", "vllm", "remote", "scripted"]
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
@@ -398,7 +401,7 @@ class TaskSettings(_Section):
 
 
 class Settings(_Section):
-    """Everything that decides what a run does; its hash names the run."""
+    """Everything that decides what a run does, and how it is served; its hash names the run."""
 
     target: EngineSettings = EngineSettings()
     draft: EngineSettings = EngineSettings()
@@ -409,6 +412,7 @@ class Settings(_Section):
     sampling: SamplingSettings = SamplingSettings()
     boundary: BoundarySettings = BoundarySettings()
     task: TaskSettings = TaskSettings()
+    server: ServerSettings = ServerSettings()
 
     @model_validator(mode="after")
     def _cores_do_not_overlap(self) -> Settings:
@@ -419,11 +423,19 @@ class Settings(_Section):
 
     @property
     def hash(self) -> str:
-        """A short hash over all values but the addresses of servers, which move; equal on every machine."""
-        addresses = {"remote": {"base_urls"}}
+        """A short hash over all values but how they are served and the addresses of servers, which move.
+
+        It is equal on every machine.
+        """
+        addresses = {"remote": {"base_urls": True}}
         values = self.model_dump(
             mode="json",
-            exclude={"target": addresses, "draft": addresses, "verifier": {"judge": addresses}},
+            exclude={
+                "target": addresses,
+                "draft": addresses,
+                "verifier": {"judge": addresses},
+                "server": True,
+            },
         )
         # Whether there is a server at all decides which model the rewards come from.
         values["verifier"]["reward_url"] = bool(self.verifier.reward_url)
@@ -434,20 +446,29 @@ class Settings(_Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def load_settings(file: Path | None = None, flags: dict[str, Any] | None = None) -> Settings:
+def load_settings(
+    file: Path | None = None,
+    flags: dict[str, Any] | None = None,
+    defaults: dict[str, Any] | None = None,
+) -> Settings:
     """Resolve the settings from a file, the environment and flags, in rising precedence.
 
     Args:
         file: YAML or JSON, holding any part of the tree.
         flags: nested values, or dotted names such as ``{"strategy.depth": 6}``; None values are
             flags that were not given.
+        defaults: dotted names, for a command whose defaults are not the tree's.
 
     Raises:
         SettingsError: a name is unknown or a value is out of range; the message names both.
     """
     tree: dict[str, Any] = {}
-    sources = [("settings file", _read_file(file) if file else {}), ("environment", _read_environment())]
-    sources.append(("flags", _nest(flags or {})))
+    sources = [
+        ("command's defaults", _nest(defaults or {})),
+        ("settings file", _read_file(file) if file else {}),
+        ("environment", _read_environment()),
+        ("flags", _nest(flags or {})),
+    ]
     for _, values in sources:
         _merge(tree, values)
     try:
@@ -486,11 +507,14 @@ class _Environment(BaseSettings):
     sampling: dict[str, Any] = {}
     boundary: dict[str, Any] = {}
     task: dict[str, Any] = {}
+    server: dict[str, Any] = {}
 
 
 def _read_environment() -> dict[str, Any]:
     for variable in os.environ:
         name = variable.upper()
+        if name == API_KEY_VARIABLE:
+            continue
         section = name.removeprefix(ENV_PREFIX).split("__")[0].lower()
         if name.startswith(ENV_PREFIX) and (section not in Settings.model_fields or "__" not in name):
             known = ", ".join(f"{ENV_PREFIX}{field.upper()}__..." for field in Settings.model_fields)

@@ -33,24 +33,6 @@ class NoiseKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """What the text may be, from its first token on. Exactly one of the fields is given.
-
-    ``json_schema`` is a JSON schema as JSON text, ``grammar`` Lark syntax as llguidance reads it.
-    """
-
-    json_schema: str | None = None
-    regex: str | None = None
-    choice: tuple[str, ...] = ()
-    grammar: str | None = None
-
-    def __post_init__(self) -> None:
-        given = [self.json_schema is not None, self.regex is not None, bool(self.choice)]
-        if sum([*given, self.grammar is not None]) != 1:
-            raise ValueError("a constraint is one of json_schema, regex, choice and grammar")
-
-
-@dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is chosen: greedy at ``temperature`` 0, else sampled.
 
@@ -65,6 +47,35 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature <= 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the text may be, from its first token on. Exactly one of the fields is given.
+
+    ``json_schema`` is a JSON schema as JSON text; ``{}`` stands for any JSON value. ``regex`` matches the
+    whole text, in the syntax of Rust's crate ``regex``. ``choice`` lists the texts to choose from, and
+    ``grammar`` is one in Lark syntax as llguidance reads it.
+
+    Raises:
+        ValueError: none of the fields is given, or several are.
+    """
+
+    json_schema: str | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] = ()
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self.__slots__ if getattr(self, name) not in (None, ())]
+        if len(given) != 1:
+            names = ", ".join(self.__slots__)
+            raise ValueError(f"a constraint has one of {names}, not {', '.join(given) or 'none of them'}")
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is given."""
+        return next(name for name in self.__slots__ if getattr(self, name) not in (None, ()))
 
 
 class Prefix:

@@ -125,6 +125,7 @@ class SpeculationReport:
         exact_answer_by: the strategy that wrote the answer behind the thinking; None where one wrote it all.
         reason: why the target wrote alone where speculation was asked for, such as ``bound output``.
         steps_by_origin: number of final steps by who wrote them.
+        verdicts: number of verdicts about proposed steps by decision.
         alpha_step, alpha_token: acceptance of the two layers; None where nothing was tried.
         target_usage, draft_usage: work, that of losing branches included.
         seconds: from the request to the end.
@@ -143,6 +144,7 @@ class SpeculationReport:
     draft_usage: Usage
     seconds: float
     target_alone_seconds: float | None
+    verdicts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

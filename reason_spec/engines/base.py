@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NotRequired, Protocol, TypeAlias, TypedDict
 
-from reason_spec.errors import EngineError
+from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.base import Source
@@ -102,8 +103,9 @@ class Request:
     suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
     side.
     ``priority``: smaller numbers go first when a pass cannot hold every live request.
-    ``constraint`` bounds what is written, and ``logit_bias`` adds to the logits of single tokens before one
-    is chosen; ``logprobs`` stay those of the model alone.
+    ``constraint`` says what may be written, from the first token on: the text may end only where it is
+    fulfilled, and ``max_tokens`` may cut it before. Drafts that break it are not checked. ``logit_bias``
+    holds pairs of a token id and what is added to its logit before a token is chosen; each id once.
     ``stream`` False delivers nothing before the result, which saves a message for each pass; with
     ``delta_tokens`` a delta waits until it holds that many, or the generation ends.
     """
@@ -129,6 +131,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if not all(math.isfinite(bias) for _, bias in self.logit_bias):
+            raise ValueError(f"logit_bias must hold finite numbers, not {self.logit_bias}")
 
     def boundary_scanner(self) -> BoundaryScanner | None:
         """Return what finds the end of the step, its beginning read; None where no end is looked for."""
@@ -225,7 +229,8 @@ class GenerationResult:
     ``tokens`` ends with the end-of-text token where ``finish`` is ``eos``, and with the token that
     completed the stop where it is ``stop``; ``text`` has neither. Where a stop began before the
     request's prefix ended, ``num_stop_overlap`` counts its characters in that earlier text.
-    ``logprobs`` are those of the model at temperature 1, one for each token.
+    ``logprobs`` are those of the model at temperature 1, one for each token: neither a constraint nor a
+    bias changes them (vLLM and servers may count both in).
     """
 
     tokens: tuple[int, ...]
@@ -364,6 +369,9 @@ class Engine(ABC):
     takes_hints: bool = True
     """Whether hints reach what drafts tokens here; where they do not, none need be written."""
 
+    takes_constraints: bool = False
+    """Whether requests may have a constraint; where not, one that has fails its generation."""
+
     @property
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
@@ -373,6 +381,11 @@ class Engine(ABC):
     @abstractmethod
     def max_context(self) -> int:
         """The largest number of tokens, prefix and continuation together."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine cannot go on, None while it can; one that died does not come back by itself."""
+        return None
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:
@@ -394,6 +407,17 @@ class Engine(ABC):
     @abstractmethod
     def submit(self, request: Request) -> Generation:
         """Start writing. A prefix without room for one token fails the generation, not the call."""
+
+    async def check_constraint(self, constraint: Constraint) -> None:
+        """Find out whether a constraint can be kept to, before anything is written under it.
+
+        It is compiled outside of the event loop, within limits of size and time. To submit a request whose
+        constraint was not checked is safe: the generation fails.
+
+        Raises:
+            ConstraintError: it cannot; the message says what is wrong in it.
+        """
+        raise ConstraintError(f"engine {self.name!r} cannot constrain what it writes")
 
     @property
     def takes_texts(self) -> bool:

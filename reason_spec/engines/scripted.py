@@ -33,10 +33,11 @@ from reason_spec.engines.base import (
     TextNews,
     tell_texts,
 )
-from reason_spec.errors import EngineError
+from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
+from reason_spec.errors import EngineError, ReasonSpecError
 from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.types import FinishReason, Prefix, Sampling, Usage
+from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
 END_OF_TEXT = 0
 UNKNOWN_ANSWER = "I do not know."
@@ -112,7 +113,8 @@ class WrittenAnswers:
     Of several that match, the one that ends last in the text is asked, so that a later turn has an answer
     of its own. With ``thinking`` answers begin with thinking, up to ``</think>``; it is left out where the
     prompt does not open it. Where the text so far is no beginning of the answer (a step was reworded), it
-    goes on with the step that is next by count. ``answers`` of one question are those of its samples, in turn.
+    goes on with the step that is next by count. ``answers`` of one question are those of its samples, in
+    turn.
 
     Raises:
         EngineError: a question matches no entry, and there is no answer for ``otherwise``.
@@ -215,6 +217,9 @@ class _Running:
 class ScriptedEngine(Engine):
     """Writes what its script says, one pass after another.
 
+    A constraint changes nothing of it: where the script's text breaks it, the generation fails. Neither
+    does ``logit_bias``, which is ignored.
+
     Args:
         script: gives the rest of the text for any beginning of it, prompt included.
         seconds_per_pass: how long a pass takes, whatever it holds.
@@ -223,6 +228,7 @@ class ScriptedEngine(Engine):
     """
 
     has_costs: ClassVar[bool] = False
+    takes_constraints = True
 
     def __init__(
         self,
@@ -242,6 +248,7 @@ class ScriptedEngine(Engine):
         self._max_context = max_context
         self._fail_after = fail_after
         self._earlier = earlier
+        self._constraints = BackgroundCompiler.of_bytes()
         self._running: list[_Running] = []
         self._awake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -269,6 +276,7 @@ class ScriptedEngine(Engine):
             self._loop_task = asyncio.get_running_loop().create_task(self._step_loop())
 
     async def close(self) -> None:
+        self._constraints.close()
         for running in list(self._running):
             self._retire(running, "cancelled")
         if self._loop_task is not None:
@@ -290,8 +298,11 @@ class ScriptedEngine(Engine):
         text = self._tokenizer.decode(prefix)
         error = None
         try:
-            continuation = (*self._tokenizer.encode(self._script(text, request.sampling)), END_OF_TEXT)
-        except EngineError as failure:
+            rest = self._script(text, request.sampling)
+            if request.constraint is not None:
+                _check_text(rest, self._matcher_of(request.constraint))
+            continuation = (*self._tokenizer.encode(rest), END_OF_TEXT)
+        except ReasonSpecError as failure:
             continuation, error = (), str(failure)
         scanner = request.boundary_scanner()
         stop_scanner = StopScanner(request.stops, request.stop_context)
@@ -305,6 +316,12 @@ class ScriptedEngine(Engine):
             self._running.append(running)
             self._awake.set()
         return generation
+
+    async def check_constraint(self, constraint: Constraint) -> None:
+        await self._constraints.check(constraint)
+
+    def _matcher_of(self, constraint: Constraint) -> TextMatcher:
+        return self._constraints.start(constraint).result()
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
         """Certain tokens: 0.0 where the script goes on with the token, else minus infinity."""
@@ -406,6 +423,17 @@ def _told(message: Message) -> str:
     """Return what a message says, its calls in the form that most models write."""
     calls = [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
     return (message["content"] or "") + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+
+
+def _check_text(text: str, matcher: TextMatcher) -> None:
+    """Raise EngineError where a text breaks a constraint, or ends before it is fulfilled."""
+    content = text.encode()
+    num_allowed = matcher.num_allowed([*content, ByteVocabulary.end])
+    if num_allowed <= len(content):
+        good = content[:num_allowed].decode(errors="ignore")
+        place = f"behind {good[-40:]!r}" if good else "at its beginning"
+        how = "breaks off too early" if num_allowed == len(content) else "breaks it"
+        raise EngineError(f"the script's text is not what the constraint asks for: it {how} {place}")
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -366,9 +366,11 @@ def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
     now = dict(_flattened(identity.settings.model_dump(mode="json")))
     before |= {name: earlier[name] for name in ("prompt", "concurrency")}
     now |= {"prompt": identity.prompt, "concurrency": identity.concurrency}
-    for values in (before, now):
-        values.pop("strategy.name", None)
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    names = [
+        name
+        for name in {**before, **now}
+        if before.get(name) != now.get(name) and name != "strategy.name" and not name.startswith("server.")
+    ]
     changed = [f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names]
     weights_before = earlier.get("weights") or {}
     for role, digest in asdict(identity.weights).items():

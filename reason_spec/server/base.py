@@ -10,7 +10,8 @@ from typing import Any
 class Client:
     """Who sent a request: found from its key, never from its body.
 
-    ``trusted`` clients may choose how they are sped up (``reason_spec`` in the body) and are told what it did.
+    ``trusted`` clients may choose how they are sped up (``reason_spec`` in the body), and are told what
+    it did.
     """
 
     tenant: str

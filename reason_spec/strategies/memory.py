@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -19,6 +19,7 @@ from reason_spec.engines.base import (
     Tokenizer,
 )
 from reason_spec.engines.worker.writer import WrittenTokens
+from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.strategies.base import step_from_result, tokens_for
 from reason_spec.suffix.base import Session, Source, num_shared
@@ -135,6 +136,8 @@ class Memories:
         self.failed = False
         self._caches = caches
         self._target = target
+        self._num_learnt = 0
+        self._num_kept = 0
         self._numbers = count()
         self._idle: list[_Conversation] = []
 
@@ -165,15 +168,33 @@ class Memories:
         self._target.tell(ForgetTexts(scope))
 
     def take_back(self, conversation: _Conversation) -> None:
+        self._num_learnt += 1
         self._idle.append(conversation)
         if len(self._idle) > _NUM_KEPT:
             self._end(self._idle.pop(0))
 
+    def load(self, tenants: Iterable[str]) -> None:
+        """Read what was kept of tenants, whose first answers would wait for it otherwise."""
+        for tenant in tenants:
+            if not self.failed:
+                with _costs_only_the_cache(self):
+                    self._caches.open_session("", tenant).close()
+
     def save(self) -> None:
-        """Keep what was learnt, where the settings name a place."""
-        if not self.failed:
-            with _costs_only_the_cache(self):
+        """Keep what was learnt since the last time, where the settings name a place.
+
+        May be called in another thread while answers are written. Where that place fails the cache works on.
+        """
+        num_learnt = self._num_learnt
+        if self.failed or num_learnt == self._num_kept:
+            return
+        with _costs_only_the_cache(self):
+            try:
                 self._caches.save()
+            except DataError as error:
+                logger.warning("what the suffix cache learnt is not kept: %s", error)
+            else:
+                self._num_kept = num_learnt
 
     def _take_up(self, tokens: Sequence[int], tenant: str, scope: str) -> _Conversation:
         own = [idle for idle in self._idle if (idle.tenant, idle.scope) == (tenant, scope)]

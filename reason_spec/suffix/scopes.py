@@ -45,8 +45,8 @@ class SuffixCaches:
         self._caches.pop(scope, None)
 
     def save(self) -> None:
-        """Keep what was learnt, where there is a place for it."""
-        for cache in self._caches.values():
+        """Keep what was learnt, where there is a place for it. May be called in another thread."""
+        for cache in list(self._caches.values()):
             cache.save()
 
 

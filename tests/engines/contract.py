@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, Opening, Request
 from reason_spec.engines.worker.engine import WorkerEngine
-from reason_spec.errors import EngineError
+from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import SuffixSettings
-from reason_spec.types import Prefix, Usage
+from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling, Usage
 from tests.engines.tiny_models import Served
 
 SUFFIX = SuffixSettings(use="tokens")
@@ -103,6 +105,37 @@ class WorkerEngineContract:
                 engine.tell(ExtendText(text, result.tokens))
             engine.tell(CloseText(text))
         assert passes[0] == passes[1] > passes[2]
+
+    async def test_a_constrained_text_fits_and_leaves_what_is_beside_it_alone(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        """Also where hints are right at first, break the constraint, or go on behind its end."""
+        expected = served.generate(PROMPT.to_tuple(), 20)
+        eos = sorted(engine.tokenizer.eos_ids)[:1]
+        constraint = Constraint(regex="the 123é{1,3} [a-f]{6}")
+        await engine.check_constraint(constraint)
+        asked = Request(PROMPT, 40, constraint=constraint)
+        plain = await engine.submit(replace(asked, num_draft_tokens=0)).result()
+        hints = [plain.tokens, (*plain.tokens, *plain.tokens), plain.tokens[:3] + expected, (*eos, 5)]
+        writing = [engine.submit(replace(asked, hint=hint)) for hint in hints]
+        beside = [engine.submit(Request(PROMPT, 20, hint=hint)) for hint in ((), expected)]
+        sampling = Sampling(1.0, top_p=0.9, noise=NoiseKey(4))
+        sampled = engine.submit(replace(asked, sampling=sampling, hint=plain.tokens))
+        for generation in writing:
+            assert (await generation.result()).tokens == plain.tokens
+        for generation in beside:
+            assert (await generation.result()).tokens == expected
+        for result in (plain, await sampled.result()):
+            assert result.finish == "eos"
+            assert re.fullmatch("the 123é{1,3} [a-f]{6}", result.text)
+
+    async def test_a_bad_constraint_is_refused_before_anything_runs(self, engine: WorkerEngine) -> None:
+        constraint = Constraint(json_schema='{"type": "object", "not": {}}')
+        with pytest.raises(ConstraintError, match=r'Unimplemented keys: ."not".'):
+            await engine.check_constraint(constraint)
+        with pytest.raises(EngineError, match=r'target.*Unimplemented keys: ."not".'):
+            await engine.submit(Request(PROMPT, 5, constraint=constraint)).result()
+        assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
 
     async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
         self, own_engine: WorkerEngine

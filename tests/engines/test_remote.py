@@ -17,10 +17,10 @@ from reason_spec.engines.factory import create_engine
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.remote.writing import tokens_that_end_a_step
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.errors import EngineError, SettingsError
+from reason_spec.errors import ConstraintError, EngineError, SettingsError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
-from reason_spec.types import NoiseKey, Prefix, Sampling
+from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling
 from tests.engines.upstream import Fault, Upstream, serving
 
 pytestmark = pytest.mark.timeout(60)
@@ -177,6 +177,54 @@ async def test_the_limit_ends_a_text(
             assert ANSWER.startswith(result.text)
             if takes_tokens:
                 assert len(result.tokens) == 5
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_constraints_and_biases_are_told_to_the_server(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool
+) -> None:
+    """No step ends inside the server then: behind it the constraint would begin anew."""
+    told = [
+        (Constraint(json_schema='{"type": "object"}'), {"json": {"type": "object"}}),
+        (Constraint(regex="a+"), {"regex": "a+"}),
+        (Constraint(choice=("a", "b")), {"choice": ["a", "b"]}),
+        (Constraint(grammar='start: "a"'), {"grammar": 'start: "a"'}),
+    ]
+    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
+        async with remote(folder, upstream) as engine:
+            for constraint, _ in told:
+                await engine.check_constraint(constraint)
+                bias = ((5, 2.5), (7, -100.0))
+                request = Request(prompt, 100, boundary=Boundary(), constraint=constraint, logit_bias=bias)
+                assert (await engine.submit(request).result()).text == STEPS[0]
+            await engine.submit(Request(prompt, 5)).result()
+            with pytest.raises(ConstraintError, match="no JSON"):
+                await engine.check_constraint(Constraint(json_schema="{"))
+            with pytest.raises(EngineError, match="no JSON"):
+                await engine.submit(Request(prompt, 5, constraint=Constraint(json_schema="{"))).result()
+            upstream.faults = [Fault("status", status=400)]
+            with pytest.raises(EngineError, match="answered 400: as was asked"):
+                await engine.submit(Request(prompt, 5, constraint=told[1][0])).result()
+    *constrained, plain, _ = upstream.streams
+    assert [body["structured_outputs"] for body in constrained] == [words for _, words in told]
+    assert all(body["logit_bias"] == {"5": 2.5, "7": -100.0} for body in constrained)
+    assert not any(body.get("stop_token_ids") for body in constrained)
+    assert not {"structured_outputs", "logit_bias"} & plain.keys()
+
+
+async def test_a_constrained_text_that_broke_off_is_not_gone_on_with(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    """The server would begin the constraint anew. What has not begun is tried again."""
+    constraint = Constraint(regex="a+")
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream) as engine:
+            upstream.faults = [Fault("status"), Fault("break")]
+            result = await engine.submit(Request(prompt, 200, constraint=constraint)).result()
+            assert result.text == ANSWER
+            upstream.faults = [Fault("break", after=3)]
+            with pytest.raises(EngineError, match="under a constraint cannot be gone on with"):
+                await engine.submit(Request(prompt, 200, constraint=constraint)).result()
 
 
 FAULTS = [

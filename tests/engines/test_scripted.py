@@ -7,9 +7,9 @@ import pytest
 
 from reason_spec.engines.base import Request
 from reason_spec.engines.scripted import END_OF_TEXT, ScriptedEngine
-from reason_spec.errors import EngineError
+from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary
-from reason_spec.types import Prefix, Sampling
+from reason_spec.types import Constraint, Prefix, Sampling
 
 TEXT = "One bird sang.\n\nTwo birds flew off.\n\nNone is left."
 
@@ -120,3 +120,21 @@ async def test_score_tells_what_the_script_would_write() -> None:
     assert score.best[: len(right)] == right
     assert score.best[len(right)] != END_OF_TEXT
     assert score.logprobs == (0.0,) * len(right) + (float("-inf"),)
+
+
+async def test_a_script_is_held_to_a_constraint_and_not_changed_by_it() -> None:
+    async with running() as engine:
+        fitting = Constraint(regex=r"(One|Two|None)[^.]*\.(\s+(One|Two|None)[^.]*\.)*")
+        await engine.check_constraint(fitting)
+        result = await engine.submit(Request(prefix(engine), 99, constraint=fitting)).result()
+        cut = await engine.submit(Request(prefix(engine), 2, constraint=fitting)).result()
+        other = Request(prefix(engine), 99, constraint=Constraint(regex=r"One bird sang\.\s+Two cats.*"))
+        with pytest.raises(EngineError, match=r"it breaks it behind 'One bird sang\.\\n\\nTwo '"):
+            await engine.submit(other).result()
+        longer = Request(prefix(engine), 99, constraint=Constraint(regex=r"(.|\n)*And one came back\."))
+        with pytest.raises(EngineError, match="it breaks off too early"):
+            await engine.submit(longer).result()
+        with pytest.raises(ConstraintError, match="Invalid type"):
+            await engine.check_constraint(Constraint(json_schema='{"type": "objekt"}'))
+    assert (result.text, result.finish) == (TEXT, "eos")
+    assert (cut.text, cut.finish) == ("One bird", "length")

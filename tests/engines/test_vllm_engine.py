@@ -119,6 +119,11 @@ async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
     assert result.usage.num_passes == len(result.tokens) < 60
 
 
+async def test_a_bias_is_refused_with_the_remedy_while_tokens_are_drafted(engine: VllmEngine) -> None:
+    with pytest.raises(EngineError, match="token_method to none"):
+        await engine.submit(Request(PROMPT, 5, logit_bias=((65, 100.0),))).result()
+
+
 async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engine: VllmEngine) -> None:
     generation = engine.submit(Request(PROMPT, 200))
     async for _ in generation:
@@ -216,6 +221,9 @@ async def test_vllms_own_methods_write_the_same(
     await engine.start()
     try:
         result = await engine.submit(Request(PROMPT, 60, hint=(1, 2, 3))).result()
+        if method == "none":
+            biased = await engine.submit(Request(PROMPT, 5, logit_bias=((65, 100.0),))).result()
+            assert biased.tokens == (65,) * 5
     finally:
         await engine.close()
     assert result.tokens == served.generate(PROMPT.to_tuple(), 60)

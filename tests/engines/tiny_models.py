@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from reason_spec.engines.base import GenerationResult, Request, Score
+from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.torch.layout import PassLayout, Row
 from reason_spec.engines.torch.model import Model
@@ -150,7 +151,12 @@ class Served:
     def scheduler(self, num_slots: int = 2048, **options: Any) -> Scheduler:
         """A new scheduler that checks its books after every step."""
         options.setdefault("prefill_chunk", 64)
+        options.setdefault("constraints", self.constraints)
         return Scheduler(self.model, self.tokenizer, num_slots=num_slots, debug=True, **options)
+
+    @cached_property
+    def constraints(self) -> BackgroundCompiler:
+        return BackgroundCompiler(lambda: ConstraintCompiler(self.tokenizer, self.model.vocab_size))
 
     def generate(self, prompt: Iterable[int], max_new_tokens: int) -> tuple[int, ...]:
         """What transformers' own generation writes, greedy."""

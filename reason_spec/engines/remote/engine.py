@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, ClassVar
 
 from reason_spec.engines.base import Engine, EngineStats, Generation, GenerationResult, Request, Score
+from reason_spec.engines.constraints import structured_outputs
 from reason_spec.engines.remote.servers import PriorityGate, Server, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.engines.remote.writing import TextWriting, TokenWriting, Writing, tokens_that_end_a_step
@@ -17,7 +18,7 @@ from reason_spec.engines.worker.limits import Limits
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings
-from reason_spec.types import Prefix, Usage
+from reason_spec.types import Constraint, Prefix, Usage
 
 logger = logging.getLogger(__name__)
 _AFFINITY_TOKENS = 64
@@ -37,6 +38,7 @@ class RemoteEngine(Engine):
 
     has_costs: ClassVar[bool] = False
     takes_hints = False
+    takes_constraints = True
 
     def __init__(self, name: str, settings: EngineSettings) -> None:
         if not settings.remote.base_urls:
@@ -190,6 +192,10 @@ class RemoteEngine(Engine):
 
     # --- requests ----------------------------------------------------------------------------------
 
+    async def check_constraint(self, constraint: Constraint) -> None:
+        """Find out whether a constraint is one at all: what the server knows of it, it says itself."""
+        structured_outputs(constraint)
+
     def submit(self, request: Request) -> Generation:
         prompt = request.prefix.to_tuple()
         task: asyncio.Task[None] | None = None
@@ -213,7 +219,8 @@ class RemoteEngine(Engine):
     def _begin(self, request: Request) -> Writing:
         if not self._by_tokens:
             return TextWriting(request, self.tokenizer, self.max_context)
-        boundary = request.boundary
+        # A server that ended a text under a constraint at a step would begin the constraint anew behind it.
+        boundary = request.boundary if request.constraint is None else None
         if boundary is not None and boundary not in self._step_ends:
             self._step_ends[boundary] = tokens_that_end_a_step(self.tokenizer, boundary)
         return TokenWriting(request, self.tokenizer, self.max_context, self._step_ends[boundary])
@@ -242,6 +249,10 @@ class RemoteEngine(Engine):
                         async with self._pool.use(affinity) as server:
                             await self._stream(server, writing, generation)
                     except ServerError as trouble:
+                        if request.constraint is not None and writing.usage.num_generated_tokens:
+                            raise self._error(
+                                f"{trouble}; a text under a constraint cannot be gone on with elsewhere"
+                            ) from None
                         num_failed += 1
                         self._give_up_after(num_failed, trouble)
         except TimeoutError:

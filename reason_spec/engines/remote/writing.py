@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from reason_spec.engines.base import Delta, GenerationResult, Request
+from reason_spec.engines.constraints import structured_outputs
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.worker.writer import TextWriter, WrittenTokens
@@ -267,4 +268,8 @@ def _sampling_of(request: Request, position: int) -> dict[str, Any]:
     body: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     if not sampling.greedy:
         body["seed"] = seed_at(sampling, position)
+    if request.constraint is not None:
+        body["structured_outputs"] = structured_outputs(request.constraint)
+    if request.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in request.logit_bias}
     return body

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.model import load_model, measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -26,6 +27,9 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     tell("loading the weights")
     model = load_model(settings)
     texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
+    # Before there are requests that would wait for it.
+    constraints = BackgroundCompiler(lambda: ConstraintCompiler(tokenizer, model.vocab_size))
+    constraints.prepare()
     tell("timing passes")
     scheduler = Scheduler(
         model,
@@ -34,6 +38,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         max_running=settings.max_running,
         prefill_chunk=settings.prefill_chunk,
         earlier=texts,
+        constraints=constraints,
     )
     ready = Ready(
         vocab_size=model.vocab_size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 from reason_spec.engines.base import EngineStats, Hint, Request, Tokenizer
+from reason_spec.engines.constraints import BackgroundCompiler
+from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.groups import Groups
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
@@ -20,13 +23,15 @@ from reason_spec.engines.torch.work import Work
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.speculation.acceptance import accept, choose_token
+from reason_spec.speculation.acceptance import accept
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.types import Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
 """Logits of one pass that a score may ask for: 64 MB in float32."""
+_COMPILING_SECONDS = 0.005
+"""How long a step waits for a constraint; what was cancelled meanwhile is seen behind it."""
 
 
 class Runner(Protocol):
@@ -65,6 +70,7 @@ class Scheduler:
         prefill_chunk: int = 512,
         kept_prediction_bytes: int = 1 << 26,
         earlier: EarlierTexts | None = None,
+        constraints: BackgroundCompiler | None = None,
         debug: bool = False,
     ) -> None:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
@@ -77,6 +83,7 @@ class Scheduler:
         self._prefill_chunk = prefill_chunk
         self._score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
         self._earlier = earlier
+        self._constraints = constraints
         self._debug = debug
         self._builder = PassBuilder()
         self._running: list[Sequence] = []
@@ -95,8 +102,13 @@ class Scheduler:
         return bool(self._running or self._waiting or self._rejected)
 
     def submit(self, number: int, request: Request) -> None:
+        compiling = None
+        if request.constraint is not None:
+            assert self._constraints is not None, "nothing was given that compiles constraints"
+            compiling = self._constraints.start(request.constraint)
+        choice = TokenChoice(request, compiling)
         sequence = WritingSequence(
-            number, request, self._trie, self._tokenizer, self._runner.max_context, self._earlier
+            number, request, self._trie, self._tokenizer, self._runner.max_context, self._earlier, choice
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
@@ -143,6 +155,7 @@ class Scheduler:
     def step(self) -> StepReport:
         """Do one pass, with what comes before and after it."""
         report = StepReport()
+        self._await_constraints()
         self._retire(report)
         self._admit()
         self._take_over(report)
@@ -174,15 +187,27 @@ class Scheduler:
             tokens = [*tokens, *sequence.continuation]
         # A score without a prefix has nothing that its first token could follow.
         num_text = len(sequence.tokens) if sequence.num_prefix else 0
-        return self._limits.refusal(tokens, num_text=num_text, num_needed=num_needed)
+        refusal = self._limits.refusal(tokens, num_text=num_text, num_needed=num_needed)
+        if refusal is None and isinstance(sequence, WritingSequence):
+            return self._limits.bias_refusal(sequence.request.logit_bias)
+        return refusal
+
+    def _await_constraints(self) -> None:
+        """Where nothing runs, and all that waits is being compiled, give that the processor for a moment."""
+        if self._running or self._rejected or any(sequence.ready for sequence in self._waiting):
+            return
+        writing = [s for s in self._waiting if isinstance(s, WritingSequence) and not s.finished]
+        futures = [s.choice.compiling for s in writing if s.choice.compiling is not None]
+        if futures:
+            wait(futures, _COMPILING_SECONDS, FIRST_COMPLETED)
 
     def _admit(self) -> None:
         """Let waiting requests run, the most urgent first, while there is a place for them."""
-        if not self._waiting:
-            return
         self._waiting.sort(key=lambda sequence: sequence.order)
-        while self._waiting:
-            candidate = self._waiting[0]
+        while True:
+            candidate = next((s for s in self._waiting if s.ready and not s.finished), None)
+            if candidate is None:
+                return
             if len(self._running) >= self._max_running:
                 last = max(self._running, key=lambda sequence: sequence.order)
                 if candidate.priority >= last.priority:
@@ -371,15 +396,15 @@ class Scheduler:
         report: StepReport,
     ) -> list[int]:
         """Append what the predictions make certain; return the drafted nodes that stay in the text."""
-        sampling = sequence.request.sampling
         position = len(sequence.tokens)
 
         def choose(node: int, depth: int) -> int:
-            if sampling.greedy:
-                return predictions.best(entries[node])
-            return choose_token(predictions.row(entries[node]), sampling, position + depth)
+            return sequence.choice.choose(predictions, entries[node], position + depth)
 
         certain, nodes = accept(drafts, choose)
+        if sequence.choice.error is not None:
+            sequence.error = sequence.choice.error
+            return []
         logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
         kept = sequence.write(certain, logprobs)
         nodes = nodes[:kept]

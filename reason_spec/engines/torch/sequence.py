@@ -8,6 +8,7 @@ from itertools import count
 import numpy as np
 
 from reason_spec.engines.base import GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
 from reason_spec.engines.worker.writer import WrittenTokens
@@ -102,6 +103,11 @@ class Sequence:
     def finished(self) -> bool:
         return self.cancelled or self.error is not None
 
+    @property
+    def ready(self) -> bool:
+        """Whether it can run; False while something of it is prepared."""
+        return True
+
     def count(self, **work: int) -> None:
         """Add to the counters of ``Usage`` by name."""
         for name, value in work.items():
@@ -162,11 +168,13 @@ class WritingSequence(Sequence):
         tokenizer: Tokenizer,
         max_context: int,
         earlier: EarlierTexts | None = None,
+        choice: TokenChoice | None = None,
     ) -> None:
         prompt = request.prefix.to_tuple()
         super().__init__(number, prompt, len(prompt), trie, request.priority)
         self.request = request
         self.written = WrittenTokens(request, tokenizer, max_context - len(prompt))
+        self.choice = choice or TokenChoice(request)
         self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
         self._earlier = earlier if request.text is not None else None
@@ -176,6 +184,12 @@ class WritingSequence(Sequence):
     def finished(self) -> bool:
         return self.written.finish is not None or super().finished
 
+    @property
+    def ready(self) -> bool:
+        ready = self.choice.ready
+        self.error = self.error or self.choice.error
+        return ready
+
     def offer_hint(self, hint: Hint) -> None:
         """Take a hint in the place of an earlier one with its index; those of all indices are followed."""
         if hint.index not in self._hints:
@@ -183,11 +197,15 @@ class WritingSequence(Sequence):
         self._hints[hint.index].offer(hint.tokens, hint.start)
 
     def propose(self) -> TokenTree:
-        """Draft the next tokens: the hints first, then what followed in earlier texts, then in this one."""
+        """Draft the next tokens: the hints first, then what followed in earlier texts, then in this one.
+
+        Of a text under a constraint, what breaks it is left out.
+        """
         budget = self.request.num_draft_tokens
         longest = min(budget, self.written.max_tokens - len(self.written.tokens) - 1)
-        if longest < 1:
-            return TokenTree()
+        return self.choice.drafts(self._propose(budget, longest), longest) if longest > 0 else TokenTree()
+
+    def _propose(self, budget: int, longest: int) -> TokenTree:
         paths = [path for hint in self._hints.values() if (path := hint.propose(longest))]
         if self._earlier is not None and len(paths) < 2:
             drafts = self._from_earlier(self._earlier, paths[0] if paths else [], longest)

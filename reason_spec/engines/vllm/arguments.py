@@ -86,8 +86,8 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
         "enable_prefix_caching": True,
         "scheduling_policy": "priority",
         "disable_log_stats": True,
-        # Texts are followed by our own scanners, which need the tokens alone.
-        "skip_tokenizer_init": True,
+        # What `reason_spec.engines.constraints` checks constraints with.
+        "structured_outputs_config": {"backend": "guidance"},
     }
     if cpu:
         arguments["block_size"] = _CPU_BLOCK_TOKENS

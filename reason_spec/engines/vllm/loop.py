@@ -7,13 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reason_spec.engines.base import EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.constraints import bounded_schema, structured_outputs
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import WrittenTokens
+from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.seeds import seed_at
-from reason_spec.types import FinishReason, Usage
+from reason_spec.types import Constraint, FinishReason, Usage
+
+_COMPILING_SECONDS = 0.001
 
 
 class VllmLoop:
@@ -58,12 +62,27 @@ class VllmLoop:
     def submit(self, number: int, request: Request) -> None:
         prompt = request.prefix.to_tuple()
         writing = _Writing(request, len(prompt), self._tokenizer, self._limits.max_context)
-        if (refusal := self._limits.refusal(prompt, num_text=len(prompt), num_needed=1)) is not None:
+        refusal = self._limits.refusal(prompt, num_text=len(prompt), num_needed=1)
+        if refusal is None:
+            refusal = self._try_to_add(number, prompt, request)
+        if refusal is not None:
             self._ended.append((number, writing.result("failed", refusal)))
             return
-        self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
         self._writing[number] = writing
         self.offer_hint(number, Hint(request.hint))
+
+    def _try_to_add(self, number: int, prompt: tuple[int, ...], request: Request) -> str | None:
+        """Hand a request to vLLM; return why it was not taken, None where it was."""
+        if request.logit_bias and self._engine.vllm_config.speculative_config is not None:
+            return "vLLM takes no logit_bias while tokens are drafted; set token_method to none for that"
+        try:
+            self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
+        except ReasonSpecError as error:
+            return str(error)
+        except Exception as error:
+            # One request that vLLM refuses must not end the engine, whatever class its refusal has.
+            return " ".join(f"vLLM refused the request: {type(error).__name__}: {error}".split())
+        return None
 
     def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
         scoring = _Scoring(prefix, continuation)
@@ -126,7 +145,11 @@ class VllmLoop:
         if self._writing or self._scoring:
             started = time.perf_counter()
             outputs = self._engine.step()
-            self.pass_times.add(self._num_scheduled, time.perf_counter() - started)
+            if self._num_scheduled:
+                self.pass_times.add(self._num_scheduled, time.perf_counter() - started)
+            elif not outputs:
+                # All that is left waits for its constraint, which vLLM compiles in another thread.
+                time.sleep(_COMPILING_SECONDS)
             for output in outputs:
                 self._take(output, report)
         report.results += self._ended
@@ -141,6 +164,8 @@ class VllmLoop:
                 report.deltas.append((number, delta))
             if writing.written.finish is not None:
                 self._end(number, writing.written.finish)
+            elif output.finished:
+                self._end(number, "failed", "vLLM gave the request up; its log says why")
         elif (scoring := self._scoring.get(number)) is not None and output.finished:
             del self._scoring[number], self._names[number]
             score = scoring.read(output.prompt_logprobs)
@@ -150,7 +175,7 @@ class VllmLoop:
             self._retired_usage += score.usage
             self._ended.append((number, score))
 
-    def _end(self, number: int, finish: FinishReason) -> None:
+    def _end(self, number: int, finish: FinishReason, error: str | None = None) -> None:
         """Take a request out of the engine, count its drafts, and let the next report tell of its end."""
         name, writing = self._names.pop(number), self._writing.pop(number)
         request = self._core.scheduler.requests.get(name)
@@ -160,7 +185,7 @@ class VllmLoop:
         if self._takes_hints:
             self._engine.collective_rpc("reason_spec_forget", args=(name,))
         self._retired_usage += writing.usage
-        self._ended.append((number, writing.result(finish)))
+        self._ended.append((number, writing.result(finish, error)))
 
     # --- helpers ---------------------------------------------------------------------------------
 
@@ -208,7 +233,7 @@ class _Writing:
         tokens = list(completion.token_ids)
         pairs = zip(tokens, completion.logprobs, strict=True)
         self.written.take(tokens, [logprobs[token].logprob for token, logprobs in pairs])
-        if self.written.finish is None and output.finished:
+        if self.written.finish is None and completion.finish_reason in ("length", "stop"):
             self.written.finish = "length"
 
     def count_drafts(self, metrics: Any) -> None:
@@ -289,7 +314,23 @@ def _writing_parameters(request: Request, num_prompt: int) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
         extra_args={EXTRA_ARGUMENT: drafting},
+        logit_bias=dict(request.logit_bias) or None,
+        structured_outputs=None if request.constraint is None else _structured(request.constraint),
     )
+
+
+def _structured(constraint: Constraint) -> Any:
+    """Return a constraint as vLLM takes it.
+
+    Raises:
+        ConstraintError: it is too large, or no schema.
+    """
+    from vllm.sampling_params import StructuredOutputsParams
+
+    fields = structured_outputs(constraint)
+    if constraint.json_schema is not None:
+        fields["json"] = bounded_schema(constraint.json_schema)
+    return StructuredOutputsParams(**fields)
 
 
 def _scoring_parameters(*, reads_cache: bool) -> Any:

@@ -18,6 +18,7 @@ from reason_spec.engines.base import (
     TextNews,
     Tokenizer,
 )
+from reason_spec.engines.constraints import BackgroundCompiler, require_end
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -41,7 +42,7 @@ from reason_spec.engines.worker.messages import (
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings, SuffixSettings
-from reason_spec.types import FinishReason, Prefix, Usage
+from reason_spec.types import Constraint, FinishReason, Prefix, Usage
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 5.0
@@ -52,6 +53,7 @@ class WorkerEngine(Engine):
 
     host: ClassVar[str]
     """The module that loads the model in the worker; see `loop.Loader`."""
+    takes_constraints = True
 
     def __init__(self, name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> None:
         self.name = name
@@ -68,6 +70,7 @@ class WorkerEngine(Engine):
         self._questions: dict[int, asyncio.Future[Reply]] = {}
         self._outbox: list[ToWorker] = []
         self._pass_times: tuple[PassTime, ...] = ()
+        self._constraints = BackgroundCompiler.of_bytes()
         self._next_number = 0
         self._last_words = ""
         self._failure: str | None = None
@@ -88,6 +91,10 @@ class WorkerEngine(Engine):
     def max_context(self) -> int:
         """The model's context, or ``cache_tokens`` where that is less."""
         return self.info.max_context
+
+    @property
+    def failure(self) -> str | None:
+        return None if self._closing else self._failure
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:
@@ -136,6 +143,7 @@ class WorkerEngine(Engine):
             raise type(error)(f"engine {self.name!r}: {error}") from None
 
     async def close(self) -> None:
+        self._constraints.close()
         if self._worker is not None:
             self._closing = True
             self._failure = self._failure or f"engine {self.name!r} is closed"
@@ -162,6 +170,11 @@ class WorkerEngine(Engine):
         self._generations[number] = generation
         self._send(Submit(number, replace(request, prefix=Prefix(request.prefix.to_tuple()))))
         return generation
+
+    async def check_constraint(self, constraint: Constraint) -> None:
+        self._raise_if_failed()
+        require_end(self.tokenizer.eos_ids)
+        await self._constraints.check(constraint)
 
     @property
     def takes_texts(self) -> bool:

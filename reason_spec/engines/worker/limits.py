@@ -35,6 +35,13 @@ class Limits:
             )
         return None
 
+    def bias_refusal(self, logit_bias: Sequence[tuple[int, float]]) -> str | None:
+        """Return why a bias cannot be added, None where it can."""
+        for token, _ in logit_bias:
+            if not 0 <= token < self.vocab_size:
+                return f"logit_bias names token {token}, but the model's vocabulary has {self.vocab_size}"
+        return None
+
     def known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
         """Return a hint up to the first token that the model does not have."""
         for index, token in enumerate(hint):

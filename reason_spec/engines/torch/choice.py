@@ -1,0 +1,94 @@
+"""How one request chooses its tokens: by its sampling, its biases and its constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import numpy.typing as npt
+
+from reason_spec.engines.base import Request
+from reason_spec.engines.constraints import TextMatcher
+from reason_spec.engines.torch.predictions import Predictions
+from reason_spec.errors import ReasonSpecError
+from reason_spec.speculation.acceptance import choose_token
+from reason_spec.speculation.tree import TokenTree
+
+
+class TokenChoice:
+    """Chooses the tokens of one text in their order.
+
+    The logits are biased and masked first, and then chosen from as ever: truncation and noise see only
+    what is allowed. The model's own predictions, which other requests share, stay as they are.
+
+    Args:
+        compiling: the matcher of the request's constraint, as soon as it is compiled; None: no constraint.
+    """
+
+    def __init__(self, request: Request, compiling: Future[TextMatcher] | None = None) -> None:
+        self._sampling = request.sampling
+        self._bias = dict(request.logit_bias)
+        self.compiling = compiling
+        self._matcher: TextMatcher | None = None
+        self.error: str | None = None
+        """Why the constraint cannot be kept to."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether tokens can be chosen; False while the constraint is compiled. ``error`` is set by then."""
+        if self.compiling is not None and self.compiling.done():
+            try:
+                self._matcher = self.compiling.result()
+            except ReasonSpecError as error:
+                self.error = str(error)
+            self.compiling = None
+        return self.compiling is None
+
+    def drafts(self, proposed: TokenTree, longest: int) -> TokenTree:
+        """Return what is worth checking of a proposal, or what the constraint leaves no choice about.
+
+        ``longest`` bounds the depth.
+        """
+        if self._matcher is None:
+            return proposed
+        matcher = self._matcher
+
+        def first_wrong(tokens: Sequence[int]) -> int | None:
+            count = matcher.num_allowed(tokens)
+            return count if count < len(tokens) else None
+
+        allowed = proposed.pruned(first_wrong)
+        forced = matcher.forced()[: max(0, longest)]
+        return allowed if len(allowed) >= len(forced) else TokenTree.chain(forced)
+
+    def choose(self, predictions: Predictions, entry: int, position: int) -> int:
+        """Return the token at ``position`` of the text, and go on behind it; call it in order."""
+        token = self._choose(predictions, entry, position)
+        if self._matcher is not None:
+            self._matcher.advance([token])
+            self.error = self.error or self._matcher.error
+        return token
+
+    def _choose(self, predictions: Predictions, entry: int, position: int) -> int:
+        if self._sampling.greedy and not self._bias:
+            best = predictions.best(entry)
+            if self._matcher is None or self._matcher.allows(best):
+                return best
+        logits = predictions.row(entry)
+        if self._bias or self._matcher is not None:
+            logits = self._narrowed(logits)
+        return choose_token(logits, self._sampling, position)
+
+    def _narrowed(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the logits with biases added, minus infinity where the constraint forbids a token."""
+        logits = logits.copy()
+        for token, bias in self._bias.items():
+            logits[token] += bias
+        if self._matcher is not None:
+            allowed = self._matcher.allowed()
+            if not allowed.any():
+                self.error = self._matcher.error or "the constraint allows no token here"
+                return logits
+            logits[~allowed] = -np.inf
+        return logits

@@ -1,0 +1,185 @@
+"""Who may ask: keys of which only hashes are kept, and the tenants that they stand for."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+
+from reason_spec.errors import DataError, SettingsError, first_mistake
+from reason_spec.server.base import Client
+from reason_spec.settings_server import ServerSettings
+
+_PREFIX = "rs-"
+_KEY_BYTES = 32
+_LEAST_CHARACTERS = 16
+_LONGEST = 512
+"""Characters of a key that is looked at; a longer one is none of ours."""
+_OTHERS_MAY_WRITE = 0o022
+
+TenantName: TypeAlias = Annotated[
+    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")
+]
+
+
+class _Entry(BaseModel):
+    """One line of the file of keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hash: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    tenant: TenantName
+    trusted: bool = False
+    created: str | None = None
+
+
+_ENTRIES = TypeAdapter(tuple[_Entry, ...])
+_TENANT: TypeAdapter[str] = TypeAdapter(TenantName)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The keys that are good. ``anyone`` is who asks without one; None: nobody may."""
+
+    by_hash: Mapping[bytes, Client]
+    anyone: Client | None = None
+
+    def client_of(self, key: str) -> Client | None:
+        """Return whose key it is, None where it is nobody's.
+
+        The time it takes tells nothing of any key: a hash of what was sent is compared with every hash.
+        """
+        if len(key) > _LONGEST:
+            return None
+        sent = _digest(key)
+        found = None
+        for digest, client in self.by_hash.items():
+            if hmac.compare_digest(digest, sent):
+                found = client
+        return found
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Everybody that may ask, in order."""
+        clients = (*self.by_hash.values(), *((self.anyone,) if self.anyone else ()))
+        return tuple(sorted({client.tenant for client in clients}))
+
+
+def load_keys(settings: ServerSettings, default_tenant: str) -> KeyRing:
+    """Read the keys that settings name.
+
+    Args:
+        default_tenant: who holds the one key of the environment, and who asks where there are none.
+
+    Raises:
+        SettingsError: a key is too short, or there is none and the server would be reachable from elsewhere.
+        DataError: the file of keys cannot be read, or others may write it.
+    """
+    clients: dict[bytes, Client] = {}
+    if settings.api_keys_file is not None:
+        for entry in read_keys(settings.api_keys_file):
+            digest = bytes.fromhex(entry.hash.removeprefix("sha256:"))
+            clients[digest] = Client(entry.tenant, entry.trusted)
+    if key := os.environ.get(settings.api_key_variable):
+        if len(key) < _LEAST_CHARACTERS:
+            raise SettingsError(
+                f"the key in {settings.api_key_variable} has {len(key)} characters; use {_LEAST_CHARACTERS} "
+                "or more, as from: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        clients[_digest(key)] = Client(default_tenant, settings.trusted)
+    if clients:
+        return KeyRing(clients)
+    if settings.api_keys_file is not None:
+        raise DataError(f"{settings.api_keys_file} holds no key. Make one with: {_new_key_command(settings)}")
+    if not is_loopback(settings.host):
+        raise SettingsError(
+            f"server.host is {settings.host!r}, so others can reach the server, and there is no key. Make "
+            f"one with: {_new_key_command(settings)}, and name the file with --api-keys "
+            f"(server.api_keys_file), or put a key into the environment variable {settings.api_key_variable}"
+        )
+    return KeyRing({}, anyone=Client(default_tenant, settings.trusted))
+
+
+def read_keys(file: Path) -> tuple[_Entry, ...]:
+    """Return the entries of a file of keys.
+
+    Raises:
+        DataError: it is missing or damaged, or others than its owner may write it.
+    """
+    try:
+        mode = file.stat().st_mode
+        values = yaml.safe_load(file.read_text(encoding="utf-8")) or ()
+    except FileNotFoundError:
+        raise DataError(f"{file}: there is no such file. Make it with: reason-spec keys new TENANT") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        # What is in it stays out of the message.
+        raise DataError(f"{file}: cannot be read as a file of keys") from None
+    if mode & _OTHERS_MAY_WRITE:
+        raise DataError(f"{file}: others may write it, and so let themselves in. Run: chmod 600 {file}")
+    try:
+        return _ENTRIES.validate_python(values)
+    except ValidationError as error:
+        raise DataError(f"{file}: {first_mistake(error)}") from None
+
+
+def add_key(file: Path, tenant: str, *, trusted: bool = False) -> str:
+    """Make a key for a tenant, add its hash to a file, and return it: it is nowhere else.
+
+    Raises:
+        SettingsError: the tenant's name has other signs than letters, digits and ``._@-``.
+        DataError: the file is damaged or cannot be written.
+    """
+    try:
+        _TENANT.validate_python(tenant)
+    except ValidationError:
+        raise SettingsError(
+            f"tenant {tenant!r}: use letters, digits and ._@- (64 characters at the most)"
+        ) from None
+    if file.exists():
+        read_keys(file)
+    key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+    entry = {
+        "hash": f"sha256:{_digest(key).hex()}",
+        "tenant": tenant,
+        "trusted": trusted,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "r+b") as target:
+            before = target.read()
+            start = b"\n" if before and not before.endswith(b"\n") else b""
+            target.write(start + f"- {json.dumps(entry)}\n".encode())
+    except OSError as error:
+        raise DataError(f"{file}: cannot be written ({error.strerror})") from None
+    return key
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach an address; names other than localhost cannot be told."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _digest(key: str) -> bytes:
+    # Keys are random and long: a slow hash would add nothing but work for whoever asks.
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _new_key_command(settings: ServerSettings) -> str:
+    return f"reason-spec keys new TENANT --file {settings.api_keys_file or 'keys.yaml'}"

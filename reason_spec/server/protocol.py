@@ -1,0 +1,302 @@
+"""Request bodies of the endpoints that go on with a chat or a text: OpenAI's fields, vLLM's and ours.
+
+A field that is not known here is refused by its name, and so is one that is known and cannot be honoured,
+unless its value asks for nothing (``presence_penalty: 0``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from reason_spec.errors import did_you_mean
+from reason_spec.server.refused import CHAT_REFUSED, COMPLETION_REFUSED, Refusal
+from reason_spec.types import LossClass
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+_INT64 = 2**63
+
+
+class Part(BaseModel):
+    """A JSON object of a request; what it does not know is refused with the name that may be meant."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    refused: ClassVar[Mapping[str, Refusal]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_by_name(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        known = {field.alias or name: name for name, field in cls.model_fields.items()}
+        kept = {}
+        for name, value in body.items():
+            if name in known:
+                kept[name] = value
+            elif name not in cls.refused:
+                raise _named("unknown_field", name, f"unknown field{did_you_mean(name, known)}")
+            elif not cls.refused[name].asks_for_nothing(value):
+                raise _named("refused_field", name, cls.refused[name].remedy)
+        return kept
+
+
+def _named(kind: Literal["unknown_field", "refused_field"], name: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, "{message}", {"message": message, "name": name})
+
+
+def refuse_no_text(body: Any) -> Any:
+    """Refuse halves of surrogate pairs in a body: no tokenizer and no answer can hold them."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("not_text", "the body holds half of a surrogate pair") from None
+    return body
+
+
+class _Loose(BaseModel):
+    """A JSON object whose further fields are of no meaning here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class TextPart(_Loose):
+    """A piece of a message's content; only text is read."""
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(_Loose):
+    """What an earlier turn called; ``arguments`` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class EarlierCall(_Loose):
+    """A call of an earlier turn."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Part):
+    """One turn of the conversation."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = {
+        "function_call": Refusal("the old form of a call is not taken; give 'tool_calls'"),
+        "audio": Refusal("only text is read"),
+    }
+
+    role: Literal["developer", "system", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[EarlierCall] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = Field(default=None, description="thinking of an earlier turn, as vLLM names it")
+    reasoning_content: str | None = Field(default=None, description="the same in its other spelling")
+    refusal: str | None = Field(default=None, description="ignored")
+    annotations: list[Any] | None = Field(default=None, description="ignored")
+    id: str | None = Field(default=None, description="ignored")
+
+    def to_message(self) -> dict[str, Any]:
+        """Return the turn as the chat takes it."""
+        ignored = {"refusal", "annotations", "id"}
+        return {"content": None, **self.model_dump(exclude_none=True, exclude=ignored)}
+
+
+class Function(Part):
+    """A function that the model may call; ``parameters`` is a JSON schema."""
+
+    name: str = Field(min_length=1, max_length=128)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(default=None, description="ignored: arguments are read as they are written")
+
+
+class Tool(Part):
+    """Something that the model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Part):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Part):
+    """The one function to call."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class StreamOptions(Part):
+    """What a stream has beside its text."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = {
+        "continuous_usage_stats": Refusal("usage comes once, at the end; give 'include_usage'", (False,))
+    }
+
+    include_usage: bool | None = Field(default=None, description="a last chunk with the usage")
+    include_obfuscation: bool | None = Field(default=None, description="ignored: nothing is padded")
+
+
+class TextFormat(Part):
+    """Free text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Part):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Part):
+    """A JSON schema and what it is called."""
+
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(default=None, description="ignored: the schema always binds")
+
+
+class JsonSchemaFormat(Part):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat: TypeAlias = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
+]
+
+
+class StructuredOutputs(Part):
+    """vLLM's way to bind the answer; exactly one of the fields is given."""
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="a JSON schema")
+    regex: str | None = None
+    choice: list[str] | None = Field(default=None, min_length=1)
+    grammar: str | None = Field(default=None, description="in Lark's syntax, as llguidance reads it")
+    json_object: bool | None = None
+
+
+class SpeculationOptions(Part):
+    """How this answer is sped up; only clients that the operator trusts may say."""
+
+    strategy: str | None = None
+    verifier: str | None = None
+    depth: int | None = Field(default=None, ge=0, le=64)
+    width: int | None = Field(default=None, ge=1, le=8)
+    loss_class: LossClass | None = None
+    off: bool = False
+
+
+class Body(Part):
+    """What both endpoints take."""
+
+    model: str
+    max_tokens: int | None = Field(default=None, ge=1, lt=_INT64)
+    n: int | None = Field(default=None, ge=1, lt=_INT64, description="answers; the operator sets the most")
+    temperature: float | None = Field(default=None, ge=0, le=5)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, lt=_INT64, description="vLLM's; 0 and -1: off")
+    seed: int | None = Field(default=None, ge=-_INT64, lt=_INT64)
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = Field(default=None, max_length=64, description="vLLM's")
+    ignore_eos: bool | None = Field(default=None, description="vLLM's: write on to the last token")
+    logit_bias: dict[str, float] | None = Field(default=None, description="token id to what is added")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="vLLM's")
+    reason_spec: SpeculationOptions | None = None
+    user: str | None = Field(default=None, description="ignored")
+    priority: int | None = Field(default=None, description="ignored")
+    request_id: str | None = Field(default=None, description="ignored: the server gives its own")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, body: Any) -> Any:
+        return refuse_no_text(body)
+
+    @model_validator(mode="after")
+    def _stops_are_few_and_short(self) -> Body:
+        stops = self.stops
+        if len(stops) > MAX_STOPS:
+            raise _named("refused_field", "stop", f"{len(stops)} stop strings; give at most {MAX_STOPS}")
+        if any(not 1 <= len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+            message = f"a stop string has 1 to {MAX_STOP_CHARACTERS} characters"
+            raise _named("refused_field", "stop", message)
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatBody(Body):
+    """Body of ``POST /v1/chat/completions``."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = CHAT_REFUSED
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1, lt=_INT64)
+    logprobs: bool | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
+    reasoning_effort: str | None = Field(default=None, description="told to the chat template; none: off")
+    add_generation_prompt: bool | None = Field(default=None, description="vLLM's")
+    continue_final_message: bool | None = Field(default=None, description="vLLM's: the last turn goes on")
+    include_reasoning: bool | None = Field(default=None, description="vLLM's; false leaves the thinking out")
+    metadata: dict[str, str] | None = Field(default=None, description="ignored")
+    store: bool | None = Field(default=None, description="ignored: nothing is stored")
+    service_tier: str | None = Field(default=None, description="ignored")
+    safety_identifier: str | None = Field(default=None, description="ignored")
+    prompt_cache_key: str | None = Field(default=None, description="ignored: prompts are known by content")
+    prompt_cache_retention: str | None = Field(default=None, description="ignored")
+    prediction: dict[str, Any] | None = Field(default=None, description="ignored")
+
+
+class CompletionBody(Body):
+    """Body of ``POST /v1/completions``."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = COMPLETION_REFUSED
+
+    prompt: str | list[str] | list[int] | list[list[int]] = Field(
+        description="text, or tokens of the target; several of them are gone on from at once"
+    )
+    logprobs: int | None = Field(default=None, ge=0, le=0, description="0: those of the chosen tokens")
+    response_format: ResponseFormat | None = Field(default=None, description="vLLM's")
+
+    @property
+    def prompts(self) -> list[str | tuple[int, ...]]:
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        tokens = tuple(one for one in prompt if isinstance(one, int))
+        texts = [one if isinstance(one, str) else tuple(one) for one in prompt if not isinstance(one, int)]
+        return [tokens] if tokens else texts

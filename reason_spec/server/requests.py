@@ -1,0 +1,167 @@
+"""From the bodies of requests to what the chat is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from reason_spec.chat.base import ChatRequest, ChatSampling, Policy, TextRequest
+from reason_spec.errors import RequestError
+from reason_spec.server.base import ApiError, Client
+from reason_spec.server.protocol import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedTool,
+    ResponseFormat,
+    SpeculationOptions,
+    StructuredOutputs,
+    TextFormat,
+)
+from reason_spec.types import Constraint
+
+ANY_OBJECT = '{"type": "object"}'
+
+
+def chat_request(body: ChatBody, client: Client) -> ChatRequest:
+    """Return what a chat is asked.
+
+    Raises:
+        RequestError: two fields do not go together.
+        ApiError: the client may not ask for it.
+    """
+    _check_last_turn(body)
+    choice = body.tool_choice or "auto"
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return ChatRequest(
+        messages=[message.to_message() for message in body.messages],
+        tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+        tool_choice=choice.function.name if isinstance(choice, NamedTool) else choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        constraint=constraint_of(body.response_format, body.structured_outputs),
+        sampling=_sampling(body, max_tokens),
+        policy=policy_of(body.reason_spec, client),
+        chat_arguments=_chat_arguments(body),
+        continue_final=bool(body.continue_final_message),
+        tenant=client.tenant,
+    )
+
+
+def text_requests(body: CompletionBody, client: Client) -> list[TextRequest]:
+    """Return what is asked for each prompt; see ``chat_request``."""
+    prompts = body.prompts
+    if not prompts or any(not prompt for prompt in prompts):
+        raise RequestError("a prompt is empty; give text or token ids", param="prompt")
+    return [
+        TextRequest(
+            prompt=prompt,
+            constraint=constraint_of(body.response_format, body.structured_outputs),
+            sampling=_sampling(body, body.max_tokens),
+            policy=policy_of(body.reason_spec, client),
+            tenant=client.tenant,
+        )
+        for prompt in prompts
+    ]
+
+
+def policy_of(options: SpeculationOptions | None, client: Client) -> Policy:
+    """Return how an answer may be sped up.
+
+    Raises:
+        ApiError: the client may not choose.
+    """
+    if options is None:
+        return Policy()
+    if not client.trusted:
+        message = "this key may not choose how answers are sped up; leave 'reason_spec' out"
+        raise ApiError(403, message, kind="permission_error", param="reason_spec", code="not_trusted")
+    return Policy(**options.model_dump())
+
+
+def constraint_of(
+    response_format: ResponseFormat | None, structured: StructuredOutputs | None
+) -> Constraint | None:
+    """Return what the answer has to be; None: it is free.
+
+    Raises:
+        RequestError: both are given, or not exactly one way of the second.
+    """
+    bound = None if isinstance(response_format, TextFormat) else response_format
+    if bound is not None and structured is not None:
+        message = "both bind the answer; give one of 'response_format' and 'structured_outputs'"
+        raise RequestError(message, param="structured_outputs")
+    match bound:
+        case JsonObjectFormat():
+            return Constraint(json_schema=ANY_OBJECT)
+        case JsonSchemaFormat():
+            return Constraint(json_schema=json.dumps(bound.json_schema.schema_))
+    return None if structured is None else _structured(structured)
+
+
+def _structured(options: StructuredOutputs) -> Constraint:
+    schema = options.json_ if isinstance(options.json_, str | None) else json.dumps(options.json_)
+    if options.json_object:
+        schema = schema or ANY_OBJECT
+    try:
+        return Constraint(
+            json_schema=schema,
+            regex=options.regex,
+            choice=tuple(options.choice or ()),
+            grammar=options.grammar,
+        )
+    except ValueError:
+        message = "give exactly one of json, regex, choice, grammar and json_object"
+        raise RequestError(message, param="structured_outputs") from None
+
+
+def _sampling(body: Body, max_tokens: int | None) -> ChatSampling:
+    return ChatSampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=None if body.top_k is None else max(0, body.top_k),
+        seed=body.seed,
+        max_tokens=max_tokens,
+        stop=body.stops,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=bool(body.ignore_eos),
+        logit_bias=_logit_bias(body.logit_bias or {}),
+    )
+
+
+def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+    biases = {}
+    for token, bias in given.items():
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise RequestError(f"{token[:40]!r} is not a token id; give numbers", param="logit_bias")
+        if not -100 <= bias <= 100:
+            raise RequestError(f"a bias is between -100 and 100, not {bias}", param="logit_bias")
+        biases[int(token)] = bias
+    return biases
+
+
+def _chat_arguments(body: ChatBody) -> dict[str, Any]:
+    """Return what the chat template is told; what the request says by name goes before its free form."""
+    arguments = dict(body.chat_template_kwargs or {})
+    if "chat_template" in arguments:
+        message = "a chat template comes from the operator alone; leave it out"
+        raise RequestError(message, param="chat_template_kwargs.chat_template")
+    if body.reasoning_effort is not None:
+        if body.reasoning_effort == "none":
+            arguments.setdefault("enable_thinking", False)
+        arguments["reasoning_effort"] = body.reasoning_effort
+    return arguments
+
+
+def _check_last_turn(body: ChatBody) -> None:
+    begins = body.add_generation_prompt
+    if body.continue_final_message and begins:
+        message = "the last turn is either gone on with or answered; set one of them to false"
+        raise RequestError(message, param="add_generation_prompt")
+    if begins is False and not body.continue_final_message:
+        message = "set 'continue_final_message' to go on within the last turn, or leave this out"
+        raise RequestError(message, param="add_generation_prompt")
+    if body.continue_final_message and body.messages[-1].role != "assistant":
+        message = "the last turn is not the assistant's; there is nothing to go on within"
+        raise RequestError(message, param="continue_final_message")

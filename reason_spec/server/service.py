@@ -1,0 +1,186 @@
+"""What the endpoints share: the chat behind them, and one request's way through it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextRequest
+from reason_spec.chat.service import Chat
+from reason_spec.errors import RequestError, did_you_mean
+from reason_spec.server.admission import Admission
+from reason_spec.server.base import ApiError, Client
+from reason_spec.server.deadline import Deadline
+from reason_spec.server.disconnect import while_connected
+from reason_spec.server.metrics import Metrics
+from reason_spec.server.replies import ErrorBody, ReplyStyle
+from reason_spec.server.streaming import EventStream, Told, merged, together
+from reason_spec.settings import EngineSettings
+from reason_spec.settings_server import ServerSettings
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "The request cannot be done; the message says why."},
+    "5XX": {"model": ErrorBody, "description": "The server failed, is full, or stops."},
+}
+"""For the OpenAPI document: what every endpoint may answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What every endpoint needs; ``models`` are the names that the target is served under."""
+
+    chat: Chat
+    accelerator: Accelerator
+    settings: ServerSettings
+    admission: Admission
+    metrics: Metrics
+    models: tuple[str, ...]
+    started: float
+
+    @property
+    def fingerprint(self) -> str:
+        return f"rs-{self.accelerator.settings.hash}"
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of a prompt and its answer together."""
+        return self.accelerator.target.max_context
+
+
+def target_name(target: EngineSettings) -> str:
+    """Return what a model is called where the operator does not say; never a path of this machine."""
+    name = target.remote.served_model or target.model
+    path = Path(name)
+    return path.name if path.exists() else name
+
+
+class Call:
+    """One request under way: who asks, what it may take, and what it counts for."""
+
+    def __init__(self, request: Request) -> None:
+        self.service: Service = request.app.state.service
+        settings = self.service.accelerator.settings
+        # Without a guard in front, whoever reaches the server is its operator.
+        anybody = Client(settings.suffix.tenant, trusted=True)
+        self.client: Client = getattr(request.state, "client", None) or anybody
+        if not hasattr(request.state, "request_id"):
+            request.state.request_id = uuid.uuid4().hex
+        self.id: str = request.state.request_id
+        self._notes: dict[str, Any] = getattr(request.state, "notes", {})
+        self._request = request
+        self._arrived = time.monotonic()
+        self._deadline = Deadline(self.service.settings)
+
+    def check_model(self, name: str) -> None:
+        """Raises:
+        ApiError: 404, no such model is served.
+        """
+        known = self.service.models
+        if name not in known:
+            hint = did_you_mean(name, known) or ";"
+            message = f"no model {name[:200]!r} is served here{hint} served: {', '.join(known)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def check_choices(self, number: int) -> None:
+        """Raises:
+        RequestError: more answers than the operator allows.
+        """
+        most = self.service.settings.max_n
+        if number > most:
+            raise RequestError(f"{number} answers are asked for; the most is {most}", param="n")
+
+    def style(self, prefix: str, model: str, **how: Any) -> ReplyStyle:
+        """Return what the answers to this request have in common."""
+        return ReplyStyle(
+            id=f"{prefix}{self.id}",
+            created=int(time.time()),
+            model=model,
+            fingerprint=self.service.fingerprint,
+            reasoning_field=self.service.settings.reasoning_field,
+            tells=self.client.trusted,
+            **how,
+        )
+
+    async def answers(self, asked: Sequence[ChatRequest | TextRequest], each: int) -> list[ChatAnswer]:
+        """Return ``each`` answers to every request, those to one side by side.
+
+        Raises:
+            RequestError, ApiError, EngineError, ClientGoneError: all work has ended by then.
+        """
+        chat, deadline = self.service.chat, self._deadline
+        async with while_connected(self._request.receive), AsyncExitStack() as held:
+            speculate = await self._enter(asked, each, held)
+            async with deadline.whole():
+                answers = await together(
+                    [
+                        chat.answer(request, index=index, speculate=speculate)
+                        for request in asked
+                        for index in range(each)
+                    ]
+                )
+        for answer in answers:
+            self.count(answer.end)
+        return answers
+
+    async def stream(self, asked: Sequence[ChatRequest | TextRequest], each: int, tell: Told) -> EventStream:
+        """Return a response that streams ``each`` answers to every request.
+
+        It returns with the first words, so that what fails before them has a status of its own, or after
+        ``ping_seconds``.
+
+        Args:
+            tell: makes the events of the stream of what the chat says.
+
+        Raises:
+            RequestError, ApiError, EngineError, ClientGoneError: as ``answers``.
+        """
+        chat = self.service.chat
+        async with while_connected(self._request.receive), AsyncExitStack() as held:
+            speculate = await self._enter(asked, each, held)
+            streams = [
+                self._counted(self._deadline.each(chat.stream(request, index=index, speculate=speculate)))
+                for request in asked
+                for index in range(each)
+            ]
+            events = merged(streams, self.service.settings.ping_seconds)
+            held.push_async_callback(events.aclose)
+            first = await anext(events)
+            return EventStream(first, events, tell, held.pop_all(), self.id)
+        raise AssertionError("the block returns")
+
+    async def _enter(
+        self, asked: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack
+    ) -> bool:
+        """Take a place and check what is asked; return whether to speculate."""
+        service = self.service
+        waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
+        place = await held.enter_async_context(waiting)
+        for request in asked:
+            await service.chat.check(request)
+        return place.speculate
+
+    async def _counted(self, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
+        first: float | None = None
+        async with aclosing(events):
+            async for event in events:
+                if first is None:
+                    first = time.monotonic() - self._arrived
+                if isinstance(event, ChatEnd):
+                    self.count(event, first)
+                yield event
+
+    def count(self, end: ChatEnd, first_token: float | None = None) -> None:
+        """Count a whole answer, and note it for the access log."""
+        seconds = time.monotonic() - self._arrived
+        self.service.metrics.observe(end, seconds=seconds, first_token=first_token)
+        self._notes["prompt_tokens"] = end.num_prompt_tokens
+        self._notes["completion_tokens"] = self._notes.get("completion_tokens", 0) + end.num_tokens
+        self._notes["strategy"] = end.report.strategy

@@ -1,0 +1,155 @@
+"""Server-sent events: several answers at once in one stream, kept alive, and stopped with their client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from reason_spec.chat.base import ChatEvent
+from reason_spec.server.base import ApiError
+from reason_spec.server.disconnect import ClientGoneError, while_connected
+from reason_spec.server.failures import api_error
+
+PING = b": ping\n\n"
+DONE = b"data: [DONE]\n\n"
+STREAM_CONTENT = {"text/event-stream": {"schema": {"type": "string"}}}
+"""For the OpenAPI document: what an endpoint sends beside JSON."""
+_READ_AHEAD = 64
+"""Events that may wait for a slow client, over all answers of a stream."""
+_T = TypeVar("_T")
+
+
+class Told(Protocol):
+    """Makes the events of a stream of what the chat says."""
+
+    def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
+        """Return what answer ``index`` adds."""
+
+    def end(self) -> Iterable[bytes]:
+        """Return what comes when all answers are complete."""
+
+    def failure(self, error: ApiError) -> Iterable[bytes]:
+        """Return what comes in the place of the rest; nothing comes behind it."""
+
+
+Item: TypeAlias = tuple[int, ChatEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    failure: Exception | None
+
+
+async def together(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Do work at once and return what comes of it, in order; the first failure stops the rest."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def merged(
+    streams: Sequence[AsyncGenerator[ChatEvent]], ping_seconds: float
+) -> AsyncGenerator[Item | None]:
+    """Yield what streams say as it comes, with the stream's index; None after a silence of ``ping_seconds``.
+
+    Raises:
+        Exception: what the first stream that failed raised; the others are closed.
+    """
+    queue: asyncio.Queue[Item | _Ended] = asyncio.Queue(_READ_AHEAD)
+    pumps = [asyncio.create_task(_pump(index, stream, queue)) for index, stream in enumerate(streams)]
+    num_open = len(pumps)
+    try:
+        while num_open:
+            item: Item | _Ended | None = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ping_seconds):
+                    item = await queue.get()
+            if not isinstance(item, _Ended):
+                yield item
+                continue
+            num_open -= 1
+            if item.failure is not None:
+                raise item.failure
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Queue[Item | _Ended]) -> None:
+    failure = None
+    try:
+        async with aclosing(stream):
+            async for event in stream:
+                await queue.put((index, event))
+    except Exception as error:
+        failure = error
+    await queue.put(_Ended(failure))
+
+
+class EventStream(Response):
+    """Streams what a chat says, and holds its place until all work for it has ended."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        first: Item | None,
+        rest: AsyncGenerator[Item | None],
+        tell: Told,
+        held: AsyncExitStack,
+        request_id: str,
+    ) -> None:
+        """Args:
+        first, rest: what ``merged`` yields.
+        held: is closed when the stream ends, in whatever way.
+        """
+        self._first, self._rest, self._tell = first, rest, tell
+        self._held = held
+        self._request_id = request_id
+        self.status_code = 200
+        self.background = None
+        # Proxies would gather what should be seen at once.
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            with suppress(ClientGoneError):
+                async with while_connected(receive), aclosing(self._chunks()) as chunks:
+                    start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                    await send(start)
+                    async for chunk in chunks:
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        try:
+            for chunk in self._told(self._first):
+                yield chunk
+            async for item in self._rest:
+                for chunk in self._told(item):
+                    yield chunk
+            for chunk in self._tell.end():
+                yield chunk
+        except Exception as failure:
+            for chunk in self._tell.failure(api_error(failure, self._request_id)):
+                yield chunk
+
+    def _told(self, item: Item | None) -> Iterable[bytes]:
+        return (PING,) if item is None else self._tell.event(*item)
+
+
+def data_event(body: Mapping[str, Any], name: str | None = None) -> bytes:
+    """Return one server-sent event; ``name`` is its type, where the protocol has types."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

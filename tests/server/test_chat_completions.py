@@ -1,0 +1,169 @@
+"""Chats over HTTP as OpenAI's own client has them, answered by the embedded pair."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+
+from tests.server.serving import Serving
+
+def question(marbles: int) -> list[dict[str, str]]:
+    told = f"Tom has {marbles} marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. "
+    return [{"role": "user", "content": f"{told}How many marbles does Tom have now?"}]
+
+
+QUESTION = question(14)
+SPECULATES = {"strategy": "lookahead", "verifier": "exact"}
+
+
+def ask(pair: Serving, **more):
+    return pair.client().chat.completions.create(model="embedded", messages=QUESTION, **more)
+
+
+def streamed(pair: Serving, **more) -> list[ChatCompletionChunk]:
+    return list(ask(pair, stream=True, **more))
+
+
+def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+    return "".join(choice.delta.content or "" for choice in choices)
+
+
+def test_a_stream_says_what_the_whole_answer_says(pair):
+    chunks = streamed(pair)
+    assert text_of(chunks) == ask(pair).choices[0].message.content
+    assert len([chunk for chunk in chunks if chunk.choices[0].delta.content]) > 1
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_the_last_chunk_says_why_it_ended(pair):
+    assert streamed(pair)[-1].choices[0].finish_reason == "stop"
+    assert streamed(pair, max_tokens=3)[-1].choices[0].finish_reason == "length"
+
+
+def test_tokens_are_bounded_under_both_names(pair):
+    for bound in ({"max_tokens": 5}, {"max_completion_tokens": 5}):
+        answer = ask(pair, **bound)
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage.completion_tokens == 5
+
+
+def test_a_stop_cuts_inside_a_step(pair):
+    whole = ask(pair).choices[0].message.content
+    stop = whole[7:11]
+    assert stop.strip()
+    for cut in (ask(pair, stop=stop), ask(pair, stop=["never said", stop])):
+        assert cut.choices[0].message.content == whole[: whole.index(stop)]
+        assert cut.choices[0].finish_reason == "stop"
+        assert cut.choices[0].stop_reason == stop
+    assert text_of(streamed(pair, stop=[stop])) == whole[: whole.index(stop)]
+
+
+def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(pair):
+    usage = ask(pair).usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    *others, last = streamed(pair, stream_options={"include_usage": True})
+    assert not last.choices
+    assert all(chunk.usage is None for chunk in others)
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+    )
+    assert all(chunk.usage is None for chunk in streamed(pair))
+
+
+def test_choices_of_one_request_differ_and_a_seed_repeats_them(pair):
+    how = {"n": 3, "temperature": 1.0, "seed": 7, "max_tokens": 24}
+    answer = ask(pair, **how)
+    first = [choice.message.content for choice in answer.choices]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len(set(first)) > 1
+    assert [choice.message.content for choice in ask(pair, **how).choices] == first
+    assert [text_of(streamed(pair, **how), index) for index in range(3)] == first
+    assert answer.usage.prompt_tokens == ask(pair).usage.prompt_tokens
+
+
+def test_more_choices_than_the_operator_allows_are_refused(pair):
+    with pytest.raises(openai.BadRequestError, match="the most is 8") as caught:
+        ask(pair, n=9)
+    assert caught.value.param == "n"
+
+
+def test_logprobs_are_those_of_the_tokens(pair):
+    how = {"logprobs": True, "extra_body": {"reason_spec": {"off": True}}}
+    answer = ask(pair, **how)
+    tokens = answer.choices[0].logprobs.content
+    assert "".join(token.token for token in tokens) == answer.choices[0].message.content
+    assert all(token.logprob <= 0 for token in tokens)
+    found = [choice.logprobs for chunk in streamed(pair, **how) for choice in chunk.choices]
+    streamed_tokens = [token for one in found if one and one.content for token in one.content]
+    assert [token.token for token in streamed_tokens] == [token.token for token in tokens]
+    assert ask(pair).choices[0].logprobs is None
+
+
+def test_trusted_clients_choose_and_are_told(pair):
+    answer = ask(pair, extra_body={"reason_spec": SPECULATES})
+    told = answer.reason_spec
+    assert (told["strategy"], told["loss_class"]) == ("lookahead", "exact")
+    assert sum(told["steps"].values()) >= 1
+    assert told["tokens"]["target"]["generated"] > 0
+    off = ask(pair, extra_body={"reason_spec": {"off": True}})
+    assert off.reason_spec["strategy"] == "autoregressive"
+    assert off.choices[0].message.content == answer.choices[0].message.content
+    last = streamed(pair, extra_body={"reason_spec": SPECULATES})[-1]
+    assert last.reason_spec["strategy"] == "lookahead"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"strategy": "lookahed"}, "reason_spec.strategy"),
+        ({"verifier": "semantc"}, "reason_spec.verifier"),
+        ({"depht": 2}, "reason_spec.depht"),
+        ({"depth": -1}, "reason_spec.depth"),
+    ],
+)
+def test_what_is_asked_of_speculation_is_checked(pair, options, param):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(pair, extra_body={"reason_spec": options})
+    assert caught.value.param == param
+
+
+def test_an_unknown_model_is_not_found(pair):
+    with pytest.raises(openai.NotFoundError, match="did you mean 'embedded'") as caught:
+        pair.client().chat.completions.create(model="embeded", messages=QUESTION)
+    assert caught.value.code == "model_not_found"
+
+
+def test_a_conversation_that_does_not_fit_is_refused_before_a_stream_begins(pair):
+    long = [{"role": "user", "content": "three pens and " * 4000}]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="context"):
+            pair.client().chat.completions.create(model="embedded", messages=long, stream=stream)
+
+
+def test_many_clients_at_once_have_their_own_answers(pair):
+    numbers = range(11, 19)
+
+    async def main() -> list[str]:
+        async with pair.async_client() as client:
+
+            async def one(number: int) -> str:
+                create = client.chat.completions.create
+                if number % 2:
+                    answer = await create(model="embedded", messages=question(number))
+                    return answer.choices[0].message.content
+                stream = await create(model="embedded", messages=question(number), stream=True)
+                return text_of([chunk async for chunk in stream])
+
+            return await asyncio.gather(*[one(number) for number in numbers])
+
+    alone = [
+        pair.client().chat.completions.create(model="embedded", messages=question(number))
+        for number in numbers
+    ]
+    assert asyncio.run(main()) == [answer.choices[0].message.content for answer in alone]

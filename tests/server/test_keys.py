@@ -1,0 +1,129 @@
+"""Keys: made once, kept as hashes, and tenants follow from them alone."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from reason_spec.errors import DataError, SettingsError
+from reason_spec.server.base import Client
+from reason_spec.server.keys import KeyRing, add_key, is_loopback, load_keys, read_keys
+from reason_spec.settings_server import ServerSettings
+from tests.cli_runner import fail, succeed
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+def ring(file: Path) -> KeyRing:
+    return load_keys(ServerSettings(api_keys_file=file), "default")
+
+
+def test_a_key_stands_for_its_tenant_and_for_nobody_else(file: Path) -> None:
+    ana, ben = add_key(file, "ana"), add_key(file, "ben", trusted=True)
+    keys = ring(file)
+    assert keys.client_of(ana) == Client("ana")
+    assert keys.client_of(ben) == Client("ben", trusted=True)
+    assert keys.anyone is None
+    assert keys.tenants == ("ana", "ben")
+    for wrong in ("", ana[:-1], ana + "x", ana.upper(), "\udcff", "x" * 100_000, read_keys(file)[0].hash):
+        assert keys.client_of(wrong) is None
+
+
+def test_the_file_holds_no_key_and_is_its_owners_alone(file: Path) -> None:
+    key = add_key(file, "ana")
+    assert key not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_line_that_somebody_wrote_without_an_end_is_left_whole(file: Path) -> None:
+    first = add_key(file, "ana")
+    file.write_text(file.read_text().rstrip("\n"))
+    second = add_key(file, "ben")
+    assert [ring(file).client_of(key) for key in (first, second)] == [Client("ana"), Client("ben")]
+
+
+def test_every_hash_is_compared_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reason_spec.server import keys as module
+
+    made = [add_key(file, name) for name in ("ana", "ben", "eve")]
+    keys, compared = ring(file), []
+    compare = module.hmac.compare_digest
+    monkeypatch.setattr(module.hmac, "compare_digest", lambda a, b: compared.append(a) or compare(a, b))
+    for key in (*made, "wrong"):
+        compared.clear()
+        keys.client_of(key)
+        assert len(compared) == 3
+
+
+def test_a_file_that_others_may_write_is_refused(file: Path) -> None:
+    add_key(file, "ana")
+    file.chmod(0o620)
+    with pytest.raises(DataError, match="chmod 600"):
+        ring(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no key"),
+        ("- {tenant: ana}", "hash"),
+        ("- {hash: 'sha256:00', tenant: ana}", "hash"),
+        ("- {hash: 'sha256:" + "0" * 64 + "', tenant: 'a b'}", "tenant"),
+        ("- {hash: 'sha256:" + "0" * 64 + "', tenant: a, admin: true}", "admin"),
+        ("[", "cannot be read as a file of keys"),
+    ],
+)
+def test_a_damaged_file_is_refused(file: Path, text: str, message: str) -> None:
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(DataError, match=message):
+        ring(file)
+
+
+def test_a_missing_file_says_how_to_make_one(file: Path) -> None:
+    with pytest.raises(DataError, match="reason-spec keys new"):
+        ring(file)
+
+
+def test_the_one_key_of_the_environment_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REASON_SPEC_API_KEY", "a key that is long enough")
+    keys = load_keys(ServerSettings(host="0.0.0.0"), "default")
+    assert keys.client_of("a key that is long enough") == Client("default", trusted=True)
+    assert keys.anyone is None
+    untrusted = load_keys(ServerSettings(trusted=False), "default")
+    assert untrusted.client_of("a key that is long enough") == Client("default")
+
+
+def test_a_key_that_could_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REASON_SPEC_API_KEY", "secret")
+    with pytest.raises(SettingsError, match="16 or more") as caught:
+        load_keys(ServerSettings(), "default")
+    assert "secret'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
+def test_nobody_beyond_this_machine_is_let_in_without_a_key(host: str) -> None:
+    with pytest.raises(SettingsError, match="reason-spec keys new"):
+        load_keys(ServerSettings(host=host), "default")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_on_this_machine_no_key_is_needed(host: str) -> None:
+    assert is_loopback(host)
+    assert load_keys(ServerSettings(host=host), "default").anyone == Client("default", trusted=True)
+
+
+def test_the_command_makes_and_lists_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = succeed("keys", "new", "ana", "--trusted")
+    key = made.stdout.strip()
+    assert ring(tmp_path / "keys.yaml").client_of(key) == Client("ana", trusted=True)
+    listed = succeed("keys", "list").stdout
+    assert "ana  trusted" in listed
+    assert key not in listed
+    assert "letters, digits" in fail("keys", "new", "a b")
