@@ -21,7 +21,7 @@ class Answerer:
 
     Its methods say more than text: ``message`` is the whole next message in OpenAI's form, calls of tools
     included, ``answer`` is all there is to know, ``stream`` yields the text as it is certain. Those with an
-    ``a`` are asynchronous. All take the arguments of a call: ``tools``, ``tool_choice``, ``response_format`` in
+    ``a`` are asynchronous. All take a call's ``tools``, ``tool_choice`` and ``response_format`` in
     OpenAI's form, and options by the names in `integrations.base.OPTIONS`.
 
     ::

@@ -36,7 +36,7 @@ _NOT_OURS = frozenset({"stream", "stream_options", "max_retries", "extra_body", 
 class ReasonSpecLLM(CustomLLM):
     """A provider for LiteLLM: ``litellm.completion("reason-spec/embedded", ...)`` once it is registered.
 
-    Thinking is ``reasoning_content``; what speculation did is ``reason_spec`` of a response. ``extra_body`` of
+    Thinking is ``reasoning_content``, what speculation did ``reason_spec`` of a response. ``extra_body`` of
     a call takes options of that call, as ``{"strategy": "autoregressive"}``.
     """
 
