@@ -155,15 +155,17 @@ class Row:
     loss_upper95: float | None
 
 
-def row_of(arm: Arm, baseline: Arm, graded: dict[str, list[Graded]]) -> Row:
+def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row:
     """Summarise an arm beside the baseline."""
     recorders = [run.solution.recorder for run in arm.runs if run.solution is not None]
     steps = [step for recorder in recorders for step in recorder.steps]
     verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
     # What is exact writes the target's tokens: its work is what was timed, its answers are the target's.
-    work = graded.get(arm.name) or [Graded.of(run) for run in arm.runs]
-    own = [problem.right for problem in graded.get(BASELINE if arm.name in EXACT else arm.name, ())]
-    known = [problem.right for problem in graded.get(BASELINE, ())]
+    work = list(graded.get(arm.name, {}).values()) or [Graded.of(run) for run in arm.runs]
+    answers = graded.get(BASELINE if arm.name in EXACT else arm.name, {})
+    known = graded.get(BASELINE, {})
+    own = [problem.right for problem in answers.values()]
+    both = sorted(answers.keys() & known.keys())
     num_tokens = sum(problem.num_tokens for problem in work)
     seconds = [run.seconds for run in arm.runs]
     return Row(
@@ -183,8 +185,10 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, list[Graded]]) -> Row:
         num_graded=len(own),
         accuracy=statistics.mean(own) if own else None,
         accuracy_interval=wilson_interval(sum(own), len(own)) if own else None,
-        loss_upper95=compare_accuracy([*map(float, known)], [*map(float, own)]).loss_upper
-        if known and own
+        loss_upper95=compare_accuracy(
+            [float(known[i].right) for i in both], [float(answers[i].right) for i in both]
+        ).loss_upper
+        if both
         else None,
     )
 
@@ -194,7 +198,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table()
-    headings = "row|tokens/s|s/problem|speed-up|written|scored|passes|drafted steps|α step|right|95 %|loss ≤"
+    headings = "row|tokens/s|s/problem|speed-up|written|scored|passes|drafted steps|α step"
+    headings += "|graded|right|95 %|loss ≤"
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
     for row in rows:
@@ -209,6 +214,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             _shown(row.passes_per_token, ".3f"),
             _shown(row.drafted_steps, ".0%"),
             _shown(row.alpha_step, ".2f"),
+            str(row.num_graded),
             _shown(row.accuracy, ".1%"),
             "-" if low_high is None else f"{low_high[0]:.1%}-{low_high[1]:.1%}",
             _shown(row.loss_upper95, ".1%"),
@@ -271,9 +277,11 @@ def arms_of(ours: Ours, chosen: Sequence[str], max_tokens: int) -> tuple[list[Ar
 
 async def grade(
     ours: Ours, settings: Settings, chosen: Sequence[Example], options: argparse.Namespace, grades: Grades
-) -> list[Graded]:
-    """Grade what was not graded yet, and return all of a row's problems in their order."""
+) -> dict[int, Graded]:
+    """Grade what was not graded yet, and return all of a row's problems by number."""
     key = grades.key(settings, options.seed)
+    if options.as_graded:
+        return grades.of(key)
     # With many problems at once verdicts wait for each other: what counts here is what they say.
     patient = settings.verifier.model_copy(update={"deadline": PATIENCE})
     settings = settings.model_copy(update={"verifier": patient})
@@ -282,7 +290,7 @@ async def grade(
         await solve_many(
             ours, settings, left, options.at_once, lambda i, run: grades.add(key, i, Graded.of(run))
         )
-    return [grades.of(key)[i] for i in range(len(chosen))]
+    return {i: grades.of(key)[i] for i in range(len(chosen))}
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
@@ -295,7 +303,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         arms, settings = arms_of(ours, options.rows, options.max_tokens)
         if options.problems:
             await time_rows(arms, chosen[: options.problems], options.seed)
-        graded: dict[str, list[Graded]] = {}
+        graded: dict[str, dict[int, Graded]] = {}
         for name, row_settings in settings.items():
             if options.accuracy and (name == BASELINE or name not in EXACT):
                 graded[name] = await grade(ours, row_settings, chosen[: options.accuracy], options, grades)
@@ -308,8 +316,11 @@ def main() -> None:
     names = [name for name, *_ in ROWS]
     parser.add_argument("--rows", nargs="+", default=[], choices=names, metavar="ROW", help=", ".join(names))
     parser.add_argument("--grades", type=Path, help="keep what was graded in this file (JSON lines)")
+    parser.add_argument("--as-graded", action="store_true", help="grade nothing, take what --grades has")
     parser.add_argument("--png", type=Path, help="plot accuracy against speed; needs the extra plots")
     options = parser.parse_args()
+    if options.as_graded and options.grades is None:
+        parser.error("--as-graded needs --grades FILE")
     if options.problems < 0 or options.accuracy < 0 or not options.problems + options.accuracy:
         parser.error("--problems and --accuracy must not be negative, nor both 0")
     rows = asyncio.run(measure(options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,7 +14,6 @@ from reason_spec.options import (
     DepthOption,
     DraftOption,
     DraftUrlOption,
-    EngineOption,
     HostOption,
     JsonOption,
     KeptOption,
@@ -49,6 +48,17 @@ SERVE_HELP = (
 )
 
 
+EngineOption = Annotated[
+    Literal["torch", "vllm", "remote"] | None,
+    typer.Option(
+        help="What runs the models: torch, vllm, or remote: the target is at --target-url. Default: torch.",
+        metavar="NAME",
+        rich_help_panel="Models",
+        show_default=False,
+    ),
+]
+
+
 def serve(
     host: HostOption = None,
     port: PortOption = None,
@@ -70,6 +80,7 @@ def serve(
     quiet: QuietOption = False,
 ) -> None:
     """Serve with OpenAI's interface."""
+    here = None if engine == "remote" else engine
     flags = {
         "server.host": host,
         "server.port": port,
@@ -79,7 +90,7 @@ def serve(
         "draft.model": draft,
         "target.kind": "remote" if target_url else engine,
         "target.remote.base_urls": target_url or None,
-        "draft.kind": "remote" if draft_url else engine,
+        "draft.kind": "remote" if draft_url else here,
         "draft.remote.base_urls": draft_url or None,
         "strategy.name": strategy,
         "strategy.depth": depth,

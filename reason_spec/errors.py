@@ -46,10 +46,6 @@ class MissingDependencyError(ReasonSpecError):
         )
 
 
-class ConstraintError(SettingsError):
-    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""
-
-
 class ResumeError(ReasonSpecError):
     """An output folder holds a run of other settings, or cannot be continued."""
 
@@ -84,3 +80,7 @@ class RequestError(ReasonSpecError):
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ConstraintError(RequestError):
+    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""

@@ -33,23 +33,6 @@ class NoiseKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the next token is chosen: greedy at ``temperature`` 0, else sampled.
-
-    ``top_k`` 0 and ``top_p`` 1.0 switch the truncations off.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    noise: NoiseKey = field(default_factory=NoiseKey)
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature <= 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Constraint:
     """What the text may be, from its first token on. Exactly one of the fields is given.
 
@@ -76,6 +59,23 @@ class Constraint:
     def kind(self) -> str:
         """The name of the field that is given."""
         return next(name for name in self.__slots__ if getattr(self, name) not in (None, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen: greedy at ``temperature`` 0, else sampled.
+
+    ``top_k`` 0 and ``top_p`` 1.0 switch the truncations off.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    noise: NoiseKey = field(default_factory=NoiseKey)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature <= 0.0
 
 
 class Prefix:

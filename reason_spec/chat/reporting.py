@@ -95,6 +95,7 @@ def _report(
         draft_usage=sum((recorder.draft_usage for recorder in recorders), Usage()),
         seconds=time.perf_counter() - started,
         target_alone_seconds=_alone_seconds(accelerator, num_tokens),
+        verdicts=Counter(verdict.decision for verdict in verdicts),
     )
 
 

@@ -33,13 +33,14 @@ class Chat:
         self.accelerator = accelerator
         self._preparation = Preparation(accelerator)
 
-    async def check(self, request: ChatRequest | TextRequest) -> None:
-        """Find out whether a request can be answered, before anything runs.
+    async def check(self, request: ChatRequest | TextRequest) -> int:
+        """Find out whether a request can be answered, before anything runs; return its prompt's tokens.
 
         Raises:
             RequestError: it cannot; ``param`` names the field at fault.
         """
-        await self._preparation.prepare(request)
+        prepared = await self._preparation.prepare(request)
+        return len(prepared.prompts.target)
 
     async def stream(
         self, request: ChatRequest | TextRequest, *, index: int = 0, speculate: bool = True

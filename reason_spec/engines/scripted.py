@@ -419,12 +419,6 @@ class ScriptedEngine(Engine):
         )
 
 
-def _told(message: Message) -> str:
-    """Return what a message says, its calls in the form that most models write."""
-    calls = [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
-    return (message["content"] or "") + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
-
-
 def _check_text(text: str, matcher: TextMatcher) -> None:
     """Raise EngineError where a text breaks a constraint, or ends before it is fulfilled."""
     content = text.encode()
@@ -434,6 +428,12 @@ def _check_text(text: str, matcher: TextMatcher) -> None:
         place = f"behind {good[-40:]!r}" if good else "at its beginning"
         how = "breaks off too early" if num_allowed == len(content) else "breaks it"
         raise EngineError(f"the script's text is not what the constraint asks for: it {how} {place}")
+
+
+def _told(message: Message) -> str:
+    """Return what a message says, its calls in the form that most models write."""
+    calls = [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
+    return (message["content"] or "") + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -98,11 +98,11 @@ def _place(mistake: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     """Return where in the body a mistake is; pydantic's names for the forms of a union are left out."""
     path = mistake["loc"][1:] if mistake["loc"][:1] == ("body",) else mistake["loc"]
     found: list[str | int] = []
-    for part in path:
+    for position, part in enumerate(path, start=1):
         is_index = isinstance(body, list) and isinstance(part, int) and part < len(body)
         if is_index or (isinstance(body, dict) and part in body):
             body = body[part]
-        elif not (mistake["type"] == "missing" and part == path[-1]):
+        elif not (mistake["type"] == "missing" and position == len(path)):
             continue
         found.append(part)
     if mistake["type"] in ("unknown_field", "refused_field"):

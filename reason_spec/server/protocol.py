@@ -280,6 +280,11 @@ class ChatBody(Body):
     prompt_cache_retention: str | None = Field(default=None, description="ignored")
     prediction: dict[str, Any] | None = Field(default=None, description="ignored")
 
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens of an answer, under the newer name or the older one."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
 
 class CompletionBody(Body):
     """Body of ``POST /v1/completions``."""

@@ -25,8 +25,8 @@ from reason_spec.types import Constraint
 ANY_OBJECT = '{"type": "object"}'
 
 
-def chat_request(body: ChatBody, client: Client) -> ChatRequest:
-    """Return what a chat is asked.
+def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> ChatRequest:
+    """Return what a chat is asked; ``max_tokens`` is what the body asks for, within what is allowed.
 
     Raises:
         RequestError: two fields do not go together.
@@ -34,7 +34,6 @@ def chat_request(body: ChatBody, client: Client) -> ChatRequest:
     """
     _check_last_turn(body)
     choice = body.tool_choice or "auto"
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     return ChatRequest(
         messages=[message.to_message() for message in body.messages],
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
@@ -49,7 +48,7 @@ def chat_request(body: ChatBody, client: Client) -> ChatRequest:
     )
 
 
-def text_requests(body: CompletionBody, client: Client) -> list[TextRequest]:
+def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) -> list[TextRequest]:
     """Return what is asked for each prompt; see ``chat_request``."""
     prompts = body.prompts
     if not prompts or any(not prompt for prompt in prompts):
@@ -58,7 +57,7 @@ def text_requests(body: CompletionBody, client: Client) -> list[TextRequest]:
         TextRequest(
             prompt=prompt,
             constraint=constraint_of(body.response_format, body.structured_outputs),
-            sampling=_sampling(body, body.max_tokens),
+            sampling=_sampling(body, max_tokens),
             policy=policy_of(body.reason_spec, client),
             tenant=client.tenant,
         )

@@ -59,8 +59,8 @@ class ResponseBody(TypedDict):
     reason_spec: NotRequired[SpeculationBody]
 
 
-def response_request(body: ResponsesBody, client: Client) -> ChatRequest:
-    """Return what a chat is asked.
+def response_request(body: ResponsesBody, client: Client, max_tokens: int | None) -> ChatRequest:
+    """Return what a chat is asked; ``max_tokens`` is what the body asks for, within what is allowed.
 
     Raises:
         RequestError: thinking is followed by nothing of the assistant.
@@ -77,9 +77,7 @@ def response_request(body: ResponsesBody, client: Client) -> ChatRequest:
         tool_choice=choice.name if isinstance(choice, NamedFunction) else choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=_constraint(body),
-        sampling=ChatSampling(
-            temperature=body.temperature, top_p=body.top_p, max_tokens=body.max_output_tokens
-        ),
+        sampling=ChatSampling(temperature=body.temperature, top_p=body.top_p, max_tokens=max_tokens),
         policy=policy_of(body.reason_spec, client),
         chat_arguments=arguments,
         tenant=client.tenant,

@@ -37,7 +37,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     call = Call(request)
     call.check_model(body.model)
     call.check_choices(body.num_choices)
-    asked = chat_request(body, call.client)
+    asked = chat_request(body, call.client, call.max_tokens(body.most_tokens))
     style = call.style(
         "chatcmpl-",
         body.model,

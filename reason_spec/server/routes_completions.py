@@ -38,7 +38,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
     call = Call(request)
     call.check_model(body.model)
     call.check_choices(body.num_choices)
-    asked = text_requests(body, call.client)
+    asked = text_requests(body, call.client, call.max_tokens(body.max_tokens))
     call.check_choices(len(asked) * body.num_choices)
     style = call.style("cmpl-", body.model, with_logprobs=body.logprobs is not None)
     if body.stream:

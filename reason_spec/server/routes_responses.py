@@ -30,7 +30,8 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     """Answer as a whole or, with ``stream``, as typed server-sent events. Nothing is stored."""
     call = Call(request)
     call.check_model(body.model)
-    asked = response_request(body, call.client)
+    most = call.max_tokens(body.max_output_tokens, "max_output_tokens")
+    asked = response_request(body, call.client, most)
     style = call.style("resp_", body.model)
     events = ResponseEvents(style, body)
     if body.stream:
@@ -71,9 +72,7 @@ class ResponseEvents:
         return self._response(status, answer.end)
 
     def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
-        if self._number == 0:
-            for name in ("response.created", "response.in_progress"):
-                yield self._event(name, response=self._response("in_progress"))
+        yield from self._begin()
         match event:
             case TextDelta(channel="reasoning", text=text):
                 yield from self._open_as("reasoning")
@@ -98,10 +97,16 @@ class ResponseEvents:
         yield self._event(f"response.{status}", response=self._response(status, self._end))
 
     def failure(self, error: ApiError) -> Iterable[bytes]:
+        yield from self._begin()
         yield from self._close("incomplete")
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         detail = {"code": code, "message": error.message}
         yield self._event("response.failed", response=self._response("failed", error=detail))
+
+    def _begin(self) -> Iterable[bytes]:
+        if self._number == 0:
+            for name in ("response.created", "response.in_progress"):
+                yield self._event(name, response=self._response("in_progress"))
 
     def _open_as(
         self,
@@ -138,8 +143,7 @@ class ResponseEvents:
             return
         text, item = opened.text, opened.item
         if opened.kind == "function_call":
-            done = {"arguments": text, "name": item["name"]}
-            yield self._of_item("response.function_call_arguments.done", **done)
+            yield self._of_item("response.function_call_arguments.done", arguments=text)
             item = {**item, "arguments": text, "status": status}
         else:
             name = "response.reasoning_text.done"

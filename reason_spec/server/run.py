@@ -168,6 +168,10 @@ class Server:
             for number in ends:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL)
+            if self._operation.phase == "starting":
+                # Loading cannot be cut short everywhere.
+                self._operation.phase = "draining"
+                self._say("Stopping before the models are loaded; a second signal ends all at once.")
             self._stopped.set()
 
         for number in ends:
@@ -211,7 +215,8 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         raise SettingsError(f"server.host = {host!r} is no address of this machine") from None
-    family, _, _, _, address = found[0]
+    # A name such as localhost may have addresses of both families; clients try the older one always.
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -97,6 +97,19 @@ class Call:
         if number > most:
             raise RequestError(f"{number} answers are asked for; the most is {most}", param="n")
 
+    def max_tokens(self, number: int | None, param: str = "max_tokens") -> int | None:
+        """Return how long an answer may be, from what is asked for; None: as the settings say.
+
+        Raises:
+            RequestError: it is more than the operator allows.
+        """
+        most = self.service.settings.max_output_tokens
+        if most is not None and number is not None and number > most:
+            raise RequestError(f"{number} tokens are asked for; the most is {most} here", param=param)
+        if most is None or number is not None:
+            return number
+        return min(most, self.service.accelerator.settings.sampling.max_tokens)
+
     def style(self, prefix: str, model: str, **how: Any) -> ReplyStyle:
         """Return what the answers to this request have in common."""
         return ReplyStyle(
@@ -164,8 +177,15 @@ class Call:
         waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
         place = await held.enter_async_context(waiting)
         for request in asked:
-            await service.chat.check(request)
+            self._check_prompt(request, await service.chat.check(request))
         return place.speculate
+
+    def _check_prompt(self, request: ChatRequest | TextRequest, num_tokens: int) -> None:
+        most = self.service.settings.max_prompt_tokens
+        if most is not None and num_tokens > most:
+            param = "messages" if isinstance(request, ChatRequest) else "prompt"
+            message = f"the prompt has {num_tokens} tokens; the most is {most} here. Shorten it."
+            raise RequestError(message, param=param)
 
     async def _counted(self, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
         first: float | None = None

@@ -20,7 +20,7 @@ from reason_spec.engines.constraints import (
     bounded_schema,
     structured_outputs,
 )
-from reason_spec.errors import ConstraintError, SettingsError
+from reason_spec.errors import ConstraintError, RequestError
 from reason_spec.types import Constraint
 
 END = ByteVocabulary.end
@@ -116,7 +116,7 @@ async def test_what_cannot_be_kept_to_is_refused_with_its_reason(constraint: Con
     background = BackgroundCompiler.of_bytes()
     with pytest.raises(ConstraintError, match=reason) as caught:
         await background.check(constraint)
-    assert isinstance(caught.value, SettingsError)
+    assert isinstance(caught.value, RequestError)
     assert len(str(caught.value)) < 400
     background.close()
 

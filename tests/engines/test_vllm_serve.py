@@ -15,11 +15,12 @@ from reason_spec.engines.base import Request
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.vllm.arguments import installed_version
+from reason_spec.errors import EngineError
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import problems
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
-from reason_spec.types import NoiseKey, Prefix, Sampling
+from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling
 from tests.engines.serving import Serving, vllm_serve, wait_until_ready
 
 pytestmark = [
@@ -102,6 +103,26 @@ async def test_a_sample_is_drawn_again_by_its_seed(servers: list[Serving]) -> No
             drawn.append((await remote.submit(Request(prompt, 120, sampling=sampling)).result()).tokens)
         assert drawn[0] == drawn[1]
         assert len(set(drawn)) > 1
+    finally:
+        await remote.close()
+
+
+async def test_constraints_and_biases_reach_the_server_and_its_refusal_comes_back(
+    servers: list[Serving],
+) -> None:
+    remote = remote_engine(servers[0])
+    await remote.start()
+    try:
+        prompt = prompts_of(remote)[0]
+        choice = Constraint(choice=("seven", "eleven"))
+        for boundary in (None, Boundary()):
+            result = await remote.submit(Request(prompt, 40, boundary=boundary, constraint=choice)).result()
+            assert (result.text in choice.choice, result.finish) == (True, "eos")
+        token = remote.tokenizer.encode("7")[0]
+        biased = await remote.submit(Request(prompt, 4, logit_bias=((token, 100.0),))).result()
+        assert biased.tokens == (token,) * 4
+        with pytest.raises(EngineError, match="answered 400"):
+            await remote.submit(Request(prompt, 4, constraint=Constraint(regex="(a"))).result()
     finally:
         await remote.close()
 

@@ -117,18 +117,22 @@ def as_client(app: FastAPI, client: Client) -> Any:
     return guarded
 
 
-def scripted(folder: Path, answers: dict[str, Any], **settings: Any) -> Settings:
-    """Return settings of a target that says what is written, alone."""
-    seconds = settings.pop("seconds_per_pass", 0.0)
+def scripted(
+    folder: Path, answers: dict[str, Any], *, seconds: float = 0.0, thinking: bool = False, **settings: Any
+) -> Settings:
+    """Return settings of a target that says what is written, alone; settings have ``__`` for the dot."""
     file = folder / "says.yaml"
-    file.write_text(yaml.safe_dump({"answers": answers, "seconds_per_pass": seconds}))
+    written = {"answers": answers, "seconds_per_pass": seconds, "thinking": thinking}
+    file.write_text(yaml.safe_dump(written))
     flags = {
         "target.kind": "scripted",
         "target.model": str(file),
         "strategy.name": "autoregressive",
         "server.served_models": ["says"],
     }
-    return load_settings(flags={**flags, **settings})
+    return load_settings(
+        flags={**flags, **{name.replace("__", "."): value for name, value in settings.items()}}
+    )
 
 
 def failing(after: int, answer: str) -> Callable[[Accelerator], Accelerator]:

@@ -97,7 +97,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(ACTIONS, max_size=40), st.integers(1, 4), st.integers(0, 6))
 def test_places_are_never_overdrawn_tenants_keep_their_order_and_nothing_leaks(
     actions: list[tuple[str, str | int, int]], num_places: int, num_queued: int

@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from tests.server.serving import Serving
 
+
 def question(marbles: int) -> list[dict[str, str]]:
     told = f"Tom has {marbles} marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. "
     return [{"role": "user", "content": f"{told}How many marbles does Tom have now?"}]

@@ -34,12 +34,16 @@ class Work:
             self.closed = True
 
 
+async def take(events: AsyncGenerator[str], words: list[str]) -> None:
+    async with aclosing(events):
+        async for word in events:
+            words.append(word)  # noqa: PERF401 - what came before an error is looked at
+
+
 async def said(limits: Deadline, work: Work) -> list[str]:
     words: list[str] = []
     with pytest.raises(ApiError) as caught:
-        async with aclosing(limits.each(work())) as events:
-            async for word in events:
-                words.append(word)  # noqa: PERF401 - what came before the error is looked at
+        await take(limits.each(work()), words)
     assert caught.value.status == 504
     assert work.closed
     return words
@@ -60,14 +64,12 @@ async def test_a_stream_that_began_has_all_of_its_time() -> None:
 
 
 async def test_a_stream_that_never_pauses_is_stopped_too() -> None:
-    async def endless() -> AsyncGenerator[int]:
+    async def endless() -> AsyncGenerator[str]:
         while True:
-            yield 1
+            yield "a"
 
     with pytest.raises(ApiError):
-        async with aclosing(deadline(whole=0.01).each(endless())) as events:
-            async for _ in events:
-                pass
+        await take(deadline(whole=0.01).each(endless()), [])
 
 
 async def test_a_slow_reader_is_not_interrupted_where_it_reads() -> None:
@@ -81,14 +83,11 @@ async def test_a_slow_reader_is_not_interrupted_where_it_reads() -> None:
 
 
 async def test_work_that_is_late_is_cancelled_and_its_own_timeouts_stay_its_own() -> None:
-    ended = False
+    work = Work()
     with pytest.raises(ApiError) as caught:
         async with deadline(whole=0.01).whole():
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended = True
-    assert ended
+            await take(work(), [])
+    assert work.closed
     assert caught.value.code == "deadline_exceeded"
     with pytest.raises(TimeoutError):
         async with deadline().whole():

@@ -15,6 +15,7 @@ from reason_spec.engines.base import (
     TextNews,
 )
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.strategies.memory import Memories, segments_of
 from reason_spec.suffix.scopes import Cache, SuffixCaches
@@ -168,3 +169,34 @@ def test_the_parts_of_a_prompt_are_told_apart_by_role() -> None:
     assert tuple(token for _, tokens in segments for token in tokens) == prompt
     found = {source: TOKENIZER.decode(tokens) for source, tokens in segments if source != "prompt"}
     assert found == {"output": " me look into the book", "tool": " 4 is"}
+
+
+class Keeping(NaiveCache):
+    """Counts how often it is kept, where there is room."""
+
+    num_kept = 0
+    is_full = False
+
+    def save(self) -> None:
+        if self.is_full:
+            raise DataError("the disk is full")
+        self.num_kept += 1
+
+
+def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memories, cache, _ = make(kind=Keeping)
+    assert isinstance(cache, Keeping)
+    memories.load(["default"])
+    memories.save()
+    assert cache.num_kept == 0
+    answer(memories, "user: one two three four\n", "five six\n\n")
+    cache.is_full = True
+    memories.save()
+    assert "is not kept: the disk is full" in caplog.text
+    assert not memories.failed
+    cache.is_full = False
+    for _ in range(2):
+        memories.save()
+    assert cache.num_kept == 1

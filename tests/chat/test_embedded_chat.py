@@ -1,0 +1,89 @@
+"""Chats with the real pair: what streams is the answer, and closing a stream frees both engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import reason_spec.pair
+from reason_spec.accelerator import Accelerator
+from reason_spec.chat.base import ChatEnd, ChatSampling, Policy, TextDelta
+from reason_spec.chat.service import Chat
+from reason_spec.settings import load_settings
+from tests.chat.scripted import ADD, asks, events_of, num_running
+
+SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
+QUESTION = json.loads(SAMPLE.read_text().splitlines()[3])["question"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chat() -> AsyncIterator[Chat]:
+    settings = load_settings(flags={"strategy.planner": False, "sampling.max_tokens": 160})
+    async with Accelerator.from_settings(settings) as accelerator:
+        yield Chat(accelerator)
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(loss_class="exact"),
+        Policy(strategy="speculative"),
+        Policy(off=True),
+        Policy(verifier="numbers"),
+        Policy(strategy="hybrid"),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+async def test_what_streams_is_the_answer(chat: Chat, policy: Policy, temperature: float) -> None:
+    request = asks(QUESTION, policy=policy, sampling=ChatSampling(temperature=temperature, seed=5))
+    *pieces, end = await events_of(chat, request)
+    text = "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
+    assert isinstance(end, ChatEnd)
+    assert await num_running(chat) == 0
+    if end.report.loss_class == "exact":
+        alone = await chat.answer(
+            asks(QUESTION, policy=Policy(off=True), sampling=ChatSampling(temperature=temperature, seed=5))
+        )
+        assert text == alone.content
+        assert end.num_tokens == alone.end.num_tokens
+    assert end.finish == "stop"
+    assert end.report.target_alone_seconds is None or end.report.target_alone_seconds > 0
+
+
+async def test_a_second_turn_finds_its_prompt(chat: Chat) -> None:
+    first = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    again = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    assert again.content == first.content
+    assert 0 < again.end.num_cached_tokens <= again.end.num_prompt_tokens
+
+
+async def test_a_stop_inside_a_step_cuts_the_same_everywhere(chat: Chat) -> None:
+    whole = (await chat.answer(asks(QUESTION, policy=Policy(off=True)))).content
+    assert whole is not None
+    stop = whole[len(whole) // 2 :][:3]
+    for policy in (Policy(off=True), Policy(loss_class="exact"), Policy(strategy="speculative")):
+        answer = await chat.answer(asks(QUESTION, policy=policy, sampling=ChatSampling(stop=(stop,))))
+        assert answer.content == whole[: whole.index(stop)]
+        assert answer.end.stop == stop
+
+
+@pytest.mark.parametrize("num_events", [1, 6])
+async def test_closing_a_stream_frees_both_engines(chat: Chat, num_events: int) -> None:
+    async with aclosing(chat.stream(asks(QUESTION, policy=Policy(loss_class="exact")))) as events:
+        for _ in range(num_events):
+            await anext(events)
+    assert await num_running(chat) == 0
+
+
+async def test_an_answer_with_tools_is_exact(chat: Chat) -> None:
+    answer = await chat.answer(asks(QUESTION, tools=[ADD]))
+    assert answer.end.report.loss_class == "exact"
+    assert answer.content

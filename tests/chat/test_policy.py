@@ -1,0 +1,135 @@
+"""A policy names who writes, within what it allows; what cannot be had here is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.chat.base import Policy
+from reason_spec.chat.policy import exact_writer, writer_for, writers_for
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.errors import RequestError
+from reason_spec.settings import load_settings
+from tests.strategies.scripts import StoryScript
+
+
+@contextmanager
+def accelerator(
+    name: str = "lookahead", *, with_draft: bool = True, shared: bool = True, hints: bool = True
+) -> Iterator[Accelerator]:
+    target = ScriptedEngine("target", StoryScript(1))
+    target.takes_hints = hints
+    tokenizer = ScriptedTokenizer() if shared else ScriptedTokenizer(r"\w+|\W")
+    draft = ScriptedEngine("draft", StoryScript(1), tokenizer=tokenizer) if with_draft else None
+    settings = load_settings(flags={"strategy.name": name, "verifier.name": "auto"})
+    yield Accelerator(settings, target, draft, None, (name,))
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "verifier", "loss_class"),
+    [
+        (Policy(), "lookahead", None, "verified"),
+        (Policy(off=True), "autoregressive", None, "exact"),
+        (Policy(loss_class="exact"), "lookahead", "exact", "exact"),
+        (Policy(loss_class="verified"), "lookahead", None, "verified"),
+        (Policy(loss_class="routed"), "lookahead", None, "verified"),
+        (Policy(strategy="token"), "token", None, "exact"),
+        (Policy(strategy="hybrid"), "hybrid", None, "routed"),
+        (Policy(verifier="numbers"), "lookahead", "numbers", "verified"),
+        (Policy(verifier="exact", loss_class="exact"), "lookahead", "exact", "exact"),
+    ],
+)
+def test_a_policy_names_who_writes(policy: Policy, name: str, verifier: str | None, loss_class: str) -> None:
+    with accelerator() as running:
+        writer = writer_for(running, policy)
+    assert (writer.name, writer.verifier, writer.loss_class) == (name, verifier, loss_class)
+
+
+def test_a_loss_class_bounds_the_strategy_of_the_settings() -> None:
+    with accelerator("specreason") as running:
+        assert writer_for(running, Policy(loss_class="routed")).name == "specreason"
+        writer = writer_for(running, Policy(loss_class="verified"))
+        assert (writer.name, writer.verifier) == ("lookahead", "semantic")
+    with accelerator("token", with_draft=False) as running:
+        assert writer_for(running, Policy(loss_class="exact")).name == "token"
+
+
+def test_a_depth_is_kept_to() -> None:
+    with accelerator() as running:
+        writer = writer_for(running, Policy(depth=2, width=3))
+        assert (writer.strategy.depth, writer.strategy.width, writer.strategy.planner) == (2, 3, False)
+        assert writer_for(running, Policy()).strategy.planner
+
+
+@pytest.mark.parametrize(
+    ("policy", "param"),
+    [
+        (Policy(strategy="lookahed"), "reason_spec.strategy"),
+        (Policy(strategy="arbitrage"), "reason_spec.strategy"),
+        (Policy(verifier="nobody"), "reason_spec.verifier"),
+        (Policy(verifier="utility"), "reason_spec.verifier"),
+        (Policy(depth=-1), "reason_spec.depth"),
+        (Policy(depth=1000), "reason_spec.depth"),
+        (Policy(width=0), "reason_spec.width"),
+        (Policy(strategy="hybrid", loss_class="exact"), "reason_spec.loss_class"),
+        (Policy(verifier="numbers", loss_class="exact"), "reason_spec.loss_class"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_name(policy: Policy, param: str) -> None:
+    with accelerator() as running, pytest.raises(RequestError) as error:
+        writer_for(running, policy)
+    assert error.value.param == param
+
+
+@pytest.mark.parametrize("name", ["lookahead", "speculative", "scot"])
+def test_without_a_draft_nothing_is_drafted(name: str) -> None:
+    with (
+        accelerator("token", with_draft=False) as running,
+        pytest.raises(RequestError, match="a draft") as error,
+    ):
+        writer_for(running, Policy(strategy=name))
+    assert error.value.param == "reason_spec.strategy"
+
+
+@pytest.mark.parametrize(
+    ("with_draft", "shared", "hints", "name"),
+    [
+        (True, True, True, "speculative"),
+        (True, False, True, "token"),
+        (True, True, False, "autoregressive"),
+        (False, True, True, "token"),
+        (False, True, False, "autoregressive"),
+    ],
+)
+def test_what_is_exact_is_written_with_all_there_is_for_tokens(
+    with_draft: bool, shared: bool, hints: bool, name: str
+) -> None:
+    with accelerator("token", with_draft=with_draft, shared=shared, hints=hints) as running:
+        assert exact_writer(running).name == name
+
+
+@pytest.mark.parametrize(
+    ("situation", "first", "answer", "reason"),
+    [
+        ({}, "lookahead", None, None),
+        ({"offers_tools": True}, "speculative", None, None),
+        ({"thinks": True}, "lookahead", "speculative", None),
+        ({"thinks": True, "offers_tools": True}, "lookahead", "speculative", None),
+        ({"is_constrained": True}, "autoregressive", None, "bound output"),
+        ({"is_constrained": True, "thinks": True}, "lookahead", "autoregressive", "bound output"),
+        ({"is_biased": True, "thinks": True}, "autoregressive", "autoregressive", "logit bias"),
+        ({"draft_has_room": False}, "autoregressive", None, "the prompt is longer than the draft's context"),
+    ],
+)
+def test_what_is_asked_decides_what_speculation_may_touch(
+    situation: dict[str, bool], first: str, answer: str | None, reason: str | None
+) -> None:
+    usual = {"thinks": False, "offers_tools": False, "is_constrained": False, "is_biased": False}
+    with accelerator() as running:
+        writers = writers_for(running, Policy(), **{**usual, "draft_has_room": True, **situation})
+    assert writers.first.name == first
+    assert (writers.answer.name if writers.answer else None) == answer
+    assert writers.reason == reason

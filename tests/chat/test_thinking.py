@@ -1,0 +1,160 @@
+"""Thinking is written apart from the answer, and whether a model thinks is read from its prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, TextDelta, TextRequest
+from reason_spec.chat.thinking import Thinking, thinking_after
+from reason_spec.engines.base import ChatOptions, Message
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from tests.chat.scripted import ADD, asks, chat_with, events_of, num_running
+from tests.engines.tiny_models import EOS, byte_level_tokenizer
+
+THOUGHT = "Two and two.\n\nThat makes four.\n"
+SAID = "It is 4.\n\nReally."
+WRITTEN = f"{THOUGHT}</think>\n\n{SAID}"
+ANSWERS = {"two and two": WRITTEN}
+QUESTION: list[Message] = [{"role": "user", "content": "two and two"}]
+THINKS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+ALWAYS = THINKS + "<think>\n"
+SWITCHED = (
+    THINKS
+    + "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+async def test_thinking_and_answer_come_in_channels_of_their_own() -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        *pieces, end = await events_of(chat, asks("two and two"))
+        answer = await chat.answer(asks("two and two"))
+    texts = {"reasoning": "", "content": ""}
+    for piece in pieces:
+        assert isinstance(piece, TextDelta)
+        texts[piece.channel] += piece.text
+    assert texts == {"reasoning": THOUGHT, "content": SAID}
+    assert (answer.reasoning, answer.content) == (THOUGHT, SAID)
+    assert isinstance(end, ChatEnd)
+    tokenizer = chat.accelerator.target.tokenizer
+    assert end.num_reasoning_tokens == len(tokenizer.encode(f"{THOUGHT}</think>"))
+    assert end.num_tokens == len(tokenizer.encode(WRITTEN)) + 1
+
+
+async def test_thinking_is_written_by_the_strategy_and_the_answer_exactly() -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        usual = (await chat.answer(asks("two and two"))).end.report
+        off = (await chat.answer(asks("two and two", policy=Policy(off=True)))).end.report
+        named = Policy(strategy="lookahead", loss_class="verified")
+        loose = (await chat.answer(asks("two and two", policy=named))).end.report
+        token = (await chat.answer(asks("two and two", policy=Policy(strategy="token")))).end.report
+        shed = (await chat.answer(asks("two and two"), speculate=False)).end.report
+    assert (usual.strategy, usual.exact_answer_by) == ("lookahead", "speculative")
+    assert (off.strategy, off.exact_answer_by, off.reason) == ("autoregressive", "autoregressive", None)
+    assert (loose.strategy, loose.exact_answer_by) == ("lookahead", "lookahead")
+    assert (token.strategy, token.exact_answer_by) == ("token", "token")
+    assert (shed.strategy, shed.exact_answer_by, shed.reason) == ("autoregressive", "autoregressive", "load")
+
+
+@pytest.mark.parametrize("stop", ["\n\n", "\n", "That", "4"])
+async def test_stops_are_for_the_answer_alone(stop: str) -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        answer = await chat.answer(asks("two and two", sampling=ChatSampling(stop=(stop,))))
+    assert answer.reasoning == THOUGHT
+    found = SAID.find(stop)
+    assert answer.content == (SAID[:found] if found >= 0 else SAID)
+    assert answer.end.stop == (stop if found >= 0 else None)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4, 9])
+async def test_thinking_without_an_end_leaves_no_answer(max_tokens: int) -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        answer = await chat.answer(asks("two and two", sampling=ChatSampling(max_tokens=max_tokens)))
+    assert not answer.content
+    assert THOUGHT.startswith(answer.reasoning or "")
+    assert (answer.end.finish, answer.end.num_tokens) == ("length", max_tokens)
+
+
+async def test_the_limit_covers_thinking_and_answer() -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        whole = await chat.answer(asks("two and two"))
+        limit = whole.end.num_reasoning_tokens + 3
+        cut = await chat.answer(asks("two and two", sampling=ChatSampling(max_tokens=limit)))
+        bare = await chat.answer(asks("two and two", sampling=ChatSampling(max_tokens=limit - 3)))
+    assert (cut.end.num_tokens, cut.end.finish) == (limit, "length")
+    assert SAID.startswith(cut.content or "?")
+    assert (bare.content, bare.end.finish) == ("", "length")
+
+
+async def test_thinking_that_is_switched_off_is_not_looked_for() -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        answer = await chat.answer(asks("two and two", chat_arguments={"enable_thinking": False}))
+        text = await chat.answer(TextRequest(prompt="user: two and two\n<think>\n"))
+    assert (answer.reasoning, answer.content) == (None, SAID)
+    # A text has no channels.
+    assert (text.reasoning, text.content) == (None, WRITTEN)
+
+
+async def test_calls_are_found_behind_thinking() -> None:
+    call = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+    answers = {"two and two": f"Let me <tool_call>.</think>\n\n{call}"}
+    async with chat_with(answers, thinking=True) as chat:
+        answer = await chat.answer(asks("two and two", tools=[ADD]))
+    assert answer.reasoning == "Let me <tool_call>."
+    assert (answer.content, answer.end.finish) == (None, "tool_calls")
+    assert [(one.name, one.arguments) for one in answer.tool_calls] == [("add", '{"a": 2}')]
+
+
+@pytest.mark.parametrize("num_events", [2, 14])
+async def test_closing_frees_the_engines_in_thinking_and_answer(num_events: int) -> None:
+    async with chat_with(ANSWERS, thinking=True, seconds_per_pass=0.001) as chat:
+        stream = chat.stream(asks("two and two"))
+        for _ in range(num_events):
+            await anext(stream)
+        await stream.aclose()
+        assert await num_running(chat) == 0
+
+
+def tokenizer_with(template: str | None, *, hidden: bool = False) -> HuggingFaceTokenizer:
+    wrapped: Any = byte_level_tokenizer()
+    wrapped.add_tokens(["</think>"], special_tokens=hidden)
+    eos = frozenset({wrapped.convert_tokens_to_ids(EOS)})
+    return HuggingFaceTokenizer(wrapped.backend_tokenizer, eos_ids=eos, chat_template=template)
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "thinking"),
+    [
+        (ALWAYS, {}, Thinking()),
+        (SWITCHED, {}, Thinking("<think>\n")),
+        (SWITCHED, {"enable_thinking": True}, Thinking("<think>\n")),
+        (SWITCHED, {"enable_thinking": False}, None),
+        # It only cuts the thinking of earlier turns out.
+        ("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}", {}, None),
+        (THINKS, {}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_template_says_whether_a_model_thinks(
+    template: str | None, arguments: dict[str, Any], thinking: Thinking | None
+) -> None:
+    tokenizer = tokenizer_with(template)
+    prompt = tokenizer.encode_chat(QUESTION, ChatOptions(arguments=arguments))
+    assert thinking_after(prompt, tokenizer, arguments) == thinking
+
+
+def test_tags_that_the_tokenizer_hides_are_no_thinking() -> None:
+    tokenizer = tokenizer_with(ALWAYS, hidden=True)
+    assert thinking_after(tokenizer.encode_chat(QUESTION), tokenizer, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("continued", "thinks"), [("<think>\nTwo and", True), ("<think>\nx</think>\n\nIt", False), ("It", False)]
+)
+async def test_a_message_is_gone_on_with_where_it_stands(continued: str, thinks: bool) -> None:
+    messages = [*QUESTION, {"role": "assistant", "content": continued}]
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        request = ChatRequest(messages=messages, continue_final=True)
+        prepared = await chat._preparation.prepare(request)
+    assert prepared.thinking == (Thinking() if thinks else None)

@@ -1,0 +1,68 @@
+"""Texts that are gone on with over HTTP, from the embedded pair."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from tests.server.serving import Serving
+
+PROMPTS = ["The answer is", "First: 12+3=15. Then"]
+
+
+def go_on(pair: Serving, prompt: object, **more):
+    more = {"max_tokens": 12, **more}
+    return pair.client().completions.create(model="embedded", prompt=prompt, **more)
+
+
+def tokens_of(pair: Serving, text: str) -> list[int]:
+    return list(pair.accelerator.target.tokenizer.encode_prompt(text))
+
+
+def test_text_and_its_tokens_are_one_prompt(pair):
+    by_text = go_on(pair, PROMPTS[1])
+    by_tokens = go_on(pair, tokens_of(pair, PROMPTS[1]))
+    assert by_text.choices[0].text == by_tokens.choices[0].text != ""
+    assert by_text.usage.prompt_tokens == by_tokens.usage.prompt_tokens == len(tokens_of(pair, PROMPTS[1]))
+
+
+def test_several_prompts_have_their_choices_side_by_side(pair):
+    alone = [go_on(pair, prompt).choices[0].text for prompt in PROMPTS]
+    answer = go_on(pair, PROMPTS, n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in answer.choices] == [alone[0], alone[0], alone[1], alone[1]]
+    assert answer.usage.prompt_tokens == sum(len(tokens_of(pair, prompt)) for prompt in PROMPTS)
+    by_tokens = go_on(pair, [tokens_of(pair, prompt) for prompt in PROMPTS])
+    assert [choice.text for choice in by_tokens.choices] == alone
+
+
+def test_a_stream_says_the_same_for_every_prompt(pair):
+    whole = go_on(pair, PROMPTS)
+    *chunks, last = go_on(pair, PROMPTS, stream=True, stream_options={"include_usage": True})
+    for index, choice in enumerate(whole.choices):
+        own = [one for chunk in chunks for one in chunk.choices if one.index == index]
+        assert "".join(one.text for one in own) == choice.text
+        assert own[-1].finish_reason == choice.finish_reason
+    assert last.usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_logprobs_are_those_of_the_tokens(pair):
+    off = {"reason_spec": {"off": True}}
+    choice = go_on(pair, PROMPTS[0], logprobs=0, extra_body=off).choices[0]
+    assert "".join(choice.logprobs.tokens) == choice.text
+    assert len(choice.logprobs.token_logprobs) == len(choice.logprobs.tokens)
+    assert choice.logprobs.text_offset[0] == 0
+    pieces = [
+        one.logprobs
+        for chunk in go_on(pair, PROMPTS[0], logprobs=0, stream=True, extra_body=off)
+        for one in chunk.choices
+        if one.logprobs
+    ]
+    assert [token for piece in pieces for token in piece.tokens] == choice.logprobs.tokens
+
+
+@pytest.mark.parametrize("prompt", [[2**40], [-1], [[1, 10**9]]])
+def test_tokens_that_there_are_not_are_refused(pair, prompt):
+    with pytest.raises(openai.BadRequestError) as caught:
+        go_on(pair, prompt)
+    assert caught.value.param == "prompt"

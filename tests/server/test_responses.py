@@ -1,0 +1,121 @@
+"""``/v1/responses`` as OpenAI's own client has it, from a target that says what is written."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.server.serving import Serving, scripted, serve
+from tests.server.test_tools_and_thinking import ANSWERS
+
+WEATHER = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather of a place.",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    "strict": False,
+}
+
+
+@pytest.fixture(scope="module")
+def says(tmp_path_factory) -> Serving:
+    with serve(scripted(tmp_path_factory.mktemp("says"), ANSWERS)) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def thinks(tmp_path_factory) -> Serving:
+    with serve(scripted(tmp_path_factory.mktemp("thinks"), ANSWERS, thinking=True)) as serving:
+        yield serving
+
+
+def test_text_is_answered(says):
+    response = says.client().responses.create(model="says", input="JSON?", instructions="Be brief.")
+    assert response.output_text == '{"age": 12}'
+    assert (response.status, response.instructions) == ("completed", "Be brief.")
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+
+
+def test_a_loop_with_a_tool_comes_to_its_end(says):
+    client = says.client()
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "Oslo?"}]}]
+    first = client.responses.create(model="says", input=items, tools=[WEATHER])
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert json.loads(call.arguments) == {"place": "Oslo"}
+    items += [item.model_dump(exclude_unset=True) for item in first.output]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
+    last = client.responses.create(model="says", input=items, tools=[WEATHER])
+    assert last.output_text == "It is warm."
+
+
+@pytest.mark.parametrize("question", ["Oslo?", "Both?", "JSON?"])
+def test_a_stream_ends_with_what_the_whole_answer_is(says, question):
+    how = {"model": "says", "input": question, "tools": [WEATHER]}
+    whole = says.client().responses.create(**how)
+    with says.client().responses.stream(**how) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[0].type == "response.created"
+    assert events[-1].type == "response.completed"
+    assert final.output_text.strip() == whole.output_text.strip()
+    calls = [
+        [(item.name, item.arguments) for item in response.output if item.type == "function_call"]
+        for response in (final, whole)
+    ]
+    assert calls[0] == calls[1]
+
+
+def test_every_item_of_a_stream_is_opened_and_closed(thinks):
+    events = list(thinks.client().responses.create(model="says", input="Think!", stream=True))
+    added = [event.item.type for event in events if event.type == "response.output_item.added"]
+    done = [event.item.type for event in events if event.type == "response.output_item.done"]
+    assert added == done == ["reasoning", "message"]
+    thought = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert "".join(thought) == "First this.\n\nThen that."
+    final = events[-1].response
+    assert final.output[0].content[0].text == "First this.\n\nThen that."
+    assert final.output_text == "It is 12."
+    assert final.usage.output_tokens_details.reasoning_tokens > 0
+
+
+def test_an_answer_that_was_cut_is_incomplete(says):
+    response = says.client().responses.create(model="says", input="JSON?", max_output_tokens=2)
+    assert response.status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_the_sdk_reads_a_schema_of_its_own(says):
+    class Person(BaseModel):
+        age: int
+
+    response = says.client().responses.parse(model="says", input="JSON?", text_format=Person)
+    assert response.output_parsed == Person(age=12)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}, "tools.0.container"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"instruction": "x"}, "instruction"),
+    ],
+)
+def test_what_is_not_built_is_refused_by_name(says, more, param):
+    body = {"model": "says", "input": "JSON?", **more}
+    response = says.http.post("/v1/responses", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+def test_an_unknown_model_is_not_found(says):
+    with pytest.raises(openai.NotFoundError):
+        says.client().responses.create(model="sayz", input="JSON?")
