@@ -15,6 +15,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
 
+litellm.suppress_debug_info = True
+
 BASE_URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
 MODEL = os.environ.get("MODEL", "embedded")
 QUESTION = "Ana has 12 apples. Ben has 5 more apples than Ana. How many apples does Ben have?"

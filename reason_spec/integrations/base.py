@@ -108,7 +108,7 @@ class InProcess:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._closed:
-                raise EngineError("the models were closed; make a new InProcess")
+                raise _closed()
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=loop.run_forever, name="reason-spec", daemon=True)
@@ -213,7 +213,7 @@ class InProcess:
         except BaseException as error:
             # Whoever reads has gone where this was cancelled, and maybe its event loop too.
             with suppress(RuntimeError):
-                put(error)
+                put(_closed() if isinstance(error, asyncio.CancelledError) else error)
             raise
 
 
@@ -241,7 +241,7 @@ class _Work(Generic[_T]):
     def _end(self, task: asyncio.Task[_T]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            self.over.set_exception(asyncio.CancelledError())
+            self.over.set_exception(_closed())
         elif (error := task.exception()) is not None:
             self.over.set_exception(error)
         else:
@@ -275,6 +275,10 @@ class _Work(Generic[_T]):
         if not self.over.done():
             self._loop.call_soon_threadsafe(self._cancel)
             await asyncio.wait([asyncio.wrap_future(self.over)])
+
+
+def _closed() -> EngineError:
+    return EngineError("the models were closed; make a new InProcess")
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
@@ -363,8 +367,7 @@ def _constraint(response_format: Mapping[str, Any] | None) -> Constraint | None:
 
 def missing(error: ModuleNotFoundError, package: str, extra: str) -> Exception:
     """Return what to raise where an import failed: with the install line if it is the framework's."""
-    top = package.replace("-", "_")
-    if (error.name or "").partition(".")[0] != top:
+    if (error.name or "").partition(".")[0].replace("_", "-") not in (package, extra):
         return error
     return MissingDependencyError(package, f"the wrapper for {package}", extra)
 

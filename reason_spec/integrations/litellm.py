@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextDelta, ToolCallDelta
 from reason_spec.errors import RequestError
@@ -18,6 +18,7 @@ try:
         Choices,
         CompletionTokensDetailsWrapper,
         Delta,
+        GenericStreamingChunk,
         Message,
         PromptTokensDetailsWrapper,
         StreamingChoices,
@@ -28,6 +29,7 @@ except ModuleNotFoundError as error:
     raise missing(error, "litellm", "litellm") from error
 
 PROVIDER = "reason-spec"
+Chunk: TypeAlias = ModelResponseStream | GenericStreamingChunk
 _PLACED = frozenset({"tools", "tool_choice", "response_format", "max_completion_tokens"})
 # What LiteLLM adds by itself, or handles by itself.
 _NOT_OURS = frozenset({"stream", "stream_options", "max_retries", "extra_body", "user"})
@@ -63,13 +65,13 @@ class ReasonSpecLLM(CustomLLM):
         with _refusals(call["model"]):
             return _response(await self.models.achat(self._request(call)), call)
 
-    def streaming(self, *_: Any, **call: Any) -> Iterator[ModelResponseStream]:
+    def streaming(self, *_: Any, **call: Any) -> Iterator[Chunk]:
         """Yield an answer in pieces."""
         with _refusals(call["model"]), closing(self.models.stream(self._request(call))) as events:
             for event in events:
                 yield from _chunks(event)
 
-    async def astreaming(self, *_: Any, **call: Any) -> AsyncIterator[ModelResponseStream]:
+    async def astreaming(self, *_: Any, **call: Any) -> AsyncIterator[Chunk]:
         """Yield an answer in pieces."""
         with _refusals(call["model"]):
             async with aclosing(self.models.astream(self._request(call))) as events:
@@ -128,7 +130,7 @@ def _response(answer: ChatAnswer, call: Mapping[str, Any]) -> ModelResponse:
     return response
 
 
-def _chunks(event: ChatEvent) -> Iterator[ModelResponseStream]:
+def _chunks(event: ChatEvent) -> Iterator[Chunk]:
     match event:
         case TextDelta("reasoning", text) if text:
             yield _chunk(Delta(role="assistant", reasoning_content=text))
@@ -139,9 +141,14 @@ def _chunks(event: ChatEvent) -> Iterator[ModelResponseStream]:
             piece = {"index": index, "id": id_, "type": "function", "function": function}
             yield _chunk(Delta(role="assistant", tool_calls=[piece]))
         case ChatEnd():
-            yield ModelResponseStream(
-                choices=[StreamingChoices(index=0, delta=Delta(), finish_reason=event.finish)],
-                usage=_usage(event),
+            # The generic form: LiteLLM counts tokens by itself where usage comes in its own.
+            yield GenericStreamingChunk(
+                text="",
+                tool_use=None,
+                is_finished=True,
+                finish_reason=event.finish,
+                usage=_usage(event).model_dump(),
+                provider_specific_fields={"reason_spec": shown_report(event.report)},
             )
 
 
