@@ -10,6 +10,9 @@ import asyncio
 import os
 import sys
 
+# Before it is imported: it would fetch a list of prices.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
 import dspy
 
 BASE_URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
@@ -32,7 +35,7 @@ def ask() -> None:
 
 
 async def run_a_program() -> None:
-    program = dspy.ReAct("question -> answer", tools=[temperature], max_iters=3)
+    program = dspy.ReAct("question -> answer", tools=[temperature], max_iters=1)
     print("answer:", program(question=TASK).answer)
     listener = dspy.streaming.StreamListener(signature_field_name="answer")
     streamed = dspy.streamify(dspy.Predict("question -> answer"), stream_listeners=[listener])

@@ -1,4 +1,4 @@
-"""The recipes by URL run as they stand, against a real server: plain text on the pair, tools on the script."""
+"""The recipes by URL, as they stand, against a real server: text on the pair, tools on the script."""
 
 from __future__ import annotations
 
