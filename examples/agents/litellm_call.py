@@ -55,7 +55,10 @@ def use_a_tool() -> None:
         message = (litellm.stream_chunk_builder(list(reply)) if stream else reply).choices[0].message
         (call,) = message.tool_calls
         result = temperature(**json.loads(call.function.arguments))
-        messages[1:] = [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": result}]
+        messages[1:] = [
+            message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": result},
+        ]
         print(
             "answer:",
             litellm.completion(**SERVED, messages=messages, tools=[TOOL]).choices[0].message.content,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -21,10 +22,10 @@ from reason_spec.integrations.langchain import ChatReasonSpec
 from tests.integrations.test_in_process import APPLES, SOLUTION, WARM, WEATHER
 
 
-class Amount(BaseModel):
+class Amount(BaseModel, extra="forbid"):
     """How many there are."""
 
-    number: int
+    amount: Literal["few", "many"]
 
 
 @tool
@@ -86,7 +87,7 @@ def test_streamed_calls_come_together(models: InProcess) -> None:
 
 
 def test_structured_output_is_of_its_class(pair: InProcess) -> None:
-    model = ChatReasonSpec(models=pair, options={"max_tokens": 32})
+    model = ChatReasonSpec(models=pair, options={"max_tokens": 128})
     assert isinstance(model.with_structured_output(Amount).invoke("How many apples?"), Amount)
     both = model.with_structured_output(Amount, include_raw=True).invoke("How many apples?")
     assert both["raw"].response_metadata["reason_spec"]["reason"] is not None

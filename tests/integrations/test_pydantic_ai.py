@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -27,10 +28,10 @@ from reason_spec.integrations.pydantic_ai import ReasonSpecModel
 from tests.integrations.test_in_process import APPLES, SOLUTION, WARM, WEATHER
 
 
-class Amount(BaseModel):
+class Amount(BaseModel, extra="forbid"):
     """How many there are."""
 
-    number: int
+    amount: Literal["few", "many"]
 
 
 def temperature(city: str) -> str:
@@ -58,7 +59,7 @@ def test_an_agent_streams_what_the_model_says(models: InProcess) -> None:
 
 
 def test_output_is_bound_to_its_class(pair: InProcess) -> None:
-    agent = Agent(ReasonSpecModel(pair, max_tokens=32), output_type=NativeOutput(Amount))
+    agent = Agent(ReasonSpecModel(pair, max_tokens=128), output_type=NativeOutput(Amount))
     assert isinstance(agent.run_sync("How many apples?").output, Amount)
 
 
