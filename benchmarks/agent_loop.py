@@ -1,15 +1,16 @@
 """Time the loop of a real framework against a server that speculates and against the same target alone.
 
-A LangGraph graph answers each task: *plan* writes the beginning of a solution, *solve* solves the problem, *check*
-quotes the solution and has its last step scored; a low score leads back to *solve*, once. The model is the embedded
-pair, a small model of arithmetic that follows no instructions and calls no tools. So this is about the shape of a
-loop, turns that quote and repeat earlier ones, and not about an agent's skill: what *plan* writes is how *solve*
-begins, which is more repetition than most agents show.
+A LangGraph graph answers each task: *plan* writes the beginning of a solution, *solve* solves the problem,
+*check* quotes the solution and has its last step scored; a low score leads back to *solve*, once. The model
+is the embedded pair, a small model of arithmetic that follows no instructions and calls no tools. So this is
+about the shape of a loop, turns that quote and repeat earlier ones, and not about an agent's skill: what
+*plan* writes is how *solve* begins, which is more repetition than most agents show.
 
-Both arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache, one with strategy
-`autoregressive`, all cores and no cache. Every task goes to both, one after the other, in an order shuffled with the
-seed. *cold* is the first time a task is seen, *warm* the second. A task is right where its last solution ends with
-the problem's answer.
+All arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache, the others with
+strategy `autoregressive` and no cache, on all cores and on one: a small model may be slower on several. What is
+compared with is the faster of these in each round. Every task goes to all arms, one after the other, in an order
+shuffled with the seed. *cold* is the first time a task is seen, *warm* the second. A task is right where its last
+solution ends with the problem's answer.
 
 Needs the frameworks (`make agents`):
 
@@ -26,21 +27,26 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict
 
+from reason_spec.accelerator import available_cores
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.grading import parse_answer
 from reason_spec.pair.wording import SCORE_QUESTION
 
-FAST, ALONE = "lookahead and cache", "target alone"
+_ALONE = ("--strategy", "autoregressive", "--set", "suffix.use=none")
+ALONE = {
+    "target alone, all cores": _ALONE,
+    "target alone, one core": (*_ALONE, "--set", f"target.cores=[{available_cores()[0]}]"),
+}
 ARMS = {
-    FAST: ("--strategy", "lookahead", "--verifier", "exact", "--set", "suffix.use=both"),
-    ALONE: ("--strategy", "autoregressive", "--set", "suffix.use=none"),
+    "lookahead and cache": ("--strategy", "lookahead", "--verifier", "exact", "--set", "suffix.use=both"),
+    **ALONE,
 }
 ROUNDS = ("cold", "warm")
 MAX_TOKENS = 448
@@ -71,7 +77,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An arm in a round. ``ratio`` is the median, task by task, of the target's seconds through its own."""
+    """An arm in a round. Ratios are the seconds of the faster arm with the target alone, through its own.
+
+    ``ratio`` is the median of those of single tasks; ``same_texts`` compares with that arm too.
+    """
 
     round: str
     arm: str
@@ -164,27 +173,30 @@ def measure(num_tasks: int, seed: int) -> list[Run]:
             run_task(graph, first, arm, "first", 0)
         for round_ in ROUNDS:
             for done, index in enumerate(rng.sample(range(num_tasks), num_tasks), start=1):
-                for arm in rng.sample(list(ARMS), 2):
-                    runs.append(run_task(graphs[arm], tasks[index], arm, round_, index))
+                order = rng.sample(list(ARMS), len(ARMS))
+                runs += [run_task(graphs[arm], tasks[index], arm, round_, index) for arm in order]
                 sys.stderr.write(f"\r{round_}: {done} of {num_tasks} tasks")
             sys.stderr.write("\n")
     return runs
+
+
+def median_seconds(runs: Mapping[int, Run]) -> float:
+    return statistics.median(run.seconds for run in runs.values())
 
 
 def row_of(runs: Sequence[Run], round_: str, arm: str) -> Row:
     by_arm = {
         name: {run.task: run for run in runs if (run.round, run.arm) == (round_, name)} for name in ARMS
     }
-    own, base = by_arm[arm], by_arm[ALONE]
-    seconds = [run.seconds for run in own.values()]
+    own, base = by_arm[arm], min((by_arm[name] for name in ALONE), key=median_seconds)
     return Row(
         round=round_,
         arm=arm,
         tasks=len(own),
         turns_per_task=statistics.mean(len(run.said) for run in own.values()),
-        s_per_task=statistics.median(seconds),
+        s_per_task=median_seconds(own),
         ratio=statistics.median(base[task].seconds / run.seconds for task, run in own.items()),
-        ratio_of_medians=statistics.median(run.seconds for run in base.values()) / statistics.median(seconds),
+        ratio_of_medians=median_seconds(base) / median_seconds(own),
         accuracy=statistics.mean(run.correct for run in own.values()),
         same_texts=statistics.mean(run.said == base[task].said for task, run in own.items()),
     )
