@@ -9,8 +9,8 @@ about the shape of a loop, turns that quote and repeat earlier ones, and not abo
 All arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache, the others
 with strategy `autoregressive` and no cache, on all cores and on one: a small model may be slower on several.
 What is compared with is the faster of these in each round. Every task goes to all arms, one after the other,
-in an order shuffled with the seed. *cold* is the first time a task is seen, *warm* the second. A task is right
-where its last solution ends with the problem's answer.
+in an order shuffled with the seed. *cold* is the first time a task is seen, *warm* the second. A task is
+right where its last solution ends with the problem's answer.
 
 Needs the frameworks (`make agents`):
 
