@@ -146,12 +146,15 @@ class Usage:
 class Plan:
     """How to write one answer: steps ahead, and token drafts in each branch of a pass.
 
-    ``tokens_per_second`` is what was expected of it, None where nothing was.
+    ``tokens_per_second`` is what was expected of it, None where nothing was. Of the first pass the
+    suffix cache would draft ``num_known`` tokens and expected ``known_tokens`` of them to be right.
     """
 
     depth: int
     num_draft_tokens: int
     tokens_per_second: float | None = None
+    known_tokens: float = 0.0
+    num_known: int = 0
 
 
 @dataclass(frozen=True, slots=True)

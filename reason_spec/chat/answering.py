@@ -13,7 +13,7 @@ from reason_spec.chat.base import ChatEvent, TextDelta
 from reason_spec.chat.policy import Writer
 from reason_spec.chat.preparing import Prepared
 from reason_spec.chat.reporting import end_of
-from reason_spec.chat.thinking import CLOSER, LeadingSpace
+from reason_spec.chat.thinking import BEHIND, CLOSER, LeadingSpace
 from reason_spec.chat.tool_calls import Found, ToolCallParser
 from reason_spec.chat.writing import Piece, Writing
 from reason_spec.types import Sampling, Step
@@ -81,6 +81,10 @@ class Answering:
             async for piece in pieces:
                 yield TextDelta("reasoning", piece.text, piece.logprobs)
         self._add(writing)
+        if self._prepared.constraint is not None and writing.finish == "stop":
+            # What is bound may not begin with the blank line that models write here.
+            blank = BEHIND.removeprefix(self._begun_with_thinking())
+            self._written += (self._step(self._accelerator.target.tokenizer.encode(blank)),) if blank else ()
 
     @property
     def _may_answer(self) -> bool:

@@ -27,7 +27,13 @@ from reason_spec.chat.tools import (
     offered_tools,
     told,
 )
-from reason_spec.errors import EngineError, ReasonSpecError, RequestError, first_mistake
+from reason_spec.errors import (
+    ConstraintError,
+    EngineError,
+    MissingDependencyError,
+    RequestError,
+    first_mistake,
+)
 from reason_spec.settings import SamplingSettings
 from reason_spec.types import Constraint, NoiseKey, Sampling
 
@@ -167,7 +173,7 @@ class Preparation:
             return _Asked(ask)
         is_forced = request.tool_choice not in ("none", "auto")
         template = self._accelerator.target.tokenizer.chat_template if abilities.tools else None
-        form = HERMES if is_forced and self._binds else form_of(template)
+        form = HERMES if is_forced and self._accelerator.target.takes_constraints else form_of(template)
         parallel = request.parallel_tool_calls and request.tool_choice in ("auto", "required")
         return _Asked(ask, tools, form, parallel, is_forced)
 
@@ -178,40 +184,30 @@ class Preparation:
             abilities &= abilities_of(self._accelerator.draft.tokenizer)
         return abilities
 
-    @property
-    def _binds(self) -> bool:
-        return bool(getattr(self._accelerator.target, "takes_constraints", False))
-
     async def _constraint(self, request: ChatRequest | TextRequest, asked: _Asked) -> Constraint | None:
-        constraint, param = request.constraint, "response_format"
-        if asked.is_forced:
-            # There is no answer beside the calls that a format could be of.
-            constraint = calls_grammar(asked.tools, parallel=asked.parallel) if self._binds else None
-            param = "tools"
-        elif asked.tools and constraint is not None:
-            if constraint.json_schema is None:
-                raise RequestError(
-                    "beside tools only a json_schema can bind the answer: leave out one of the two",
-                    param="response_format",
-                )
-            constraint = calls_grammar(
-                asked.tools, parallel=asked.parallel, answer_schema=constraint.json_schema
-            )
-        if constraint is not None:
-            await self._check_constraint(constraint, param)
-        return constraint
-
-    async def _check_constraint(self, constraint: Constraint, param: str) -> None:
-        target = self._accelerator.target
-        check = getattr(target, "check_constraint", None)
-        if not self._binds or check is None:
-            raise RequestError(
-                f"the engine of {target.name!r} cannot bind what it writes: leave {param} out", param=param
-            )
+        """Return what the answer is bound by, once it is known to be possible."""
+        constraint, target = request.constraint, self._accelerator.target
+        if asked.is_forced and not target.takes_constraints:
+            return None
+        if constraint is None and not asked.is_forced:
+            return None
+        param = "tools" if asked.is_forced else "response_format"
         try:
-            await check(constraint)
-        except ReasonSpecError as error:
+            if asked.is_forced:
+                # There is no answer beside the calls that a format could be of.
+                constraint = calls_grammar(asked.tools, parallel=asked.parallel)
+            elif asked.tools:
+                constraint = _with_calls(constraint, asked)
+            assert constraint is not None, "an answer is bound by something"
+            await target.check_constraint(constraint)
+        except MissingDependencyError as error:
+            if asked.is_forced:
+                # The model is trusted instead.
+                return None
             raise RequestError(str(error), param=param) from None
+        except ConstraintError as error:
+            raise RequestError(str(error), param=param) from None
+        return constraint
 
     def _thinking(self, ask: Ask, prompts: Prompts) -> Thinking | None:
         target = self._accelerator.target
@@ -232,6 +228,17 @@ class Preparation:
         if not len(prompts.target):
             raise RequestError("the prompt is empty", param=param)
         return prompts
+
+
+def _with_calls(constraint: Constraint | None, asked: _Asked) -> Constraint:
+    """Return what allows calls beside an answer that is bound."""
+    assert constraint is not None, "without a format calls are not bound"
+    if constraint.json_schema is None:
+        raise RequestError(
+            "beside tools only a json_schema can bind the answer: leave out one of the two",
+            param="response_format",
+        )
+    return calls_grammar(asked.tools, parallel=asked.parallel, answer_schema=constraint.json_schema)
 
 
 def _refuse_what_engines_cannot(sampling: ChatSampling) -> None:
@@ -264,7 +271,7 @@ def _logit_bias(accelerator: Accelerator, asked: ChatSampling) -> tuple[tuple[in
     target = accelerator.target
     if not asked.logit_bias:
         return ()
-    if not getattr(target, "takes_constraints", False):
+    if not target.takes_constraints:
         raise RequestError(
             f"the engine of {target.name!r} knows no biases: leave logit_bias out", param="logit_bias"
         )

@@ -11,7 +11,8 @@ The answer of such a model is written in two asks:
   are for the answer, and do not touch it;
 - the answer behind it, exactly: by the draft model and the token level where they share tokens, else by the
   token level or the target alone. Only a policy that names a loss class beside ``exact`` has it written by
-  the strategy too. White space behind ``</think>`` is left out, and a stop that ends in it does not count.
+  the strategy too. White space behind ``</think>`` is left out, and a stop that ends in it does not count;
+  where the answer is bound a blank line is put there for the model.
 
 ``max_tokens`` covers both. Where it ends the thinking there is no answer.
 
@@ -29,6 +30,8 @@ from reason_spec.engines.base import Tokenizer
 
 OPENER: Final = "<think>"
 CLOSER: Final = "</think>"
+BEHIND: Final = "\n\n"
+"""What models write between ``</think>`` and the answer."""
 SWITCH: Final = "enable_thinking"
 _TAIL_TOKENS: Final = 32
 

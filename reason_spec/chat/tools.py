@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from reason_spec.chat.messages import check_text
 from reason_spec.engines.base import ChatOptions, Message, Tokenizer
+from reason_spec.engines.constraints import bounded_schema
 from reason_spec.errors import EngineError, RequestError
 from reason_spec.suffix.rendering import PROBE, shows_calls, shows_results
 from reason_spec.suffix.traces import ToolCall, TraceMessage
@@ -194,16 +195,20 @@ def calls_grammar(
 
     Args:
         answer_schema: a JSON schema, as text, of what may be said in the place of calls.
+
+    Raises:
+        ConstraintError: a schema is none, or too large.
     """
     rules = ["SPACE: /[ \\t\\n]{1,8}/"]
     start = f"{_SPACE} call ({_SPACE} call)*" if parallel else f"{_SPACE} call"
     if answer_schema is not None:
         start = f"calls | answer\ncalls: {start}"
-        rules.append(f"answer: %json {answer_schema}")
+        rules.append(f"answer: %json {bounded_schema(answer_schema)}")
     calls = []
     for index, tool in enumerate(tools):
         function = tool["function"]
-        rules.append(f"arguments{index}: %json {json.dumps(_object(function['parameters']))}")
+        schema = {"type": "object", **function["parameters"]}
+        rules.append(f"arguments{index}: %json {bounded_schema(json.dumps(schema))}")
         name = json.dumps(json.dumps(function["name"], ensure_ascii=False), ensure_ascii=False)
         parts = [
             '"{"',
@@ -220,8 +225,3 @@ def calls_grammar(
         rules.append(f"call{index}: {body}")
         calls.append(f"call{index}")
     return Constraint(grammar="\n".join([f"start: {start}", f"call: {' | '.join(calls)}", *rules]) + "\n")
-
-
-def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema of parameters, which are an object whatever else it says of them."""
-    return {"type": "object", **schema}

@@ -5,13 +5,16 @@ token level. The planner predicts the speed of every split from what passes cost
 and from how often drafts have been right, and takes the best; depth 0 leaves the token level alone, and no
 drafts at all is plain decoding. Predictions are corrected by the speeds that answers really had, with
 and without the step level: what else both compete for is in no formula.
+
+Answers that the suffix cache knows something of are planned apart from the others: what is drafted for them
+is right more often, and costs no draft model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from reason_spec.control.costs import Costs
 from reason_spec.control.formulas import asynchronous_speedup, busy_branches, tokens_per_pass
@@ -29,6 +32,8 @@ _ROUNDS = 4
 """Rounds in which the size of a pass and what is drafted during it settle."""
 _TRY_EVERY = 16
 """Answers after which the step level is tried again where it was left out: its rate may have changed."""
+_LEAST_KNOWN = 2.0
+"""Where the suffix cache expects so many tokens of the first pass to be right it knows an answer in part."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,46 @@ def _layers(depth: int, num_draft_tokens: int) -> _Layers:
     return "tokens" if num_draft_tokens > 0 else "none"
 
 
+class Known(NamedTuple):
+    """What the suffix cache would draft for the first pass: how much, and how much of it should be right."""
+
+    num_drafted: int = 0
+    num_right: float = 0.0
+
+    @property
+    def something(self) -> bool:
+        return self.num_right >= _LEAST_KNOWN
+
+
+NOTHING_KNOWN = Known()
+
+
+class _History:
+    """What answers of one kind showed."""
+
+    def __init__(self, step_rate: float, token_rate: float, step_tokens: float, verdict: float) -> None:
+        self.step_rate = _Mean.assumed(step_rate)
+        self.token_rate = _Mean.assumed(token_rate)
+        self.step_tokens = _Mean.assumed(step_tokens)
+        self.verifier_seconds = _Mean.assumed(verdict)
+        self.corrections: dict[_Layers, _Mean] = {
+            layers: _Mean.assumed(1.0, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
+        }
+        self.num_without_steps = 0
+
+    def learn(self, answer: Recorder, plan: Plan, predicted: float) -> None:
+        compared, usage = answer.verdicts, answer.target_usage
+        num_tokens = sum(len(step.tokens) for step in answer.steps)
+        confirmed = usage.num_accepted_draft_tokens
+        speed = num_tokens / max(answer.events[-1].at, 1e-9)
+        self.corrections[_layers(plan.depth, plan.num_draft_tokens)].add(speed / predicted, 1.0)
+        self.step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
+        self.token_rate.add(confirmed, confirmed + usage.num_partings)
+        self.step_tokens.add(num_tokens, len(answer.steps))
+        self.verifier_seconds.add(answer.verifier_seconds, len(compared))
+        self.num_without_steps = 0 if plan.depth > 0 else self.num_without_steps + 1
+
+
 def _speed(plan: Plan) -> float:
     return plan.tokens_per_second or 0.0
 
@@ -84,75 +129,73 @@ class Planner:
         self.costs = self._costs_at_start = costs
         self._max_depth = max_depth
         self._max_draft_tokens = max_draft_tokens
-        self._step_rate = _Mean.assumed(step_rate)
-        self._token_rate = _Mean.assumed(token_rate)
-        self._step_tokens = _Mean.assumed(step_tokens)
-        self._verifier_seconds = _Mean.assumed(costs.verdict)
-        self._corrections: dict[_Layers, _Mean] = {
-            layers: _Mean.assumed(1.0, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
-        }
-        self._num_without_steps = 0
+        assumed = step_rate, token_rate, step_tokens, costs.verdict
+        self._unknown, self._known = _History(*assumed), _History(*assumed)
 
-    def plan(self) -> Plan:
-        """Return the plan that is expected to be fastest."""
-        best = max(self._plans(), key=_speed)
+    def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
+        """Return the plan that is expected to be fastest for an answer of which so much is known."""
+        plans = self._plans(known)
+        best = max(plans, key=_speed)
         if best.depth > 0 or self._max_depth == 0:
             return best
-        if self._num_without_steps >= _TRY_EVERY:
-            return max((plan for plan in self._plans() if plan.depth > 0), key=_speed)
+        if self._history(known.something).num_without_steps >= _TRY_EVERY:
+            return max((plan for plan in plans if plan.depth > 0), key=_speed)
         return best
 
-    def expect(self, depth: int, num_draft_tokens: int) -> float:
+    def expect(self, depth: int, num_draft_tokens: int, known: Known = NOTHING_KNOWN) -> float:
         """Return the tokens a second that are expected of a split."""
-        correction = self._corrections[_layers(depth, num_draft_tokens)].value
-        return correction * self._predict(depth, num_draft_tokens)
+        correction = self._history(known.something).corrections[_layers(depth, num_draft_tokens)].value
+        return correction * self._predict(depth, num_draft_tokens, known)
 
-    def _predict(self, depth: int, num_draft_tokens: int) -> float:
+    def _history(self, known: bool) -> _History:
+        return self._known if known else self._unknown
+
+    def _predict(self, depth: int, num_draft_tokens: int, known: Known) -> float:
         """Return the tokens a second of a split by costs and rates alone."""
+        history = self._history(known.something)
         parallel = depth + 1
-        alone = self._step_seconds(1, num_draft_tokens)
+        alone = self._step_seconds(history, 1, num_draft_tokens)
         if depth == 0:
-            return self._step_tokens.value / alone
-        drafting = self._step_tokens.value * self.costs.draft_token
+            drafted = history.step_tokens.value / alone
+            return max(drafted, self._predict_known(num_draft_tokens, known)) if known.something else drafted
+        drafting = history.step_tokens.value * self.costs.draft_token
         branches = busy_branches(parallel, min(1.0, drafting / alone))
-        seconds = self._step_seconds(branches, num_draft_tokens)
-        speedup = asynchronous_speedup(self._step_rate.value, parallel, min(1.0, drafting / seconds))
-        return self._step_tokens.value * speedup / (seconds + self._verifier_seconds.value)
+        seconds = self._step_seconds(history, branches, num_draft_tokens)
+        speedup = asynchronous_speedup(history.step_rate.value, parallel, min(1.0, drafting / seconds))
+        return history.step_tokens.value * speedup / (seconds + history.verifier_seconds.value)
+
+    def _predict_known(self, num_draft_tokens: int, known: Known) -> float:
+        """Return the tokens a second if all passes are like the first, by what the suffix cache drafts."""
+        share = num_draft_tokens / max(1, self._max_draft_tokens)
+        return (1.0 + share * known.num_right) / self.costs.target.seconds(1.0 + share * known.num_drafted)
 
     def learn(
         self, answer: Recorder, target: Sequence[PassTime] = (), draft: Sequence[PassTime] = ()
     ) -> None:
         """Take what a finished answer showed, and what passes of both models take now."""
         self.costs = self._costs_at_start.remeasured(target, draft)
-        plan, compared, usage = answer.plan, answer.verdicts, answer.target_usage
+        plan = answer.plan
         if plan is None or not answer.steps:
             return
-        num_tokens = sum(len(step.tokens) for step in answer.steps)
-        confirmed = usage.num_accepted_draft_tokens
-        predicted = self._predict(plan.depth, plan.num_draft_tokens)
-        speed = num_tokens / max(answer.events[-1].at, 1e-9)
-        self._corrections[_layers(plan.depth, plan.num_draft_tokens)].add(speed / predicted, 1.0)
-        self._step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
-        self._token_rate.add(confirmed, confirmed + usage.num_partings)
-        self._step_tokens.add(num_tokens, len(answer.steps))
-        self._verifier_seconds.add(answer.verifier_seconds, len(compared))
-        self._num_without_steps = 0 if plan.depth > 0 else self._num_without_steps + 1
+        known = Known(plan.num_known, plan.known_tokens)
+        predicted = self._predict(plan.depth, plan.num_draft_tokens, known)
+        self._history(known.something).learn(answer, plan, predicted)
 
-    def _plans(self) -> list[Plan]:
+    def _plans(self, known: Known) -> list[Plan]:
         sizes = [0, *(size for size in (1, 2, 4, 8, 16, 32, 64) if size < self._max_draft_tokens)]
         sizes.append(self._max_draft_tokens)
         return [
-            Plan(depth, size, self.expect(depth, size))
+            Plan(depth, size, self.expect(depth, size, known), known.num_right, known.num_drafted)
             for depth in range(self._max_depth + 1)
             for size in sizes
         ]
 
-    def _step_seconds(self, branches: int, num_draft_tokens: int) -> float:
+    def _step_seconds(self, history: _History, branches: int, num_draft_tokens: int) -> float:
         """Return the seconds the target takes for one step, with ``branches`` of them in every pass.
 
         Where the target parts from the drafts, the pass after it has none: the draft is writing them.
         """
-        rate = self._token_rate.value
+        rate = history.token_rate.value
         # What the draft writes during one pass, for all branches, is what there is to check in the next.
         supplied = float(num_draft_tokens)
         seconds = self.costs.target.seconds(branches * (1 + supplied))
@@ -161,4 +204,4 @@ class Planner:
             seconds = self.costs.target.seconds(branches * (1 + supplied))
         tokens = tokens_per_pass(rate, supplied)
         parted = 1.0 - float(rate**supplied)
-        return self._step_tokens.value * seconds * (1.0 + parted) / (tokens + parted)
+        return history.step_tokens.value * seconds * (1.0 + parted) / (tokens + parted)

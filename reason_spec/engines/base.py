@@ -17,6 +17,8 @@ from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup"]
 """Which token-level drafter works where no hint applies."""
+TIMES_IF_LIKELY = 3
+"""Drafts that are likely to be right may be so many times the budget of others, where the engine knows."""
 
 
 class Message(TypedDict):

@@ -17,7 +17,6 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 

@@ -41,7 +41,7 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=constraint_of(body.response_format, body.structured_outputs),
         sampling=_sampling(body, max_tokens),
-        policy=policy_of(body.reason_spec, client),
+        policy=policy_of(body.reason_spec, client, rated=bool(body.logprobs)),
         chat_arguments=_chat_arguments(body),
         continue_final=bool(body.continue_final_message),
         tenant=client.tenant,
@@ -58,21 +58,24 @@ def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) 
             prompt=prompt,
             constraint=constraint_of(body.response_format, body.structured_outputs),
             sampling=_sampling(body, max_tokens),
-            policy=policy_of(body.reason_spec, client),
+            policy=policy_of(body.reason_spec, client, rated=body.logprobs is not None),
             tenant=client.tenant,
         )
         for prompt in prompts
     ]
 
 
-def policy_of(options: SpeculationOptions | None, client: Client) -> Policy:
+def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool = False) -> Policy:
     """Return how an answer may be sped up.
+
+    Args:
+        rated: each token is to have the target's log-probability, so that no drafted step may stand.
 
     Raises:
         ApiError: the client may not choose.
     """
     if options is None:
-        return Policy()
+        return Policy(strategy="token") if rated else Policy()
     if not client.trusted:
         message = "this key may not choose how answers are sped up; leave 'reason_spec' out"
         raise ApiError(403, message, kind="permission_error", param="reason_spec", code="not_trusted")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reason_spec.speculation.worth import Calibration
 from reason_spec.suffix.base import Proposal, Session, Source
 from reason_spec.suffix.scopes import SuffixCaches
 
@@ -20,6 +21,7 @@ class _Text:
     session: Session
     length: int
     told: int
+    calibration: Calibration
 
 
 class EarlierTexts:
@@ -34,6 +36,8 @@ class EarlierTexts:
     def __init__(self, caches: SuffixCaches) -> None:
         self._caches = caches
         self._texts: dict[int, _Text] = {}
+        # What one tenant's texts are like is nobody else's business.
+        self._calibrations: dict[tuple[str, str], Calibration] = {}
         self._failed = False
 
     def begin(
@@ -50,7 +54,8 @@ class EarlierTexts:
             self._fail(error)
         else:
             length = sum(len(tokens) for _, tokens in segments)
-            self._texts[text] = _Text(session, length, length)
+            calibration = self._calibrations.setdefault((scope, tenant), Calibration())
+            self._texts[text] = _Text(session, length, length, calibration)
 
     def extend(self, text: int, tokens: Sequence[int]) -> None:
         """Take tokens that became final."""
@@ -68,6 +73,12 @@ class EarlierTexts:
     def forget(self, scope: str) -> None:
         """Let a scope begin anew; its texts are closed by now."""
         self._caches.forget(scope)
+        for key in [key for key in self._calibrations if key[0] == scope]:
+            del self._calibrations[key]
+
+    def calibration(self, text: int) -> Calibration | None:
+        """Return how the chances of a text's proposals turned out; None where the text is not known."""
+        return None if (known := self._texts.get(text)) is None else known.calibration
 
     def propose(
         self,

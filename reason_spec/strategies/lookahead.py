@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import ClassVar
 
+from reason_spec.control.planner import NOTHING_KNOWN
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
@@ -39,7 +40,9 @@ class Lookahead(Strategy):
         if self.planner is None:
             writing = self._search(self.settings, request, recorder)
         else:
-            recorder.plan = self.planner.plan()
+            memory = request.memory
+            known = NOTHING_KNOWN if memory is None else memory.known(self.settings.num_draft_tokens)
+            recorder.plan = self.planner.plan(known)
             writing = self._write_planned(recorder.plan, request, recorder)
         async with aclosing(writing) as steps:
             async for step in steps:

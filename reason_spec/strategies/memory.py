@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from reason_spec.control.planner import NOTHING_KNOWN, Known
 from reason_spec.engines.base import (
+    TIMES_IF_LIKELY,
     BeginText,
     CloseText,
     Engine,
@@ -117,6 +119,16 @@ class Memory:
                 return None
             return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
         return None
+
+    def known(self, num_draft_tokens: int) -> Known:
+        """Return what the target's engine would be drafted for the next pass, behind the final steps."""
+        if not self._owner.drafts_tokens or self._owner.failed:
+            return NOTHING_KNOWN
+        with _costs_only_the_cache(self._owner):
+            budget = TIMES_IF_LIKELY * num_draft_tokens
+            found = self._conversation.session.propose_tokens(budget, tree=True)
+            return Known(len(found.tokens), sum(found.chances))
+        return NOTHING_KNOWN
 
     def close(self) -> None:
         """Keep the conversation for its next turn."""

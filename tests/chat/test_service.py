@@ -19,7 +19,6 @@ from reason_spec.chat.base import (
 )
 from reason_spec.chat.writing import TextOrder
 from reason_spec.errors import RequestError
-from reason_spec.types import Constraint
 from tests.chat.scripted import asks, chat_with, events_of, num_running
 
 BIRDS = "One bird sang.\n\nTwo birds flew off.\n\nNone is left, é."
@@ -194,15 +193,6 @@ async def test_the_targets_own_words_come_with_their_logprobs() -> None:
     assert b"".join(one.content for one in answer.logprobs).decode() == answer.content
     # Drafted steps stand here, and the target's ratings of them are not known.
     assert drafted.logprobs is None
-
-
-async def test_a_format_that_the_engine_cannot_keep_to_is_refused() -> None:
-    async with chat_with({"birds": BIRDS}) as chat:
-        if getattr(chat.accelerator.target, "takes_constraints", False):
-            pytest.skip("the scripted engine takes constraints")
-        with pytest.raises(RequestError) as error:
-            await chat.check(asks("birds", constraint=Constraint(regex="a")))
-    assert error.value.param == "response_format"
 
 
 @given(st.text(max_size=40), st.data())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.control.planner import Planner
+from reason_spec.control.planner import Known, Planner
 from reason_spec.engines.base import PassTime
 from reason_spec.events import Event, Recorder
 from reason_spec.types import Plan, Step, Usage, Verdict
@@ -131,3 +131,38 @@ def test_the_plan_is_the_split_that_is_expected_to_be_fastest(
     assert plan.tokens_per_second is not None
     assert plan.tokens_per_second >= plain
     assert plain == pytest.approx(1 / 0.020)
+
+
+def test_what_the_suffix_cache_knows_is_written_as_one_request() -> None:
+    """Steps ahead bring nothing where one pass checks what several branches would."""
+    linear = Costs(PassCost(((1, 0.009), (16, 0.015), (64, 0.032))), draft_token=0.0007)
+    chosen = planner(linear, step_rate=0.6, token_rate=0.8)
+    assert chosen.plan().depth > 0
+    plan = chosen.plan(Known(num_drafted=48, num_right=30.0))
+    assert plan.depth == 0
+    assert (plan.num_known, plan.known_tokens) == (48, 30.0)
+
+
+def test_a_cache_that_expects_next_to_nothing_changes_no_plan() -> None:
+    chosen = planner(FLAT)
+    plain, barely = chosen.plan(), chosen.plan(Known(num_drafted=8, num_right=0.5))
+    assert (plain.depth, plain.num_draft_tokens) == (barely.depth, barely.num_draft_tokens)
+    assert plain.tokens_per_second == barely.tokens_per_second
+
+
+def test_answers_that_are_known_teach_nothing_about_others() -> None:
+    chosen = planner(FLAT)
+    before = chosen.plan()
+    for _ in range(10):
+        plan = chosen.plan(Known(48, 40.0))
+        chosen.learn(answer(plan, all_stand=False, speed=10_000.0))
+    assert chosen.plan() == before
+
+
+def test_known_answers_that_are_slower_than_expected_are_planned_otherwise() -> None:
+    chosen, known = planner(FLAT), Known(48, 40.0)
+    assert chosen.plan(known).depth == 0
+    for _ in range(8):
+        plan = chosen.plan(known)
+        chosen.learn(answer(plan, all_stand=True, speed=500.0 if plan.depth else 20.0))
+    assert chosen.plan(known).depth > 0

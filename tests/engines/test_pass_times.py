@@ -41,3 +41,34 @@ def test_sizes_near_each_power_of_two_are_kept_apart() -> None:
     means = times.means()
     assert [round(mean.num_tokens, 1) for mean in means] == [1, 2, 3.5, 6, 17, 64, 96]
     assert [round(mean.seconds, 3) for mean in means] == [0.01, 0.02, 0.035, 0.06, 0.17, 0.64, 0.96]
+
+
+def told(token_seconds: float, written: int, count: int = 40) -> PassTimes:
+    times = PassTimes()
+    for size in (1, 8, 32):
+        for _ in range(count):
+            times.add(size, 0.010 + token_seconds * size)
+    for _ in range(100):
+        times.add_written(written, 0.020)
+    return times
+
+
+def test_a_token_is_worth_its_time_where_it_is_likelier_than_what_is_written_meanwhile() -> None:
+    # 200 tokens a second: in the millisecond of a drafted token the engine writes 0.2 others.
+    assert told(0.001, written=4).least_chance == pytest.approx(0.2, rel=0.01)
+    assert told(0.002, written=4).least_chance == pytest.approx(0.4, rel=0.01)
+    assert told(0.001, written=8).least_chance == pytest.approx(0.4, rel=0.01)
+
+
+def test_where_tokens_cost_nothing_every_draft_is_worth_it() -> None:
+    assert told(0.0, written=4).least_chance == pytest.approx(0.0, abs=1e-9)
+
+
+def test_nothing_is_left_out_before_it_is_known_what_a_token_costs() -> None:
+    assert told(0.001, written=4, count=5).least_chance == 0.0
+    assert PassTimes().least_chance == 0.0
+    one_size = PassTimes()
+    for _ in range(50):
+        one_size.add(1, 0.01)
+        one_size.add_written(1, 0.01)
+    assert one_size.least_chance == 0.0

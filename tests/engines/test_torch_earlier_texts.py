@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines.base import Request
+from reason_spec.engines.torch.kv import PrefixTrie
+from reason_spec.engines.torch.sequence import WritingSequence
 from reason_spec.segment import Boundary
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
@@ -137,11 +139,12 @@ def test_a_tree_is_checked_in_one_pass(
 
 
 class Doubting(NaiveSession):
-    """Knows what comes next and thinks it unlikely."""
+    """Knows what comes next, thinks it unlikely, and is wrong about every fourth token."""
 
     def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
         sure = super().propose_tokens(budget, behind=behind)
-        return Proposal(sure.tokens, sure.parents, (0.4,) * len(sure.tokens), sure.match_length)
+        tokens = tuple((token + (place % 4 == 3)) % 260 for place, token in enumerate(sure.tokens))
+        return Proposal(tokens, sure.parents, (0.4,) * len(tokens), sure.match_length)
 
 
 def test_what_is_likely_goes_beyond_the_budget_and_what_is_not_does_not(
@@ -156,3 +159,40 @@ def test_what_is_likely_goes_beyond_the_budget_and_what_is_not_does_not(
         assert result.tokens == expected[0]
         num_passes.append(result.usage.num_passes)
     assert num_passes == [-(-LENGTH // 10), -(-LENGTH // 4)]
+
+
+class Slighting(NaiveSession):
+    """Knows what comes next and thinks it next to impossible."""
+
+    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+        sure = super().propose_tokens(budget, behind=behind)
+        return Proposal(sure.tokens, sure.parents, (0.05,) * len(sure.tokens), sure.match_length)
+
+
+def test_what_turns_out_better_than_its_chance_is_drafted_more_freely_later(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    earlier = told((*prompt(0), *expected[0]), session=Slighting)
+    scheduler = qwen.scheduler(earlier=earlier)
+    num_passes = []
+    for _ in range(6):
+        scheduler.reset_prefix_cache()
+        earlier.begin(0, "", "a", [("prompt", prompt(0))])
+        request = Request(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=3)
+        result = write(scheduler, request)
+        assert result.tokens == expected[0]
+        num_passes.append(result.usage.num_passes)
+    # Three drafts and one more in each pass would take six.
+    assert num_passes[-1] < -(-LENGTH // 4) - 1
+
+
+def test_a_token_that_is_not_worth_its_time_is_not_drafted(
+    qwen: Served, expected: list[tuple[int, ...]]
+) -> None:
+    earlier = told((*prompt(0), *expected[0]), session=Doubting)
+    earlier.begin(0, "", "a", [("prompt", prompt(0))])
+    sequence = WritingSequence(
+        0, Request(Prefix(prompt(0)), LENGTH, text=0), PrefixTrie(64), qwen.tokenizer, 64, earlier
+    )
+    assert len(sequence.propose(0.3)) > 0
+    assert len(sequence.propose(0.6)) == 0

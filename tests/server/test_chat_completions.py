@@ -95,7 +95,7 @@ def test_more_choices_than_the_operator_allows_are_refused(pair):
 
 
 def test_logprobs_are_those_of_the_tokens(pair):
-    how = {"logprobs": True, "extra_body": {"reason_spec": {"off": True}}}
+    how = {"logprobs": True}
     answer = ask(pair, **how)
     tokens = answer.choices[0].logprobs.content
     assert "".join(token.token for token in tokens) == answer.choices[0].message.content

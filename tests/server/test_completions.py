@@ -47,14 +47,13 @@ def test_a_stream_says_the_same_for_every_prompt(pair):
 
 
 def test_logprobs_are_those_of_the_tokens(pair):
-    off = {"reason_spec": {"off": True}}
-    choice = go_on(pair, PROMPTS[0], logprobs=0, extra_body=off).choices[0]
+    choice = go_on(pair, PROMPTS[0], logprobs=0).choices[0]
     assert "".join(choice.logprobs.tokens) == choice.text
     assert len(choice.logprobs.token_logprobs) == len(choice.logprobs.tokens)
     assert choice.logprobs.text_offset[0] == 0
     pieces = [
         one.logprobs
-        for chunk in go_on(pair, PROMPTS[0], logprobs=0, stream=True, extra_body=off)
+        for chunk in go_on(pair, PROMPTS[0], logprobs=0, stream=True)
         for one in chunk.choices
         if one.logprobs
     ]

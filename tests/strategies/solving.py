@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Literal
 
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
@@ -118,7 +119,8 @@ def solve(
 
 
 def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> Memory | None:
-    memories = Memories(SuffixSettings(use="steps"), caches, target)
+    use: Literal["steps", "both"] = "both" if target.takes_texts else "steps"
+    memories = Memories(SuffixSettings(use=use), caches, target)
     return memories.open((("prompt", target.tokenizer.encode(PROMPT)),))
 
 

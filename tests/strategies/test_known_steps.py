@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.alone import SpecReason
@@ -15,6 +17,7 @@ from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
 from reason_spec.suffix.base import FindEnd, StepProposal
 from reason_spec.suffix.scopes import SuffixCaches
+from reason_spec.types import Plan
 from reason_spec.verifiers.base import Verifier
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.naive_suffix import NaiveCache, NaiveSession, naive_caches
@@ -51,6 +54,35 @@ def test_a_repeated_answer_is_made_of_known_steps_and_the_draft_is_not_asked() -
     assert warm.recorder.draft_usage.num_generated_tokens == 0
     assert warm.recorder.target_usage.num_passes < cold.recorder.target_usage.num_passes
     assert warm.left_running == cold.left_running == 0
+
+
+class TakesTexts(ScriptedEngine):
+    """Would draft tokens from earlier texts, were it told of any."""
+
+    takes_texts = True  # type: ignore[assignment]
+
+
+def test_the_planner_is_told_what_the_cache_would_draft() -> None:
+    asked: list[Known] = []
+
+    class Listening(Planner):
+        def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
+            asked.append(known)
+            return super().plan(known)
+
+    costs = Costs(PassCost(((1, 0.02), (64, 0.05))), draft_token=0.01)
+    chosen = Listening(costs, max_depth=3, max_draft_tokens=16)
+
+    def planned(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        return Lookahead(StrategySettings(depth=3), target, draft, ExactVerifier(), chosen)
+
+    suffix = naive_caches()
+    answers = [solve(planned, TARGET, DRAFT, suffix=suffix, target_kind=TakesTexts) for _ in range(2)]
+    assert [known.something for known in asked] == [False, True]
+    plan = answers[1].recorder.plan
+    assert plan is not None
+    assert (plan.depth, plan.known_tokens) == (0, asked[1].num_right)
+    assert answers[0].tokens == answers[1].tokens == solve(autoregressive, TARGET, DRAFT).tokens
 
 
 def test_verdicts_on_known_steps_are_counted_apart() -> None:

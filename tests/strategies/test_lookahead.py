@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.control.planner import Planner
+from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import StrategySettings
@@ -30,7 +30,7 @@ class DraftsByItself(ScriptedEngine):
 
 def planned(plan: Plan) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
     class Fixed(Planner):
-        def plan(self) -> Plan:
+        def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
             return plan
 
     def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:

@@ -171,6 +171,19 @@ def test_the_parts_of_a_prompt_are_told_apart_by_role() -> None:
     assert found == {"output": " me look into the book", "tool": " 4 is"}
 
 
+def test_what_is_known_of_an_answer_is_what_the_engine_would_draft_first() -> None:
+    for use, drafts in (("both", True), ("tokens", True), ("steps", False)):
+        memories, _, _ = make(use)
+        answer(memories, "Question one?", "A first step.\n\n", "A second step.\n\n")
+        again = memories.open((("prompt", TOKENIZER.encode("Question one?")),))
+        other = memories.open((("prompt", TOKENIZER.encode("XYZ%&")),))
+        assert again is not None
+        assert other is not None
+        assert (again.known(4).num_drafted > 0) == drafts
+        assert again.known(4).num_drafted <= 12
+        assert not other.known(4).num_drafted
+
+
 class Keeping(NaiveCache):
     """Counts how often it is kept, where there is room."""
 

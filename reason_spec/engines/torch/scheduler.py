@@ -26,6 +26,7 @@ from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import accept
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import ROOT, TokenTree
+from reason_spec.speculation.worth import HintRate
 from reason_spec.types import Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
@@ -92,6 +93,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._groups = Groups()
         self._retired_usage = Usage()
+        self._hint_rate = HintRate()
         self.pass_times = PassTimes()
         self.num_tokens_run = 0
 
@@ -108,7 +110,14 @@ class Scheduler:
             compiling = self._constraints.start(request.constraint)
         choice = TokenChoice(request, compiling)
         sequence = WritingSequence(
-            number, request, self._trie, self._tokenizer, self._runner.max_context, self._earlier, choice
+            number,
+            request,
+            self._trie,
+            self._tokenizer,
+            self._runner.max_context,
+            self._earlier,
+            choice,
+            self._hint_rate,
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
@@ -336,7 +345,7 @@ class Scheduler:
         sequence = work.sequence
         if not isinstance(sequence, WritingSequence) or not work.completes_text:
             return 0
-        drafts = sequence.propose()
+        drafts = sequence.propose(self.pass_times.least_chance)
         while drafts and not self._can_take(num_slots + len(drafts)):
             drafts = drafts.first(len(drafts) - 1)
         if drafts:
@@ -356,7 +365,8 @@ class Scheduler:
         started = time.perf_counter()
         with torch.inference_mode():
             predictions = Predictions.of_pass(self._runner.run(layout), layout.logits_entries)
-        self.pass_times.add(len(layout.tokens), time.perf_counter() - started)
+        self._pass_seconds = time.perf_counter() - started
+        self.pass_times.add(len(layout.tokens), self._pass_seconds)
         self.num_tokens_run += len(layout.tokens)
         return predictions
 
@@ -367,6 +377,7 @@ class Scheduler:
     ) -> None:
         """Turn predictions into certain tokens, and the slots of what is certain into nodes."""
         unclaimed = set(layout.slots)
+        before = sum(len(work.sequence.tokens) for work in works)
         for work in works:
             sequence = work.sequence
             sequence.count(num_passes=1)
@@ -386,6 +397,9 @@ class Scheduler:
                 self._take_scores(sequence, wanted, predictions)
             self._keep(sequence, right, layout, predictions, unclaimed)
         self._trie.give_back(unclaimed)
+        if all(work.num_certain == 1 for work in works):
+            written = sum(len(work.sequence.tokens) for work in works) - before
+            self.pass_times.add_written(written, self._pass_seconds)
 
     def _write(
         self,
@@ -406,6 +420,7 @@ class Scheduler:
             sequence.error = sequence.choice.error
             return []
         logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
+        sequence.learn(certain)
         kept = sequence.write(certain, logprobs)
         nodes = nodes[:kept]
         parted = sequence.written.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)

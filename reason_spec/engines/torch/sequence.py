@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
-from reason_spec.engines.base import GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import TIMES_IF_LIKELY, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
@@ -15,11 +16,21 @@ from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
+from reason_spec.speculation.worth import HintRate
+from reason_spec.suffix.base import Proposal
 from reason_spec.types import FinishReason, Usage
 
 _arrivals = count()
-_LIKELY, _LIKELY_TIMES = 0.5, 3
-"""Drafts from earlier texts with such a chance may be so many times the budget of others."""
+_LIKELY = 0.5
+"""Drafts with such a chance may go beyond the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """What there was to draft for a pass: a hint, and what earlier texts go on with behind it."""
+
+    hinted: tuple[int, ...] = ()
+    found: Proposal = field(default_factory=Proposal)
 
 
 class Path:
@@ -169,6 +180,7 @@ class WritingSequence(Sequence):
         max_context: int,
         earlier: EarlierTexts | None = None,
         choice: TokenChoice | None = None,
+        hint_rate: HintRate | None = None,
     ) -> None:
         prompt = request.prefix.to_tuple()
         super().__init__(number, prompt, len(prompt), trie, request.priority)
@@ -178,6 +190,8 @@ class WritingSequence(Sequence):
         self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
         self._earlier = earlier if request.text is not None else None
+        self._hint_rate = hint_rate or HintRate()
+        self._drafted = _Drafted()
         self.count(num_prompt_tokens=len(prompt))
 
     @property
@@ -196,46 +210,92 @@ class WritingSequence(Sequence):
             self._hints[hint.index] = HintDrafter(generated=self.written.tokens)
         self._hints[hint.index].offer(hint.tokens, hint.start)
 
-    def propose(self) -> TokenTree:
+    def propose(self, least_chance: float = 0.0) -> TokenTree:
         """Draft the next tokens: the hints first, then what followed in earlier texts, then in this one.
 
         Of a text under a constraint, what breaks it is left out.
-        """
-        budget = self.request.num_draft_tokens
-        longest = min(budget, self.written.max_tokens - len(self.written.tokens) - 1)
-        return self.choice.drafts(self._propose(budget, longest), longest) if longest > 0 else TokenTree()
 
-    def _propose(self, budget: int, longest: int) -> TokenTree:
-        paths = [path for hint in self._hints.values() if (path := hint.propose(longest))]
-        if self._earlier is not None and len(paths) < 2:
-            drafts = self._from_earlier(self._earlier, paths[0] if paths else [], longest)
-            if drafts:
-                return drafts
+        Args:
+            least_chance: how likely a token must be to be worth its time. Only those of hints and of
+                earlier texts have chances.
+        """
+        self._drafted = _Drafted()
+        longest = min(self.request.num_draft_tokens, self._room)
+        if longest < 1:
+            return TokenTree()
+        return self.choice.drafts(self._propose(longest, least_chance), longest)
+
+    def _propose(self, longest: int, least_chance: float) -> TokenTree:
+        budget = self.request.num_draft_tokens
+        paths = [path for hint in self._hints.values() if (path := hint.propose(TIMES_IF_LIKELY * budget))]
+        if len(paths) < 2:
+            hinted = self._worth_checking(paths[0], least_chance) if paths else []
+            self._drafted = _Drafted(tuple(hinted))
+            if self._earlier is not None:
+                drafts = self._from_earlier(self._earlier, hinted, least_chance)
+                if drafts:
+                    return drafts
+            paths = [hinted] if hinted else []
+            longest = max(longest, len(hinted))
         if not paths and self.request.token_drafter == "prompt_lookup":
             if self._lookup is None:
                 self._lookup = PromptLookupDrafter(self.tokens)
             paths = self._lookup.propose_several(longest, self.request.num_lookup_paths)
-        return TokenTree.merge(paths, budget)
+        return TokenTree.merge([path[:longest] for path in paths], max(budget, longest))
 
-    def _from_earlier(self, earlier: EarlierTexts, hinted: list[int], longest: int) -> TokenTree:
+    @property
+    def _room(self) -> int:
+        return self.written.max_tokens - len(self.written.tokens) - 1
+
+    def _worth_checking(self, hinted: list[int], least_chance: float) -> list[int]:
+        """Return the part of a hint that is likely enough, by how often hints were right."""
+        length = min(len(hinted), self._room)
+        rate = self._hint_rate
+        while length > self.request.num_draft_tokens and rate.chance(length) < _LIKELY:
+            length -= 1
+        while length > 1 and rate.chance(length) < least_chance:
+            length -= 1
+        return hinted[:length]
+
+    def _from_earlier(self, earlier: EarlierTexts, hinted: list[int], least_chance: float) -> TokenTree:
         """Return what earlier texts go on with, behind the hint where there is one.
 
         What is likely goes beyond the budget: to check such a token costs less than a pass of its own.
         """
         if hinted and self.written.ends_behind(hinted) is not None:
             return TokenTree()
-        assert self.request.text is not None
-        num_left = self.written.max_tokens - len(self.written.tokens) - 1
-        room = min(_LIKELY_TIMES * self.request.num_draft_tokens, num_left) - len(hinted)
+        text = self.request.text
+        assert text is not None
+        if (calibration := earlier.calibration(text)) is None:
+            return TokenTree()
+        budget = self.request.num_draft_tokens
+        room = min(TIMES_IF_LIKELY * budget, self._room) - len(hinted)
         final = self.request.boundary is None
-        found = earlier.propose(self.request.text, self.tokens, room, tree=True, final=final, drafted=hinted)
-        by_chance = sorted(range(len(found.tokens)), key=lambda node: (-found.chances[node], node))
-        num_any = max(0, longest - len(hinted))
-        kept = [
-            node for rank, node in enumerate(by_chance) if rank < num_any or found.chances[node] >= _LIKELY
-        ]
-        drafts = TokenTree(found.tokens, found.parents).restricted(sorted(kept)).behind(hinted)
+        found = earlier.propose(text, self.tokens, room, tree=True, final=final, drafted=hinted)
+        before = self._hint_rate.chance(len(hinted))
+        worth: list[float] = []
+        for chance, parent in zip(found.chances, found.parents, strict=True):
+            worth.append(min(before * calibration.corrected(chance), worth[parent] if parent >= 0 else 1.0))
+        by_worth = sorted(range(len(worth)), key=lambda node: (-worth[node], node))
+        num_any = max(0, min(budget, self._room) - len(hinted))
+        kept = sorted(
+            node
+            for rank, node in enumerate(by_worth)
+            if worth[node] >= (least_chance if rank < num_any else max(_LIKELY, least_chance))
+        )
+        drafts = TokenTree(found.tokens, found.parents).restricted(kept).behind(hinted)
+        self._drafted = _Drafted(tuple(hinted), found)
         return drafts.pruned(self.written.ends_behind)
+
+    def learn(self, certain: SequenceOf[int]) -> None:
+        """Take what the pass made certain: how likely such drafts were counts for later ones."""
+        hinted, found = self._drafted.hinted, self._drafted.found
+        self._hint_rate.learn(hinted, certain)
+        if self._earlier is None or not found.tokens or tuple(certain[: len(hinted)]) != hinted:
+            return
+        assert self.request.text is not None
+        if (calibration := self._earlier.calibration(self.request.text)) is not None:
+            calibration.learn(found, certain[len(hinted) :])
 
     def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
         """Append certain tokens up to the end of the generation; return how many were kept."""

@@ -10,6 +10,8 @@ _LARGEST = 96
 """Larger passes hold prompts; no draft is as long."""
 _MEMORY = 0.99
 """What a pass still counts after each later one of about its size."""
+_NUM_KNOWN = 16
+"""Passes after which it is known what a token costs."""
 
 
 class PassTimes:
@@ -19,6 +21,8 @@ class PassTimes:
         self.busy_seconds = 0.0
         self.num_passes = 0
         self._means: dict[int, tuple[float, float, float]] = {}
+        self._written = 0.0
+        self._seconds = 0.0
 
     def add(self, num_tokens: int, seconds: float) -> None:
         """Take a pass over ``num_tokens`` new tokens."""
@@ -40,3 +44,32 @@ class PassTimes:
             PassTime(tokens / count, seconds / count, count)
             for _, (tokens, seconds, count) in sorted(self._means.items())
         )
+
+    def add_written(self, num_written: int, seconds: float) -> None:
+        """Take a pass in which requests wrote so many tokens."""
+        self._written = self._written * _MEMORY + num_written
+        self._seconds = self._seconds * _MEMORY + seconds
+
+    @property
+    def least_chance(self) -> float:
+        """How likely a drafted token must be to be worth its time; 0 where that is not known yet.
+
+        A token more makes a pass longer by T'(n). In that time the engine writes, as it goes, so many
+        tokens: one that is less likely than that costs more than it brings (Dinkelbach's rule for the
+        best ratio of tokens to seconds).
+        """
+        if self._seconds <= 0 or sum(count for _, _, count in self._means.values()) < _NUM_KNOWN:
+            return 0.0
+        return self._written / self._seconds * self._token_seconds()
+
+    def _token_seconds(self) -> float:
+        """Return the seconds of one more token in a pass: the slope of the line through the means."""
+        means = self.means()
+        total = sum(mean.count for mean in means)
+        size = sum(mean.num_tokens * mean.count for mean in means) / total
+        seconds = sum(mean.seconds * mean.count for mean in means) / total
+        spread = sum((mean.num_tokens - size) ** 2 * mean.count for mean in means)
+        if spread <= 0:
+            return 0.0
+        joint = sum((mean.num_tokens - size) * (mean.seconds - seconds) * mean.count for mean in means)
+        return max(0.0, joint / spread)
