@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import Hint, Request
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import WritingSequence
 from reason_spec.segment import Boundary
@@ -186,13 +186,19 @@ def test_what_turns_out_better_than_its_chance_is_drafted_more_freely_later(
     assert num_passes[-1] < -(-LENGTH // 4) - 1
 
 
-def test_a_token_that_is_not_worth_its_time_is_not_drafted(
+def test_tokens_of_a_hint_have_to_be_worth_their_time_and_those_of_earlier_texts_need_not(
     qwen: Served, expected: list[tuple[int, ...]]
 ) -> None:
+    """How fast the engine is tells of others' texts: what a tenant is offered must not depend on it."""
     earlier = told((*prompt(0), *expected[0]), session=Doubting)
     earlier.begin(0, "", "a", [("prompt", prompt(0))])
-    sequence = WritingSequence(
-        0, Request(Prefix(prompt(0)), LENGTH, text=0), PrefixTrie(64), qwen.tokenizer, 64, earlier
+    known, hinted = (
+        WritingSequence(
+            number, Request(Prefix(prompt(0)), LENGTH, text=text), PrefixTrie(64), qwen.tokenizer, 64, earlier
+        )
+        for number, text in ((0, 0), (1, None))
     )
-    assert len(sequence.propose(0.3)) > 0
-    assert len(sequence.propose(0.6)) == 0
+    assert len(known.propose(1.0)) == len(known.propose(0.0)) > 0
+    hinted.offer_hint(Hint(expected[0][:8]))
+    assert len(hinted.propose(0.0)) == 8
+    assert len(hinted.propose(1.0)) == 1

@@ -216,8 +216,8 @@ class WritingSequence(Sequence):
         Of a text under a constraint, what breaks it is left out.
 
         Args:
-            least_chance: how likely a token must be to be worth its time. Only those of hints and of
-                earlier texts have chances.
+            least_chance: how likely a token of a hint must be to be worth its time. What earlier texts propose
+                is not judged by it: how fast the engine is tells of others' texts too.
         """
         self._drafted = _Drafted()
         longest = min(self.request.num_draft_tokens, self._room)
@@ -232,7 +232,7 @@ class WritingSequence(Sequence):
             hinted = self._worth_checking(paths[0], least_chance) if paths else []
             self._drafted = _Drafted(tuple(hinted))
             if self._earlier is not None:
-                drafts = self._from_earlier(self._earlier, hinted, least_chance)
+                drafts = self._from_earlier(self._earlier, hinted)
                 if drafts:
                     return drafts
             paths = [hinted] if hinted else []
@@ -257,7 +257,7 @@ class WritingSequence(Sequence):
             length -= 1
         return hinted[:length]
 
-    def _from_earlier(self, earlier: EarlierTexts, hinted: list[int], least_chance: float) -> TokenTree:
+    def _from_earlier(self, earlier: EarlierTexts, hinted: list[int]) -> TokenTree:
         """Return what earlier texts go on with, behind the hint where there is one.
 
         What is likely goes beyond the budget: to check such a token costs less than a pass of its own.
@@ -278,11 +278,7 @@ class WritingSequence(Sequence):
             worth.append(min(before * calibration.corrected(chance), worth[parent] if parent >= 0 else 1.0))
         by_worth = sorted(range(len(worth)), key=lambda node: (-worth[node], node))
         num_any = max(0, min(budget, self._room) - len(hinted))
-        kept = sorted(
-            node
-            for rank, node in enumerate(by_worth)
-            if worth[node] >= (least_chance if rank < num_any else max(_LIKELY, least_chance))
-        )
+        kept = sorted(node for rank, node in enumerate(by_worth) if rank < num_any or worth[node] >= _LIKELY)
         drafts = TokenTree(found.tokens, found.parents).restricted(kept).behind(hinted)
         self._drafted = _Drafted(tuple(hinted), found)
         return drafts.pruned(self.written.ends_behind)
