@@ -227,16 +227,16 @@ def _shown(value: float | None, form: str, unit: str = "") -> str:
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Plot accuracy, with its interval, against the speed-up; rows of one strategy are joined."""
+    """Plot accuracy, with its interval, against the speed-up; rows of one kind are joined."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
-    strategies = dict.fromkeys(row.name.split(" ")[0].rstrip(",") for row in rows)
-    for strategy in strategies:
-        own = [row for row in rows if row.name.split(" ")[0].rstrip(",") == strategy]
+    kinds = [row.name.removesuffix(", default").rstrip("0123456789. ") for row in rows]
+    for strategy in dict.fromkeys(kinds):
+        own = [row for row, kind in zip(rows, kinds, strict=True) if kind == strategy]
         x, y, below, above, names = [], [], [], [], []
         for row in own:
             if row.speedup is None or row.accuracy is None or row.accuracy_interval is None:

@@ -216,8 +216,8 @@ class WritingSequence(Sequence):
         Of a text under a constraint, what breaks it is left out.
 
         Args:
-            least_chance: how likely a token of a hint must be to be worth its time. What earlier texts propose
-                is not judged by it: how fast the engine is tells of others' texts too.
+            least_chance: how likely a token of a hint must be to be worth its time. What earlier texts
+                propose is not judged by it: how fast the engine is tells of others' texts too.
         """
         self._drafted = _Drafted()
         longest = min(self.request.num_draft_tokens, self._room)
