@@ -37,8 +37,8 @@ _LAST_SECONDS = 2
 """For connections to close behind the last answer."""
 _RETRY_SECONDS = 5.0
 _QUESTION = (
-    "Tom has 14 marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. "
-    "How many marbles does Tom have?"
+    "Gus owns 44 marbles. Nina has 16 marbles more than Gus does. Then Nina shares all these marbles equally "
+    "among 6 cousins. Pia has 5 marbles fewer than each cousin does. How many marbles does Pia have?"
 )
 
 Start = Callable[[Accelerator], Awaitable[None]]
