@@ -225,7 +225,7 @@ class StrategySettings(_Section):
         ge=1,
         le=128,
         description="token drafts of a branch checked in one pass, at the most; torch: three times as many "
-        "where the suffix cache finds them likely",
+        "where hints or the suffix cache are likely to be right",
     )
     lookup_paths: int = Field(
         default=1, ge=1, le=8, description="continuations that prompt lookup proposes side by side"
