@@ -100,7 +100,8 @@ class Request:
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
     a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
     one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
-    request writes is final.
+    request writes is final. ``account`` names tenant and scope of the answer: how often hints are right is
+    counted for each apart.
     ``num_draft_tokens`` bounds the drafts of one pass (the torch engine takes three times as many that the
     suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
     side.
@@ -108,6 +109,8 @@ class Request:
     ``constraint`` says what may be written, from the first token on: the text may end only where it is
     fulfilled, and ``max_tokens`` may cut it before. Drafts that break it are not checked. ``logit_bias``
     holds pairs of a token id and what is added to its logit before a token is chosen; each id once.
+    ``limit_drafts`` lets the engine check fewer drafts than that where more of them, beside what else is in
+    the pass, would make all requests together slower.
     ``stream`` False delivers nothing before the result, which saves a message for each pass; with
     ``delta_tokens`` a delta waits until it holds that many, or the generation ends.
     """
@@ -121,9 +124,11 @@ class Request:
     step_context: str = ""
     hint: tuple[int, ...] = ()
     text: int | None = None
+    account: tuple[str, str] = ("", "")
     token_drafter: TokenDrafterName = "none"
     num_draft_tokens: int = 16
     num_lookup_paths: int = 1
+    limit_drafts: bool = False
     priority: int = 0
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -258,11 +263,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """How long passes over about ``num_tokens`` new tokens took lately; ``count`` weighs the mean."""
+    """How long passes over about ``num_tokens`` new tokens took lately; ``count`` weighs the mean.
+
+    ``num_requests`` wrote in them, and ``num_threads`` computed them; 0: not told.
+    """
 
     num_tokens: float
     seconds: float
     count: float
+    num_requests: float = 1.0
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +381,8 @@ class Engine(ABC):
     takes_hints: bool = True
     """Whether hints reach what drafts tokens here; where they do not, none need be written."""
 
+    tells_batches: ClassVar[bool] = False
+    """Whether ``batch_times`` come of this engine."""
     takes_constraints: bool = False
     """Whether requests may have a constraint; where not, one that has fails its generation."""
 
@@ -392,6 +404,11 @@ class Engine(ABC):
     @property
     def pass_times(self) -> tuple[PassTime, ...]:
         """How long passes take now, smaller ones first; empty where the engine does not tell."""
+        return ()
+
+    @property
+    def batch_times(self) -> tuple[PassTime, ...]:
+        """How long passes take in which requests only write, by tokens, requests and threads."""
         return ()
 
     @abstractmethod

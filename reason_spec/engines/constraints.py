@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -41,6 +42,8 @@ _LIMITS: Final = {
     "max_grammar_size": 200_000,
     "verbose_errors": False,
 }
+_LARK_TOKEN: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"|(?://|#)[^\n]*|/(?:[^/\\\n]|\\.)+/|%json\s*""")
+"""A schema's beginning in a Lark grammar, and what may hold the same word: texts, comments, expressions."""
 _NUM_KEPT: Final = 16
 
 
@@ -89,7 +92,7 @@ def grammar_of(constraint: Constraint) -> str:
         words = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.choice)
         return str(matcher.grammar_from_lark(f"start: {words}"))
     assert constraint.grammar is not None
-    return str(matcher.grammar_from_lark(constraint.grammar))
+    return str(matcher.grammar_from_lark(bounded_grammar(constraint.grammar)))
 
 
 def structured_outputs(constraint: Constraint) -> dict[str, Any]:
@@ -139,15 +142,57 @@ def bounded_schema(text: str) -> str:
         ConstraintError: it is no JSON, no schema, or asks for multiples of a number that is too large.
     """
     schema = read_schema(text)
+    _check_multiples(schema, "json_schema")
+    return _with_options(schema)
+
+
+def bounded_grammar(text: str) -> str:
+    """Return a Lark grammar with the schemas behind ``%json`` bounded as `bounded_schema` does.
+
+    Raises:
+        ConstraintError: what stands there is no JSON schema, or asks for multiples of numbers that are too
+            large together.
+    """
+    schemas: list[Any] = []
+    parts: list[str] = []
+    place = 0
+    while (found := _LARK_TOKEN.search(text, place)) is not None:
+        start, place = place, found.end()
+        parts.append(text[start:place])
+        if found[0].startswith("%json"):
+            schema, place = _schema_at(text, place)
+            schemas.append(schema)
+            parts.append(_with_options(schema))
+    _check_multiples(schemas, "grammar")
+    return "".join([*parts, text[place:]])
+
+
+def _schema_at(text: str, place: int) -> tuple[dict[str, Any] | bool, int]:
+    """Return the schema that begins at a place of a grammar, and where it ends."""
+    try:
+        schema, end = json.JSONDecoder().raw_decode(text, place)
+    except (ValueError, RecursionError):
+        raise ConstraintError("grammar: behind %json stands no JSON, or it is nested too deeply") from None
+    if not isinstance(schema, dict | bool):
+        raise ConstraintError(
+            f"grammar: %json: a schema is an object or a boolean, not {text[place:end][:40]!r}"
+        )
+    return schema, end
+
+
+def _check_multiples(schema: Any, kind: str) -> None:
     try:
         bound = math.lcm(*_scaled(list(_multiples(schema))))
     except (RecursionError, ArithmeticError):
-        raise ConstraintError("json_schema: it is nested too deeply, or a multipleOf is no number") from None
+        raise ConstraintError(f"{kind}: it is nested too deeply, or a multipleOf is no number") from None
     if bound > _MAX_MULTIPLE:
         raise ConstraintError(
-            f"json_schema: multipleOf: the numbers of a schema may have {_MAX_MULTIPLE} as their least "
+            f"{kind}: multipleOf: the numbers of a schema may have {_MAX_MULTIPLE} as their least "
             "common multiple at most, in units of their last decimal place"
         )
+
+
+def _with_options(schema: dict[str, Any] | bool) -> str:
     return json.dumps({**schema, "x-guidance": _JSON_OPTIONS} if isinstance(schema, dict) else schema)
 
 

@@ -9,11 +9,17 @@ from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings, SuffixSettings
 
 
-def create_engine(name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> Engine:
+def create_engine(
+    name: str,
+    settings: EngineSettings,
+    suffix: SuffixSettings | None = None,
+    texts_of: EngineSettings | None = None,
+) -> Engine:
     """Make the engine that its settings describe; the model is loaded, or its server found, by ``start``.
 
     Args:
         suffix: how tokens are drafted from earlier texts, by engines that can; None: they are not.
+        texts_of: the model whose texts these are, where it is another one.
 
     Raises:
         EngineError: a scripted engine's script cannot be read, or the embedded model is missing.
@@ -33,10 +39,10 @@ def create_engine(name: str, settings: EngineSettings, suffix: SuffixSettings | 
     if settings.kind == "vllm":
         from reason_spec.engines.vllm.engine import VllmEngine
 
-        return VllmEngine(name, settings, suffix)
+        return VllmEngine(name, settings, suffix, texts_of)
     from reason_spec.engines.torch.engine import TorchEngine
 
-    return TorchEngine(name, settings, suffix)
+    return TorchEngine(name, settings, suffix, texts_of)
 
 
 def resolve_model(name: str, model: str) -> str:

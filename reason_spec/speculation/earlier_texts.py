@@ -18,6 +18,7 @@ _NOTHING = Proposal()
 class _Text:
     """``length`` tokens are in the session, ``told`` of them known to be final from outside."""
 
+    tenant: str
     session: Session
     length: int
     told: int
@@ -29,33 +30,38 @@ class EarlierTexts:
 
     A text is told of as it becomes final: of several requests for one place only one is in the end right,
     and what the others write must not be learnt. What such a request has beyond the text so far is looked
-    up and forgotten; a request that writes all the rest of an answer is learnt as it goes on. A cache that
-    fails is left out from then on, and the requests go on without it.
+    up and forgotten; a request that writes all the rest of an answer is learnt as it goes on. A tenant's
+    cache that fails is left out from then on, and the requests go on without it.
+
+    Args:
+        own: whether the texts are of the model that drafts are made for. Where they are another's, nothing
+            that this one writes is certain of them.
     """
 
-    def __init__(self, caches: SuffixCaches) -> None:
+    def __init__(self, caches: SuffixCaches, *, own: bool = True) -> None:
         self._caches = caches
+        self._own = own
         self._texts: dict[int, _Text] = {}
         # What one tenant's texts are like is nobody else's business.
         self._calibrations: dict[tuple[str, str], Calibration] = {}
-        self._failed = False
+        self._failed: set[str] = set()
 
     def begin(
         self, text: int, scope: str, tenant: str, segments: Sequence[tuple[Source, Sequence[int]]]
     ) -> None:
         """Take a text, or, under a number in use, the prompt of its next turn."""
-        if self._failed:
+        if tenant in self._failed:
             return
         try:
             known = self._texts.get(text)
             session = self._caches.open_session(scope, tenant) if known is None else known.session
             session.begin(segments)
         except Exception as error:
-            self._fail(error)
+            self._fail(tenant, error)
         else:
             length = sum(len(tokens) for _, tokens in segments)
             calibration = self._calibrations.setdefault((scope, tenant), Calibration())
-            self._texts[text] = _Text(session, length, length, calibration)
+            self._texts[text] = _Text(tenant, session, length, length, calibration)
 
     def extend(self, text: int, tokens: Sequence[int]) -> None:
         """Take tokens that became final."""
@@ -101,28 +107,31 @@ class EarlierTexts:
             return _NOTHING
         # They may be a row of an array, whose items are no plain numbers.
         new = [int(token) for token in tokens[known.length :]]
-        if final and new:
+        if final and self._own and new:
             self._learn(known, new)
             new = []
         behind = (*new, *drafted)
         try:
             return known.session.propose_tokens(budget, tree=tree, behind=behind)
         except Exception as error:
-            self._fail(error)
+            self._fail(known.tenant, error)
             return _NOTHING
 
     def _learn(self, known: _Text, tokens: Sequence[int]) -> None:
         try:
             known.session.extend(tokens)
         except Exception as error:
-            self._fail(error)
+            self._fail(known.tenant, error)
         else:
             known.length += len(tokens)
 
-    def _fail(self, error: Exception) -> None:
-        if not self._failed:
+    def _fail(self, tenant: str, error: Exception) -> None:
+        if tenant not in self._failed:
             logger.warning(
-                "no more tokens are drafted from earlier texts: %s: %s", type(error).__name__, error
+                "no more tokens are drafted from earlier texts of tenant %s: %s: %s",
+                tenant,
+                type(error).__name__,
+                error,
             )
-        self._failed = True
-        self._texts.clear()
+        self._failed.add(tenant)
+        self._texts = {text: known for text, known in self._texts.items() if known.tenant != tenant}

@@ -13,6 +13,8 @@ _MEMORY = 0.98
 """What a draft still counts after each later one."""
 _HINT_RATE, _HINT_WEIGHT = 0.9, 16.0
 """The assumed chance of a hinted token behind right ones, and the tokens that it counts for."""
+_OWN_WEIGHT = 16.0
+"""Tokens of one request that the rate of all requests counts for beside its own."""
 
 
 class Calibration:
@@ -51,14 +53,22 @@ class Calibration:
 
 
 class HintRate:
-    """How often the next token of a hint is right where those before it were."""
+    """How often the next token of a hint is right where those before it were.
 
-    def __init__(self) -> None:
-        self._right = _HINT_RATE * _HINT_WEIGHT
-        self._count = _HINT_WEIGHT
+    Args:
+        shared: the rate of all requests, where this is of one of them: it learns too, and is the prior.
+    """
+
+    def __init__(self, shared: HintRate | None = None) -> None:
+        self._shared = shared
+        assumed, weight = (_HINT_RATE, _HINT_WEIGHT) if shared is None else (shared.chance(1), _OWN_WEIGHT)
+        self._right = assumed * weight
+        self._count = weight
 
     def learn(self, hinted: Sequence[int], came: Sequence[int]) -> None:
         """Take a hint that was checked, and the tokens that came."""
+        if self._shared is not None:
+            self._shared.learn(hinted, came)
         checked = min(len(hinted), len(came))
         num_right = num_shared(tuple(hinted[:checked]), tuple(came[:checked]))
         if checked:

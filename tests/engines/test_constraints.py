@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from reason_spec.engines.constraints import (
     BackgroundCompiler,
     ByteVocabulary,
     ConstraintCompiler,
+    TextMatcher,
+    bounded_grammar,
     bounded_schema,
     structured_outputs,
 )
@@ -108,6 +111,15 @@ def test_what_has_to_come_is_forced_and_nothing_else(compiler: ConstraintCompile
         (Constraint(regex=r"[^\s\S]"), "regex: no text fits"),
         (Constraint(regex="a" * (MAX_CHARS + 1)), f"at most {MAX_CHARS}"),
         (Constraint(choice=("a",) * 5000), "choice has 5000 texts"),
+        (Constraint(grammar='start: %json {"items": {"multipleOf": 99991}}'), "grammar: multipleOf"),
+        (
+            Constraint(grammar='start: a | b\na: %json{"multipleOf": 101}\nb: %json{"multipleOf": 103}'),
+            "multipleOf",
+        ),
+        (Constraint(grammar='start: /"/ %json\n{"multipleOf": 99991} /"/'), "grammar: multipleOf"),
+        (Constraint(grammar="start: %json [1]"), "a schema is an object or a boolean"),
+        (Constraint(grammar="start: %json {"), "behind %json stands no JSON"),
+        (Constraint(grammar='start: %json {"not": {}, "x-guidance": {"lenient": true}}'), "Unimplemented"),
         (Constraint(grammar="start: foo"), 'grammar: .*unknown name: "foo"'),
     ],
     ids=lambda value: value.kind if isinstance(value, Constraint) else None,
@@ -129,9 +141,27 @@ async def test_a_constraint_that_takes_too_long_is_given_up(monkeypatch: pytest.
     background.close()
 
 
+class WaitingCompiler(ConstraintCompiler):
+    """Compiles once it is let go."""
+
+    def __init__(self, go: threading.Event) -> None:
+        super().__init__(ByteVocabulary(), ByteVocabulary.size)
+        self.go = go
+
+    def compile(self, constraint: Constraint) -> TextMatcher:
+        assert self.go.wait(30), "the event loop waits for what it compiles"
+        return super().compile(constraint)
+
+
 async def test_checks_do_not_wait_on_the_event_loop() -> None:
-    background = BackgroundCompiler.of_bytes()
-    await asyncio.gather(*map(background.check, CONSTRAINTS))
+    go = threading.Event()
+    background = BackgroundCompiler(lambda: WaitingCompiler(go))
+    checks = [asyncio.create_task(background.check(constraint)) for constraint in CONSTRAINTS]
+    await asyncio.sleep(0)
+    assert not any(check.done() for check in checks)
+    # Reached only where the loop is free while constraints are compiled.
+    go.set()
+    assert await asyncio.gather(*checks) == [None] * len(CONSTRAINTS)
     background.close()
 
 
@@ -155,6 +185,16 @@ def test_blanks_between_the_parts_of_json_come_to_an_end(compiler: ConstraintCom
     assert matcher.num_allowed(list(b"{\n" + b" " * 50)) == 22
     assert matcher.num_allowed(list(b'{\n    "name" : "b"\n}')) == 20
     assert json.loads(bounded_schema("true")) is True
+
+
+def test_a_schema_within_a_grammar_binds_as_one_by_itself(compiler: ConstraintCompiler) -> None:
+    grammar = f'start: "// %json {{" /x"/ n // %json {{\nn: "n: " %json {json.dumps(NAMED)} "!"'
+    matcher = compiler.compile(Constraint(grammar=grammar))
+    text = '// %json {x"n: {"name": "b"}!'
+    assert matcher.num_allowed(list(text.encode())) == len(text)
+    spaced = '// %json {x"n: {' + " " * 50
+    assert matcher.num_allowed(list(spaced.encode())) == len(spaced) - 49
+    assert bounded_grammar(bounded_grammar(grammar)) == bounded_grammar(grammar)
 
 
 def test_exactly_one_kind_is_given() -> None:

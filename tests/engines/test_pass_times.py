@@ -72,3 +72,19 @@ def test_nothing_is_left_out_before_it_is_known_what_a_token_costs() -> None:
         one_size.add(1, 0.01)
         one_size.add_written(1, 0.01)
     assert one_size.least_chance == 0.0
+
+
+def test_batches_are_kept_apart_by_threads_tokens_and_requests() -> None:
+    times = PassTimes()
+    for threads, factor in ((1, 1.0), (2, 0.5)):
+        times.num_threads = threads
+        for tokens, requests in ((1, 1), (8, 8), (64, 8), (64, 64)):
+            for _ in range(5):
+                times.add_batch(tokens, requests, factor * (0.01 + 0.001 * tokens + 0.0005 * requests))
+    batches = times.batches()
+    assert [(b.num_threads, round(b.num_tokens), round(b.num_requests)) for b in batches] == [
+        (threads, *size) for threads in (1, 2) for size in ((1, 1), (8, 8), (64, 8), (64, 64))
+    ]
+    assert times.batch_time.of_one(64, 8) == pytest.approx(0.5 * 0.078, rel=0.02)
+    times.num_threads = 1
+    assert times.batch_time.of_one(64, 8) == pytest.approx(0.078, rel=0.02)

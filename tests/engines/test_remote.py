@@ -422,6 +422,20 @@ async def test_what_decides_a_sample_is_sent_and_nothing_is_left_to_the_server(
     assert third["seed"] != first["seed"]
 
 
+async def test_a_server_is_told_whose_prefixes_it_may_use_and_no_name(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream()) as upstream:
+        async with remote(folder, upstream) as engine:
+            for owner in ("", "ana", "ana", "ben"):
+                await whole(engine, Prefix(prompt.to_tuple(), owner=owner))
+        salts = [body.get("cache_salt") for body in upstream.streams]
+    assert salts[0] is None
+    assert salts[1] == salts[2]
+    assert len({*salts}) == 3
+    assert not any("ana" in (salt or "") for salt in salts)
+
+
 async def test_a_key_comes_from_the_environment(
     make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from reason_spec.engines.base import Hint, Request
 from reason_spec.engines.torch.kv import PrefixTrie
+from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.sequence import WritingSequence
+from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.segment import Boundary
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
@@ -202,3 +204,31 @@ def test_tokens_of_a_hint_have_to_be_worth_their_time_and_those_of_earlier_texts
     hinted.offer_hint(Hint(expected[0][:8]))
     assert len(hinted.propose(0.0)) == 8
     assert len(hinted.propose(1.0)) == 1
+
+
+class Timeless(PassTimes):
+    """Passes that cost nothing: whatever is likely enough otherwise is worth its time."""
+
+    @property
+    def least_chance(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("other", [("ben", ""), ("ana", "compared")])
+def test_wrong_hints_of_one_tenant_or_scope_change_nothing_for_another(
+    qwen: Served, expected: list[tuple[int, ...]], other: tuple[str, str]
+) -> None:
+    def passes_of(scheduler: Scheduler, account: tuple[str, str], hint: tuple[int, ...]) -> int:
+        scheduler.reset_prefix_cache()
+        request = Request(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=2, account=account)
+        result = write(scheduler, request)
+        assert result.tokens == expected[0]
+        return result.usage.num_passes
+
+    scheduler = qwen.scheduler()
+    scheduler.pass_times = Timeless()
+    fresh = passes_of(scheduler, ("ben", "before"), expected[0])
+    for _ in range(30):
+        passes_of(scheduler, ("ana", ""), tuple((token + 1) % 260 for token in expected[0]))
+    assert passes_of(scheduler, other, expected[0]) == fresh
+    assert passes_of(scheduler, ("ana", ""), expected[0]) > fresh

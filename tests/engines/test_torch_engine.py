@@ -20,6 +20,7 @@ from reason_spec.engines.factory import create_engine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
+from reason_spec.types import Prefix
 from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract
 from tests.engines.tiny_models import Served
 
@@ -73,6 +74,28 @@ async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwe
     results = await asyncio.gather(*(generation.result() for generation in generations))
     assert all(result.tokens == expected for result in results)
     assert results[1].usage.num_accepted_draft_tokens > 0
+
+
+async def test_nothing_computed_for_one_owner_is_used_for_another(engine: TorchEngine) -> None:
+    text = tuple(range(20, 50))
+    await engine.reset_prefix_cache()
+
+    async def ask(owner: str) -> tuple[int, tuple[int, ...]]:
+        result = await engine.submit(Request(Prefix(text, owner=owner), max_tokens=6)).result()
+        return result.usage.num_cached_prompt_tokens, result.tokens
+
+    (first, answer), (own, again) = await ask("ana"), await ask("ana")
+    (other, same), (nobody, still) = await ask("ben"), await ask("")
+    assert first == other == nobody == 0
+    assert own > 0
+    assert answer == again == same == still
+    # Side by side in one pass as well.
+    found = await asyncio.gather(*(ask(owner) for owner in ("ana", "ben", "eva", "eva", "")))
+    assert {tokens for _, tokens in found} == {answer}
+    assert found[0][0] > 0
+    assert found[2][0] == found[3][0] == 0
+    scores = [await engine.score(Prefix(text, owner=owner), answer) for owner in ("ana", "new")]
+    assert scores[0].logprobs == pytest.approx(scores[1].logprobs, abs=1e-4)
 
 
 async def test_scores_and_counts(engine: TorchEngine) -> None:

@@ -13,18 +13,31 @@ NUM_SLOTS = 12
 
 
 class TrieMachine(RuleBasedStateMachine):
-    """Paths over a three-token alphabet grow, share, end and are evicted; a model follows."""
+    """Paths over a three-token alphabet grow, share, end and are evicted; a model follows.
+
+    The texts of two owners share nothing: in the model each begins with its owner.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.trie = PrefixTrie(NUM_SLOTS)
         self.paths: list[tuple[Path, list[int]]] = []
+        self.owners: dict[int, str] = {}
 
-    @rule(text=st.lists(st.integers(0, 2), max_size=6))
-    def begin(self, text: list[int]) -> None:
-        path = Path(self.trie)
+    def held(self) -> set[tuple[str, tuple[int, ...]]]:
+        """Return all prefixes of texts under way."""
+        return {
+            (self.owners[id(path)], tuple(text[:length]))
+            for path, text in self.paths
+            for length in range(1, len(text) + 1)
+        }
+
+    @rule(text=st.lists(st.integers(0, 2), max_size=6), owner=st.sampled_from(["", "ana"]))
+    def begin(self, text: list[int], owner: str) -> None:
+        path = Path(self.trie, owner)
         followed = path.follow(text, len(text))
         self.paths.append((path, text[:followed]))
+        self.owners[id(path)] = owner
 
     @rule(which=st.integers(0, 50), tokens=st.lists(st.integers(0, 2), min_size=1, max_size=5),
           num_right=st.integers(0, 5))  # fmt: skip
@@ -35,8 +48,7 @@ class TrieMachine(RuleBasedStateMachine):
         path, text = self.paths[which % len(self.paths)]
         slots = self.trie.take(len(tokens))
         if slots is None:
-            held = {tuple(t[:n]) for _, t in self.paths for n in range(1, len(t) + 1)}
-            assert len(held) + len(tokens) > NUM_SLOTS, "slots were refused though there was room"
+            assert len(self.held()) + len(tokens) > NUM_SLOTS, "slots were refused though there was room"
             return
         assert len(set(slots)) == len(tokens)
         unclaimed = set(slots)
@@ -64,17 +76,17 @@ class TrieMachine(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.trie.clear()
-        held = {tuple(text[:n]) for _, text in self.paths for n in range(1, len(text) + 1)}
-        assert self.trie.num_nodes == len(held)
+        assert self.trie.num_nodes == len(self.held())
 
     @invariant()
     def books_add_up(self) -> None:
         self.trie.check_integrity(path.tip for path, _ in self.paths)
-        slot_of: dict[tuple[int, ...], int] = {}
+        slot_of: dict[tuple[str, tuple[int, ...]], int] = {}
         for path, text in self.paths:
             assert len(path) == len(text)
             for length, slot in enumerate(path.slots.tolist(), start=1):
-                assert slot_of.setdefault(tuple(text[:length]), slot) == slot, "one prefix has two slots"
+                prefix = (self.owners[id(path)], tuple(text[:length]))
+                assert slot_of.setdefault(prefix, slot) == slot, "one prefix has two slots"
         assert len(set(slot_of.values())) == len(slot_of), "two prefixes share a slot"
 
 
@@ -118,3 +130,14 @@ def test_the_eviction_queue_stays_bounded() -> None:
     for _ in range(5000):
         cached(trie, [1, 2, 3])
     assert len(trie._eviction_queue) < 2000
+
+
+def test_owners_that_are_gone_are_forgotten() -> None:
+    trie = PrefixTrie(8)
+    fill(trie, [1, 2, 3])
+    kept = Path(trie, "kept")
+    for number in range(3000):
+        Path(trie, str(number)).discard()
+    assert len(trie._roots) < 2000
+    assert cached(trie, [1, 2, 3]) == 3
+    trie.check_integrity([kept.tip])

@@ -414,3 +414,33 @@ def test_a_score_that_does_not_fit_says_why(qwen: Served) -> None:
     scheduler = qwen.scheduler()
     scheduler.score(0, (1,) * 200, (2,) * 100)
     assert "no room" in str(drain(scheduler)[0])
+
+
+# --- drafts under load ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_full_batch_checks_fewer_drafts_and_writes_the_same(
+    qwen: Served, expected: list[tuple[int, ...]], limited: bool
+) -> None:
+    """Where each token takes a pass a third longer, and half of the hints are wrong."""
+    drafted: dict[int, float] = {}
+    for number in (1, NUM_PROMPTS):
+        scheduler = qwen.scheduler()
+        scheduler.pass_times.num_threads = -1
+        for size in (1, 2, 4, 8, 16, 32):
+            for _ in range(200):
+                scheduler.pass_times.add_batch(size, min(size, 4), 0.001 * (3 + size))
+        add_batch = scheduler.pass_times.add_batch
+        scheduler.pass_times.add_batch = lambda *_: None  # type: ignore[method-assign]
+        for index in range(number):
+            hint = spoiled(expected[index], 3)
+            request = Request(Prefix(prompt(index)), LENGTH, hint=hint, limit_drafts=limited)
+            scheduler.submit(index, request)
+        results = drain(scheduler)
+        scheduler.pass_times.add_batch = add_batch  # type: ignore[method-assign]
+        written = [results[index] for index in range(number)]
+        assert [one.tokens for one in written] == expected[:number]
+        drafted[number] = sum(one.usage.num_drafted_tokens for one in written) / number
+    if limited:
+        assert drafted[NUM_PROMPTS] < drafted[1]

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from scipy.stats import chisquare
 
-from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator import Accelerator, available_cores
 from reason_spec.engines.base import Request
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.vllm.arguments import installed_version
@@ -23,7 +23,7 @@ from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, VerifierSettings, load_settings
 from reason_spec.speculation.acceptance import truncated_probabilities
-from reason_spec.types import NoiseKey, Sampling
+from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract
 from tests.engines.tiny_models import Served
 
@@ -84,6 +84,26 @@ async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, serv
         assert result.usage.num_accepted_draft_tokens > 20
 
 
+async def test_a_batch_is_timed_and_its_drafts_are_limited_without_another_token(
+    own_engine: VllmEngine, served: Served
+) -> None:
+    expected = served.generate(PROMPT.to_tuple(), 60)
+    wrong = tuple((token + place % 2) % 260 for place, token in enumerate(expected))
+    for cores in ((0,), None):
+        await own_engine.set_cores(cores)
+        for hint in (expected, wrong):
+            generations = [
+                own_engine.submit(Request(PROMPT, 60, hint=hint, num_draft_tokens=8, limit_drafts=True))
+                for _ in range(12)
+            ]
+            results = [await generation.result() for generation in generations]
+            assert all(result.tokens == expected for result in results)
+    seen = own_engine.batch_times
+    assert {time.num_threads for time in seen} == {1, len(available_cores())}
+    assert max(time.num_requests for time in seen) > 6
+    assert all(time.num_tokens >= time.num_requests * 0.99 for time in seen)
+
+
 async def test_hints_that_come_late_are_taken(engine: VllmEngine, served: Served) -> None:
     expected = served.generate(PROMPT.to_tuple(), 120)
     generation = engine.submit(Request(PROMPT, 120))
@@ -103,6 +123,21 @@ async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, serv
     ]
     results = await asyncio.gather(*(generation.result() for generation in generations))
     assert [r.tokens for r in results] == [served.generate(p.to_tuple(), 25) for p in prompts]
+
+
+async def test_nothing_computed_for_one_owner_is_used_for_another(engine: VllmEngine) -> None:
+    await engine.reset_prefix_cache()
+    tokens = tuple(range(20, 120))
+    cached, written = [], []
+    for owner in ("ana", "ana", "ben", ""):
+        result = await engine.submit(Request(Prefix(tokens, owner=owner), 4)).result()
+        cached.append(result.usage.num_cached_prompt_tokens)
+        written.append(result.tokens)
+    assert cached[1] > 0
+    assert cached[0] == cached[2] == cached[3] == 0
+    assert len(set(written)) == 1
+    scores = [await engine.score(Prefix(tokens, owner=owner), written[0]) for owner in ("ana", "new")]
+    assert scores[0].logprobs == pytest.approx(scores[1].logprobs, abs=1e-4)
 
 
 async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reason_spec.engines.base import Hint
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT, HintProposer
 from reason_spec.engines.vllm.repairs import expand_batch_to_tokens
+from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from tests.naive_suffix import naive_caches
 
@@ -22,7 +23,9 @@ MAX_LENGTH = 64
 class Batch:
     """A batch as vLLM's model runner holds it: rows that move, texts that grow."""
 
-    def __init__(self, max_tokens: int = 8, earlier: EarlierTexts | None = None) -> None:
+    def __init__(
+        self, max_tokens: int = 8, earlier: EarlierTexts | None = None, times: PassTimes | None = None
+    ) -> None:
         self.proposer = HintProposer(
             SimpleNamespace(
                 speculative_config=SimpleNamespace(num_speculative_tokens=max_tokens),
@@ -32,7 +35,7 @@ class Batch:
         self.texts: dict[str, list[int]] = {}
         self.requests: dict[str, Any] = {}
         self.input_batch = SimpleNamespace(req_ids=[])
-        self.proposer.bind(self, earlier)
+        self.proposer.bind(self, earlier, times)
 
     def add(self, name: str, prompt: list[int], **drafting: Any) -> None:
         parameters = SimpleNamespace(extra_args={EXTRA_ARGUMENT: drafting})
@@ -141,3 +144,47 @@ def test_values_are_repeated_for_the_tokens_of_each_request(
     expanded = expand_batch_to_tokens(torch.tensor(values, dtype=dtype), totals, sum(counts), 0, 7)
     assert expanded.dtype == dtype
     assert expanded.tolist() == [value or 7 for value, count in requests for _ in range(count)]
+
+
+def timed(token_seconds: float) -> PassTimes:
+    times = PassTimes()
+    for size in (1, 4, 16, 64):
+        for _ in range(30):
+            times.add_batch(size, min(size, 8), 0.010 + token_seconds * size)
+    return times
+
+
+def hinted(times: PassTimes, number: int, **drafting: bool) -> list[int]:
+    """Return how many tokens are drafted for each of so many requests with right hints."""
+    batch = Batch(times=times)
+    for name in range(number):
+        batch.add(str(name), [9], num_draft_tokens=8, **drafting)
+        batch.proposer.offer(str(name), Hint(tuple(range(1, 12))))
+    return [len(drafts) for drafts in batch.step({str(name): [1] for name in range(number)}).values()]
+
+
+def test_the_more_requests_are_in_a_pass_the_fewer_tokens_are_drafted_for_each() -> None:
+    most = [max(hinted(timed(0.003), number, limit_drafts=True)) for number in (1, 2, 8, 32)]
+    assert most[0] == 8
+    assert most == sorted(most, reverse=True)
+    assert most[-1] < 4
+    assert hinted(timed(0.0), 32, limit_drafts=True) == [8] * 32
+
+
+def test_only_requests_that_ask_for_it_are_limited_and_only_where_costs_are_known() -> None:
+    assert hinted(timed(0.003), 32) == [8] * 32
+    assert hinted(PassTimes(), 32, limit_drafts=True) == [8] * 32
+
+
+def test_a_request_whose_hints_are_wrong_is_drafted_less_for() -> None:
+    batch = Batch(times=timed(0.002))
+    for name in ("right", "wrong"):
+        batch.add(name, [9], num_draft_tokens=8, limit_drafts=True)
+    drafted: dict[str, list[int]] = {}
+    for _ in range(15):
+        new = {"right": [1, 1, 1], "wrong": [2]}
+        for name, came in new.items():
+            behind = len(batch.texts[name]) - 1 + len(came)
+            batch.proposer.offer(name, Hint((1,) * 9, start=behind))
+        drafted = batch.step(new)
+    assert len(drafted["right"]) > len(drafted["wrong"]) + 2

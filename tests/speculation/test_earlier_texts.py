@@ -99,5 +99,14 @@ def test_a_cache_that_breaks_is_left_out_with_one_warning(caplog: pytest.LogCapt
     earlier.extend(2, TEXT)
     earlier.close(2)
     assert [record.message for record in caplog.records] == [
-        "no more tokens are drafted from earlier texts: MemoryError: full"
+        "no more tokens are drafted from earlier texts of tenant a: MemoryError: full"
     ]
+
+
+def test_what_a_model_writes_of_anothers_text_is_never_learnt() -> None:
+    caches: dict[str, NaiveCache] = {}
+    earlier = EarlierTexts(SuffixCaches(lambda scope: caches.setdefault(scope, NaiveCache())), own=False)
+    learn(earlier, 1)
+    earlier.begin(2, "", "a", [("prompt", TEXT[:20])])
+    assert propose(earlier, 2, TEXT[:30], final=True) == TEXT[30:35]
+    assert caches[""].documents["a"] == [list(TEXT), list(TEXT[:20])]

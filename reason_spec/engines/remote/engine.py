@@ -12,7 +12,13 @@ from reason_spec.engines.base import Engine, EngineStats, Generation, Generation
 from reason_spec.engines.constraints import structured_outputs
 from reason_spec.engines.remote.servers import PriorityGate, Server, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
-from reason_spec.engines.remote.writing import TextWriting, TokenWriting, Writing, tokens_that_end_a_step
+from reason_spec.engines.remote.writing import (
+    TextWriting,
+    TokenWriting,
+    Writing,
+    cache_salt_of,
+    tokens_that_end_a_step,
+)
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.errors import EngineError
@@ -304,7 +310,13 @@ class RemoteEngine(Engine):
             raise self._error("scores need a server that takes and returns token ids, as vLLM does")
         if (refusal := self._known_limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             raise self._error(refusal)
-        body = {"prompt": list(text), "max_tokens": 1, "prompt_logprobs": 1, "temperature": 0.0}
+        body: dict[str, Any] = {
+            "prompt": list(text),
+            "max_tokens": 1,
+            "prompt_logprobs": 1,
+            "temperature": 0.0,
+        }
+        body |= cache_salt_of(prefix)
         rows = (await self._complete_anywhere(body)).get("prompt_logprobs")
         if not rows or len(rows) != len(text):
             raise self._error("the server returns no log-probabilities of a prompt")

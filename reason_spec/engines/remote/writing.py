@@ -6,6 +6,7 @@ server, and one that a server ended in the middle of a step goes on too.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.worker.writer import TextWriter, WrittenTokens
 from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner
 from reason_spec.speculation.seeds import seed_at
-from reason_spec.types import FinishReason, Usage
+from reason_spec.types import FinishReason, Prefix, Usage
 
 
 class Writing(ABC):
@@ -115,6 +116,7 @@ class TokenWriting(Writing):
             "top_k": self._request.sampling.top_k,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
+            **cache_salt_of(self._request.prefix),
             **_sampling_of(self._request, len(prompt)),
         }
 
@@ -261,6 +263,13 @@ def tokens_that_end_a_step(tokenizer: HuggingFaceTokenizer, boundary: Boundary) 
             if scanner.feed(own):
                 found.add(token)
     return frozenset(found)
+
+
+def cache_salt_of(prefix: Prefix) -> dict[str, str]:
+    """Return what keeps the prefixes of one owner apart in vLLM's cache; owners are not told by name."""
+    if not prefix.owner:
+        return {}
+    return {"cache_salt": hashlib.sha256(prefix.owner.encode()).hexdigest()}
 
 
 def _sampling_of(request: Request, position: int) -> dict[str, Any]:

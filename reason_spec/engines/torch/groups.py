@@ -13,8 +13,9 @@ _MAX_GROUP = 8
 class _Group:
     """Requests whose texts share a prefix: its first ``num_shared`` tokens are those of all."""
 
-    def __init__(self, number: int, tokens: IntArray) -> None:
+    def __init__(self, number: int, tokens: IntArray, owner: str) -> None:
         self.number = number
+        self.owner = owner
         self.tokens = tokens
         self.num_shared = len(tokens)
         self.num_members = 0
@@ -40,12 +41,13 @@ class Groups:
         """Put a request beside others that share at least half of its text with it."""
         tokens = np.asarray(sequence.tokens)
         for group in self._groups.values():
-            num_shared = group.num_shared_with(tokens)
+            # Equal texts of different owners stand in different slots.
+            num_shared = group.num_shared_with(tokens) if group.owner == sequence.owner else 0
             if group.num_members < _MAX_GROUP and 2 * num_shared >= max(len(tokens), len(group.tokens)):
                 group.num_shared = num_shared
                 break
         else:
-            group = _Group(self._next_number, tokens)
+            group = _Group(self._next_number, tokens, sequence.owner)
             self._groups[group.number] = group
             self._next_number += 1
         group.num_members += 1

@@ -2,7 +2,8 @@
 
 A slot is a row of the key and value tensors. A token's keys and values depend on everything before
 it, so a path of the trie is the identity of its slots: requests that share a prefix share its nodes,
-and a prefix that was computed once is found again by walking down from the root.
+and a prefix that was computed once is found again by walking down from the root. Each owner of texts
+has a root of its own: how soon a request is answered must not tell what others asked.
 
 Ownership of slots:
 
@@ -39,12 +40,18 @@ class TrieNode:
         self.last_use = 0
 
     @property
+    def is_used(self) -> bool:
+        return bool(self.children) or self.num_users > 0
+
+    @property
     def evictable(self) -> bool:
-        return not self.children and self.num_users == 0 and self.parent is not None
+        return not self.is_used and self.parent is not None
 
 
 _QueueEntry: TypeAlias = tuple[int, int, TrieNode]
 _STALE_ENTRIES = 1024
+_MANY_OWNERS = 1024
+"""So many roots are kept without looking which of them nobody uses."""
 
 
 def _current(entry: _QueueEntry) -> bool:
@@ -57,7 +64,7 @@ class PrefixTrie:
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
-        self.root = TrieNode(0, -1, -1, None)
+        self._roots = {"": TrieNode(0, -1, -1, None)}
         # Low slots first: neighbouring tokens then lie side by side in memory.
         self._free = list(range(num_slots - 1, -1, -1))
         self._num_taken = 0
@@ -74,6 +81,16 @@ class PrefixTrie:
     @property
     def num_free(self) -> int:
         return len(self._free)
+
+    def root(self, owner: str = "") -> TrieNode:
+        """Return where the texts of an owner begin; hold it before anything else is asked for."""
+        root = self._roots.get(owner)
+        if root is None:
+            if len(self._roots) >= _MANY_OWNERS:
+                self._roots = {name: one for name, one in self._roots.items() if not name or one.is_used}
+            root = self._roots[owner] = TrieNode(self._next_key, -1, -1, None)
+            self._next_key += 1
+        return root
 
     def hold(self, node: TrieNode) -> None:
         """Keep a node, and with it everything before it, from being evicted."""
@@ -137,7 +154,7 @@ class PrefixTrie:
         users: dict[int, int] = {}
         for tip in tips:
             users[tip.key] = users.get(tip.key, 0) + 1
-        nodes = [self.root]
+        nodes = list(self._roots.values())
         owned: list[int] = []
         while nodes:
             node = nodes.pop()

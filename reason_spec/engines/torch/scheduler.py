@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reason_spec.engines.base import EngineStats, Hint, Request, Tokenizer
+from reason_spec.engines.base import TIMES_IF_LIKELY, EngineStats, Hint, Request, Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.groups import Groups
@@ -25,6 +25,7 @@ from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import accept
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.speculation.worth import HintRate
 from reason_spec.types import Usage
@@ -93,7 +94,8 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._groups = Groups()
         self._retired_usage = Usage()
-        self._hint_rate = HintRate()
+        # What one tenant's texts are like, or one of several that are compared, must not tell of others.
+        self._hint_rates: dict[tuple[str, str], HintRate] = {}
         self.pass_times = PassTimes()
         self.num_tokens_run = 0
 
@@ -117,13 +119,15 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             choice,
-            self._hint_rate,
+            self._hint_rates.setdefault(request.account, HintRate()),
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 
-    def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
-        sequence = ScoringSequence(number, prefix, continuation, self._trie)
+    def score(
+        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
+    ) -> None:
+        sequence = ScoringSequence(number, prefix, continuation, self._trie, owner)
         self._accept_request(sequence, num_needed=1 if continuation else 0)
 
     def cancel(self, number: int) -> None:
@@ -291,9 +295,30 @@ class Scheduler:
             if sequence.num_pending > 1 or isinstance(sequence, ScoringSequence):
                 prefill_left -= num_certain
             works.append(self._certain_work(sequence, num_certain))
-        for work in works:
-            num_slots += self._add_drafts(work, num_slots)
+        for work, limit in zip(works, self._draft_limits(works), strict=True):
+            num_slots += self._add_drafts(work, num_slots, limit)
         return works
+
+    def _draft_limits(self, works: SequenceOf[Work]) -> list[int | None]:
+        """Return how many drafts are best for all together; None for those that ask for no limit."""
+        limits: list[int | None] = [None] * len(works)
+        writing = [
+            (place, work.sequence)
+            for place, work in enumerate(works)
+            if isinstance(work.sequence, WritingSequence) and work.completes_text
+        ]
+        if len(writing) < 2 or not any(sequence.request.limit_drafts for _, sequence in writing):
+            return limits
+        time = self.pass_times.batch_time
+        worth = draft_limits([sequence.demand for _, sequence in writing], time)
+        for (place, sequence), limit in zip(writing, worth, strict=True):
+            if sequence.request.limit_drafts and sequence.reads_earlier:
+                # What a tenant is offered may depend on how many others there are, not on what they write.
+                most = TIMES_IF_LIKELY * sequence.request.num_draft_tokens
+                limits[place] = uniform_limit(len(writing), most, ASSUMED_RATE, time)
+            elif sequence.request.limit_drafts:
+                limits[place] = limit
+        return limits
 
     def _certain_work(self, sequence: Sequence, num_certain: int) -> Work:
         start = len(sequence.path)
@@ -340,12 +365,12 @@ class Scheduler:
         self._trie.give_back(slots)
         return True
 
-    def _add_drafts(self, work: Work, num_slots: int) -> int:
-        """Append drafts to a request that has only its last token to run; return how many."""
+    def _add_drafts(self, work: Work, num_slots: int, limit: int | None) -> int:
+        """Append drafts, up to ``limit``, to a request with only its last token to run; return how many."""
         sequence = work.sequence
         if not isinstance(sequence, WritingSequence) or not work.completes_text:
             return 0
-        drafts = sequence.propose(self.pass_times.least_chance)
+        drafts = sequence.propose(self.pass_times.least_chance, limit)
         while drafts and not self._can_take(num_slots + len(drafts)):
             drafts = drafts.first(len(drafts) - 1)
         if drafts:
@@ -400,6 +425,7 @@ class Scheduler:
         if all(work.num_certain == 1 for work in works):
             written = sum(len(work.sequence.tokens) for work in works) - before
             self.pass_times.add_written(written, self._pass_seconds)
+            self.pass_times.add_batch(len(layout.tokens), len(works), self._pass_seconds)
 
     def _write(
         self,

@@ -15,6 +15,7 @@ from reason_spec.engines.torch.layout import IntArray
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.goodput import Demand
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.speculation.worth import HintRate
 from reason_spec.suffix.base import Proposal
@@ -23,6 +24,7 @@ from reason_spec.types import FinishReason, Usage
 _arrivals = count()
 _LIKELY = 0.5
 """Drafts with such a chance may go beyond the budget."""
+_MOST = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,13 @@ class _Drafted:
 class Path:
     """The computed part of a text: a path of the trie, and its slots as an array."""
 
-    def __init__(self, trie: PrefixTrie) -> None:
+    def __init__(self, trie: PrefixTrie, owner: str = "") -> None:
         self._trie = trie
+        self._root = trie.root(owner)
         self._slots: IntArray = np.empty(256, dtype=np.int64)
         self._length = 0
-        self.tip: TrieNode = trie.root
-        trie.hold(trie.root)
+        self.tip: TrieNode = self._root
+        trie.hold(self._root)
 
     def __len__(self) -> int:
         return self._length
@@ -72,8 +75,8 @@ class Path:
     def release(self) -> None:
         """Hold nothing but the root; the nodes stay cached until their slots are needed."""
         self._trie.release(self.tip)
-        self._trie.hold(self._trie.root)
-        self.tip, self._length = self._trie.root, 0
+        self._trie.hold(self._root)
+        self.tip, self._length = self._root, 0
 
     def discard(self) -> None:
         """Hold nothing any more; the path must not be used again."""
@@ -84,13 +87,20 @@ class Sequence:
     """What requests to write and to score have in common."""
 
     def __init__(
-        self, number: int, tokens: SequenceOf[int], num_prefix: int, trie: PrefixTrie, priority: int
+        self,
+        number: int,
+        tokens: SequenceOf[int],
+        num_prefix: int,
+        trie: PrefixTrie,
+        priority: int,
+        owner: str,
     ) -> None:
         self.number = number
         self.order = (priority, next(_arrivals))
         self.tokens = list(tokens)
         self.num_prefix = num_prefix
-        self.path = Path(trie)
+        self.owner = owner
+        self.path = Path(trie, owner)
         self.group = -1
         self.cancelled = False
         self.error: str | None = None
@@ -183,14 +193,14 @@ class WritingSequence(Sequence):
         hint_rate: HintRate | None = None,
     ) -> None:
         prompt = request.prefix.to_tuple()
-        super().__init__(number, prompt, len(prompt), trie, request.priority)
+        super().__init__(number, prompt, len(prompt), trie, request.priority, request.prefix.owner)
         self.request = request
         self.written = WrittenTokens(request, tokenizer, max_context - len(prompt))
         self.choice = choice or TokenChoice(request)
         self._hints: dict[int, HintDrafter] = {}
         self._lookup: PromptLookupDrafter | None = None
         self._earlier = earlier if request.text is not None else None
-        self._hint_rate = hint_rate or HintRate()
+        self._hint_rate = HintRate(hint_rate)
         self._drafted = _Drafted()
         self.count(num_prompt_tokens=len(prompt))
 
@@ -210,7 +220,22 @@ class WritingSequence(Sequence):
             self._hints[hint.index] = HintDrafter(generated=self.written.tokens)
         self._hints[hint.index].offer(hint.tokens, hint.start)
 
-    def propose(self, least_chance: float = 0.0) -> TokenTree:
+    @property
+    def demand(self) -> Demand:
+        """What it could draft for the next pass, hints and its own text taken together."""
+        most = min(self.request.num_draft_tokens, self._room)
+        if (hinted := max((len(hint.propose(_MOST)) for hint in self._hints.values()), default=0)) > 0:
+            most = min(hinted, TIMES_IF_LIKELY * self.request.num_draft_tokens, self._room)
+        elif self.request.token_drafter == "none":
+            most = 0
+        return Demand(self._hint_rate.chance(1), max(0, most))
+
+    @property
+    def reads_earlier(self) -> bool:
+        """Whether drafts may come from earlier texts."""
+        return self._earlier is not None
+
+    def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
         """Draft the next tokens: the hints first, then what followed in earlier texts, then in this one.
 
         Of a text under a constraint, what breaks it is left out.
@@ -218,12 +243,14 @@ class WritingSequence(Sequence):
         Args:
             least_chance: how likely a token of a hint must be to be worth its time. What earlier texts
                 propose is not judged by it: how fast the engine is tells of others' texts too.
+            limit: no more than so many tokens; None: as many as the request allows.
         """
         self._drafted = _Drafted()
         longest = min(self.request.num_draft_tokens, self._room)
-        if longest < 1:
+        if longest < 1 or limit == 0:
             return TokenTree()
-        return self.choice.drafts(self._propose(longest, least_chance), longest)
+        drafts = self.choice.drafts(self._propose(longest, least_chance), longest)
+        return drafts if limit is None else drafts.first(limit)
 
     def _propose(self, longest: int, least_chance: float) -> TokenTree:
         budget = self.request.num_draft_tokens
@@ -316,10 +343,15 @@ class ScoringSequence(Sequence):
     """A request to score a continuation: its predictions are read while it is prefilled."""
 
     def __init__(
-        self, number: int, prefix: SequenceOf[int], continuation: SequenceOf[int], trie: PrefixTrie
+        self,
+        number: int,
+        prefix: SequenceOf[int],
+        continuation: SequenceOf[int],
+        trie: PrefixTrie,
+        owner: str = "",
     ) -> None:
         # The last token is predicted, never run.
-        super().__init__(number, [*prefix, *continuation[:-1]], len(prefix), trie, priority=0)
+        super().__init__(number, [*prefix, *continuation[:-1]], len(prefix), trie, priority=0, owner=owner)
         self.continuation = tuple(continuation)
         self.logprobs: list[float] = []
         self._best: list[int] = []

@@ -25,7 +25,13 @@ class VllmEngine(WorkerEngine):
 
     host: ClassVar[str] = "reason_spec.engines.vllm.host"
 
-    def __init__(self, name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: EngineSettings,
+        suffix: SuffixSettings | None = None,
+        texts_of: EngineSettings | None = None,
+    ) -> None:
         version = require_vllm()
         if settings.token_method == "hint" and not takes_hints(version):
             logger.warning(
@@ -35,7 +41,7 @@ class VllmEngine(WorkerEngine):
                 version,
                 ", ".join(TESTED),
             )
-        super().__init__(name, settings, suffix)
+        super().__init__(name, settings, suffix, texts_of)
         self.takes_hints = settings.token_method == "hint" and takes_hints(version)
 
     def _environment(self) -> dict[str, str]:

@@ -43,13 +43,10 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         repair_sampling_with_drafts()
     takes_hints = "worker_extension_cls" in arguments
     texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
-    if takes_hints:
-        # In this process, so that the texts stay one object with those that the worker is told of.
-        engine.collective_rpc("reason_spec_bind", args=(texts,))
     config = engine.vllm_config.model_config
 
     def make_loop() -> VllmLoop:
-        return VllmLoop(
+        loop = VllmLoop(
             engine,
             tokenizer,
             vocab_size=config.get_vocab_size(),
@@ -57,6 +54,10 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
             takes_hints=takes_hints,
             set_num_threads=set_num_threads,
         )
+        if takes_hints:
+            # In this process, so that the texts stay one object with those that the worker is told of.
+            engine.collective_rpc("reason_spec_bind", args=(texts, loop.pass_times))
+        return loop
 
     ready = Ready(
         vocab_size=config.get_vocab_size(),

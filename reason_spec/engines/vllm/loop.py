@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reason_spec.engines.base import EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
-from reason_spec.engines.constraints import bounded_schema, structured_outputs
+from reason_spec.engines.constraints import bounded_grammar, bounded_schema, structured_outputs
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
@@ -50,7 +50,7 @@ class VllmLoop:
         self._ended: list[tuple[int, Result]] = []
         self._retired_usage = Usage()
         self.pass_times = PassTimes()
-        self._num_scheduled = 0
+        self._num_scheduled = self._num_writing = 0
         self._watch_schedule(self._core.scheduler)
 
     # --- requests come in ------------------------------------------------------------------------
@@ -76,7 +76,8 @@ class VllmLoop:
         if request.logit_bias and self._engine.vllm_config.speculative_config is not None:
             return "vLLM takes no logit_bias while tokens are drafted; set token_method to none for that"
         try:
-            self._add(number, prompt, _writing_parameters(request, len(prompt)), request.priority)
+            parameters = _writing_parameters(request, len(prompt))
+            self._add(number, prompt, parameters, request.priority, request.prefix.owner)
         except ReasonSpecError as error:
             return str(error)
         except Exception as error:
@@ -84,8 +85,10 @@ class VllmLoop:
             return " ".join(f"vLLM refused the request: {type(error).__name__}: {error}".split())
         return None
 
-    def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
-        scoring = _Scoring(prefix, continuation)
+    def score(
+        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
+    ) -> None:
+        scoring = _Scoring(prefix, continuation, owner)
         if not continuation:
             self._ended.append((number, Score((), (), Usage())))
             return
@@ -146,7 +149,10 @@ class VllmLoop:
             started = time.perf_counter()
             outputs = self._engine.step()
             if self._num_scheduled:
-                self.pass_times.add(self._num_scheduled, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                self.pass_times.add(self._num_scheduled, seconds)
+                if self._num_writing:
+                    self.pass_times.add_batch(self._num_scheduled, self._num_writing, seconds)
             elif not outputs:
                 # All that is left waits for its constraint, which vLLM compiles in another thread.
                 time.sleep(_COMPILING_SECONDS)
@@ -190,24 +196,33 @@ class VllmLoop:
     # --- helpers ---------------------------------------------------------------------------------
 
     def _watch_schedule(self, scheduler: Any) -> None:
-        """Note how many tokens each pass takes; vLLM tells nobody else."""
+        """Note how many tokens each pass takes, and of how many requests if none of it is a prompt's.
+
+        vLLM tells nobody else.
+        """
         schedule = scheduler.schedule
 
         def schedule_and_count(*args: Any, **kwargs: Any) -> Any:
             output = schedule(*args, **kwargs)
             self._num_scheduled = output.total_num_scheduled_tokens
+            drafts = output.scheduled_spec_decode_tokens
+            tokens = output.num_scheduled_tokens
+            only_write = all(count == 1 + len(drafts.get(name, ())) for name, count in tokens.items())
+            self._num_writing = len(tokens) if only_write else 0
             return output
 
         scheduler.schedule = schedule_and_count
 
-    def _add(self, number: int, prompt: Sequence[int], parameters: Any, priority: int) -> None:
-        self._names[number] = self._engine.add_request(
-            str(number), {"prompt_token_ids": list(prompt)}, parameters, priority=priority
-        )
+    def _add(self, number: int, prompt: Sequence[int], parameters: Any, priority: int, owner: str) -> None:
+        asked: dict[str, Any] = {"prompt_token_ids": list(prompt)}
+        if owner:
+            asked["cache_salt"] = owner
+        self._names[number] = self._engine.add_request(str(number), asked, parameters, priority=priority)
 
     def _start_scoring(self, number: int, scoring: _Scoring) -> None:
         parameters = _scoring_parameters(reads_cache=scoring.reads_cache)
-        self._add(number, (*scoring.prefix, *scoring.continuation), parameters, priority=0)
+        text = (*scoring.prefix, *scoring.continuation)
+        self._add(number, text, parameters, priority=0, owner=scoring.owner)
         self._scoring[number] = scoring
 
 
@@ -265,7 +280,8 @@ class _Writing:
 class _Scoring:
     """A request to score. The first try reads the prefix cache, which leaves cached positions unscored."""
 
-    def __init__(self, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None:
+    def __init__(self, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str) -> None:
+        self.owner = owner
         self.prefix = prefix
         self.continuation = continuation
         self.reads_cache = True
@@ -301,6 +317,7 @@ def _writing_parameters(request: Request, num_prompt: int) -> Any:
         "token_drafter": request.token_drafter,
         "text": request.text,
         "to_end": request.boundary is None,
+        "limit_drafts": request.limit_drafts,
     }
     return SamplingParams(
         temperature=sampling.temperature,
@@ -330,6 +347,8 @@ def _structured(constraint: Constraint) -> Any:
     fields = structured_outputs(constraint)
     if constraint.json_schema is not None:
         fields["json"] = bounded_schema(constraint.json_schema)
+    if constraint.grammar is not None:
+        fields["grammar"] = bounded_grammar(constraint.grammar)
     return StructuredOutputsParams(**fields)
 
 

@@ -12,8 +12,11 @@ from typing import Any, cast
 import numpy.typing as npt
 
 from reason_spec.engines.base import Hint, TokenDrafterName
+from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.goodput import ASSUMED_RATE, Demand, draft_limits, uniform_limit
+from reason_spec.speculation.worth import HintRate
 
 EXTRA_ARGUMENT = "reason_spec"
 """The name in ``SamplingParams.extra_args`` under which a request says how it is to be drafted for."""
@@ -27,15 +30,18 @@ class HintProposer:
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._runner: Any = None
         self._earlier: EarlierTexts | None = None
+        self._times: PassTimes | None = None
+        self._rate = HintRate()
         self._drafts: dict[str, RequestDrafts] = {}
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Load nothing; the CPU runner calls this for every proposer."""
 
-    def bind(self, runner: Any, earlier: EarlierTexts | None = None) -> None:
-        """Take the model runner, whose requests are drafted for, and the texts they go on from."""
+    def bind(self, runner: Any, earlier: EarlierTexts | None = None, times: PassTimes | None = None) -> None:
+        """Take the model runner, whose requests are drafted for, their texts, and what passes take."""
         self._runner = runner
         self._earlier = earlier
+        self._times = times
 
     def offer(self, request_id: str, hint: Hint) -> None:
         """Take a hint for a request, which may not have run yet."""
@@ -54,12 +60,12 @@ class HintProposer:
         """Return drafts for each row; none where its prompt is not through, or there is no guess."""
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
-        proposals: list[list[int]] = []
+        proposals: list[list[int]] = [[] for _ in sampled_token_ids]
+        drafting: dict[int, RequestDrafts] = {}
         for row, sampled in enumerate(sampled_token_ids):
             length = int(num_tokens_no_spec[row])
             room = min(self._max_tokens, self._max_length - length - 1)
             if not sampled or room < 1:
-                proposals.append([])
                 continue
             request_id = self._runner.input_batch.req_ids[row]
             drafts = self._drafts_of(request_id)
@@ -67,21 +73,43 @@ class HintProposer:
                 request = self._runner.requests[request_id]
                 options = (request.sampling_params.extra_args or {}).get(EXTRA_ARGUMENT) or {}
                 drafts.start(int(request.num_prompt_tokens), **options)
-            proposals.append(drafts.propose(token_ids_cpu[row, :length], room))
+            proposals[row] = drafts.propose(token_ids_cpu[row, :length], room)
+            drafting[row] = drafts
+        for row, limit in self._limits(drafting, len(sampled_token_ids)).items():
+            proposals[row] = drafting[row].keep(limit)
         return proposals
+
+    def _limits(self, drafting: dict[int, RequestDrafts], num_requests: int) -> dict[int, int]:
+        """Return how many drafts are best for all together, for the rows that are to be limited."""
+        limited = [row for row, drafts in drafting.items() if drafts.limited]
+        if not limited or num_requests < 2 or self._times is None:
+            return {}
+        time = self._times.batch_time
+        demands = [drafts.demand for drafts in drafting.values()]
+        demands += [Demand(0.0, 0)] * (num_requests - len(demands))
+        limits = dict(zip(drafting, draft_limits(demands, time), strict=False))
+        for row in limited:
+            if drafting[row].reads_earlier:
+                # What a tenant is offered may depend on how many others there are, not on what they write.
+                limits[row] = uniform_limit(num_requests, self._max_tokens, ASSUMED_RATE, time)
+        return {row: limits[row] for row in limited}
 
     def _drafts_of(self, request_id: str) -> RequestDrafts:
         if request_id not in self._drafts:
-            self._drafts[request_id] = RequestDrafts(self._earlier)
+            self._drafts[request_id] = RequestDrafts(self._earlier, self._rate)
         return self._drafts[request_id]
 
 
 class RequestDrafts:
     """What is drafted for one request."""
 
-    def __init__(self, earlier: EarlierTexts | None = None) -> None:
+    def __init__(self, earlier: EarlierTexts | None = None, rate: HintRate | None = None) -> None:
         self.started = False
+        self.limited = False
+        """Whether it may have to do with fewer drafts where that is better for all requests together."""
         self._earlier = earlier
+        self._rate = HintRate(rate)
+        self._proposed: list[int] = []
         self._text: int | None = None
         self._to_end = True
         self._hints: dict[int, HintDrafter] = {}
@@ -99,8 +127,10 @@ class RequestDrafts:
         hint: Sequence[int] = (),
         text: int | None = None,
         to_end: bool = True,
+        limit_drafts: bool = False,
     ) -> None:
         self.started = True
+        self.limited = limit_drafts
         self._text, self._to_end = text, to_end
         self._num_prompt = self._num_taken = num_prompt_tokens
         self._max_tokens = num_draft_tokens
@@ -114,8 +144,29 @@ class RequestDrafts:
             self._hints[hint.index] = HintDrafter(generated=self._generated)
         self._hints[hint.index].offer(hint.tokens, hint.start)
 
+    @property
+    def reads_earlier(self) -> bool:
+        """Whether drafts may come from earlier texts."""
+        return self._earlier is not None and self._text is not None
+
+    @property
+    def demand(self) -> Demand:
+        """What was drafted last, and how likely each of it is."""
+        return Demand(self._rate.chance(1), len(self._proposed))
+
+    def keep(self, limit: int) -> list[int]:
+        """Return the first ``limit`` of what was drafted last; the rest is not checked."""
+        del self._proposed[limit:]
+        return list(self._proposed)
+
     def propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
-        """Draft what may follow ``text``, prompt and answer so far."""
+        """Draft what may follow ``text``, prompt and answer so far, and learn from the last draft."""
+        came = text[self._num_taken :].tolist() if self._proposed else []
+        self._rate.learn(self._proposed, came)
+        self._proposed = self._propose(text, room)
+        return list(self._proposed)
+
+    def _propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
         if self._max_tokens == 0:
             return []
         if self._lookup is not None:
@@ -144,8 +195,8 @@ class WorkerExtension:
 
     model_runner: Any
 
-    def reason_spec_bind(self, earlier: EarlierTexts | None = None) -> None:
-        self._proposer.bind(self.model_runner, earlier)
+    def reason_spec_bind(self, earlier: EarlierTexts | None = None, times: PassTimes | None = None) -> None:
+        self._proposer.bind(self.model_runner, earlier, times)
 
     def reason_spec_offer(self, request_id: str, tokens: Sequence[int], start: int, index: int) -> None:
         self._proposer.offer(request_id, Hint(tuple(tokens), start, index))

@@ -49,16 +49,29 @@ _CLOSE_SECONDS = 5.0
 
 
 class WorkerEngine(Engine):
-    """Serves a model from a worker process of its own."""
+    """Serves a model from a worker process of its own.
+
+    Args:
+        suffix: how tokens are drafted from earlier texts; None: they are not.
+        texts_of: the model whose texts these are, where it is another one with the same vocabulary.
+    """
 
     host: ClassVar[str]
     """The module that loads the model in the worker; see `loop.Loader`."""
     takes_constraints = True
+    tells_batches = True
 
-    def __init__(self, name: str, settings: EngineSettings, suffix: SuffixSettings | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: EngineSettings,
+        suffix: SuffixSettings | None = None,
+        texts_of: EngineSettings | None = None,
+    ) -> None:
         self.name = name
         self.settings = settings
         self._suffix = suffix
+        self._texts_of = texts_of
         self._tokenizer: HuggingFaceTokenizer | None = None
         self._info: Ready | None = None
         self._worker: WorkerProcess | None = None
@@ -70,6 +83,7 @@ class WorkerEngine(Engine):
         self._questions: dict[int, asyncio.Future[Reply]] = {}
         self._outbox: list[ToWorker] = []
         self._pass_times: tuple[PassTime, ...] = ()
+        self._batch_times: tuple[PassTime, ...] = ()
         self._constraints = BackgroundCompiler.of_bytes()
         self._next_number = 0
         self._last_words = ""
@@ -101,6 +115,10 @@ class WorkerEngine(Engine):
         return self._pass_times
 
     @property
+    def batch_times(self) -> tuple[PassTime, ...]:
+        return self._batch_times
+
+    @property
     def worker_pid(self) -> int | None:
         """The worker's process id, None where there is no worker."""
         return None if self._worker is None else self._worker.pid
@@ -113,7 +131,7 @@ class WorkerEngine(Engine):
         self._ready = loop.create_future()
         self._worker = WorkerProcess(self.host, self.settings.cores, self._environment())
         loop.add_reader(self._worker.fileno(), self._receive)
-        self._send(Start(self.settings, self.settings.cores, self._suffix))
+        self._send(Start(self.settings, self.settings.cores, self._suffix, self._texts_of))
         self.phase = "starting"
         try:
             async with asyncio.timeout(self.settings.start_timeout):
@@ -168,7 +186,8 @@ class WorkerEngine(Engine):
             return generation
         assert self._info is not None, f"engine {self.name!r} is not started"
         self._generations[number] = generation
-        self._send(Submit(number, replace(request, prefix=Prefix(request.prefix.to_tuple()))))
+        prefix = Prefix(request.prefix.to_tuple(), owner=request.prefix.owner)
+        self._send(Submit(number, replace(request, prefix=prefix)))
         return generation
 
     async def check_constraint(self, constraint: Constraint) -> None:
@@ -189,7 +208,7 @@ class WorkerEngine(Engine):
         number = self._take_number()
         future: asyncio.Future[Score] = asyncio.get_running_loop().create_future()
         self._scores[number] = future
-        self._send(SubmitScore(number, prefix.to_tuple(), continuation))
+        self._send(SubmitScore(number, prefix.to_tuple(), continuation, prefix.owner))
         try:
             return await future
         finally:
@@ -259,8 +278,9 @@ class WorkerEngine(Engine):
     def _handle(self, message: FromWorker) -> None:
         assert self._ready is not None
         match message:
-            case Report(deltas, results, pass_times):
+            case Report(deltas, results, pass_times, batch_times):
                 self._pass_times = pass_times or self._pass_times
+                self._batch_times = batch_times or self._batch_times
                 for number, delta in deltas:
                     if (generation := self._generations.get(number)) is not None:
                         generation.push(delta)

@@ -40,7 +40,9 @@ class StepLoop(Protocol):
 
     def submit(self, number: int, request: Request) -> None: ...
 
-    def score(self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...]) -> None: ...
+    def score(
+        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
+    ) -> None: ...
 
     def cancel(self, number: int) -> None:
         """Stop a request; the next step reports its end. Unknown numbers are ignored."""
@@ -82,9 +84,10 @@ def open_earlier_texts(start: Start, tokenizer_id: str, tell: Callable[[str], No
         return None
     tell("preparing the suffix cache")
     try:
-        key = StoreKey(identify_model("target", start.settings), tokenizer_id)
+        key = StoreKey(identify_model("target", start.texts_of or start.settings), tokenizer_id)
         # What is learnt here is kept by the accelerator, which learns it too.
-        return EarlierTexts(open_caches(start.suffix, key, saves=False))
+        caches = open_caches(start.suffix, key, saves=False)
+        return EarlierTexts(caches, own=start.texts_of is None)
     except Exception as error:
         logger.warning("no tokens are drafted from earlier texts: %s: %s", type(error).__name__, error)
         return None

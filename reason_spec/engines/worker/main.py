@@ -96,6 +96,7 @@ class _Worker:
         self._inbox = inbox
         self._open = True
         self._loop = loaded.loop
+        self._loop.pass_times.num_threads = len(cores)
         self._texts = loaded.texts
         self._send(loaded.ready)
 
@@ -105,9 +106,12 @@ class _Worker:
             self._take_messages()
             if self._loop.has_work:
                 step = self._loop.step()
-                if step.deltas or step.results:
-                    times = self._loop.pass_times.means() if step.results else ()
-                    self._send(Report(tuple(step.deltas), tuple(step.results), times))
+                if step.results:
+                    times = self._loop.pass_times
+                    report = Report(tuple(step.deltas), tuple(step.results), times.means(), times.batches())
+                    self._send(report)
+                elif step.deltas:
+                    self._send(Report(tuple(step.deltas), ()))
 
     def _take_messages(self) -> None:
         if not self._loop.has_work:
@@ -123,8 +127,8 @@ class _Worker:
         match message:
             case Submit(number, request):
                 self._loop.submit(number, request)
-            case SubmitScore(number, prefix, continuation):
-                self._loop.score(number, prefix, continuation)
+            case SubmitScore(number, prefix, continuation, owner):
+                self._loop.score(number, prefix, continuation, owner)
             case Cancel(number):
                 self._loop.cancel(number)
             case OfferHint(number, hint):
@@ -145,7 +149,9 @@ class _Worker:
                 raise AssertionError(f"unexpected message {message!r}")
 
     def _set_cores(self, cores: tuple[int, ...] | None) -> None:
-        self._loop.set_num_threads(len(_pin(cores)))
+        num_threads = len(_pin(cores))
+        self._loop.set_num_threads(num_threads)
+        self._loop.pass_times.num_threads = num_threads
 
     def _shut_down(self) -> None:
         self._loop.cancel_all()

@@ -24,12 +24,14 @@ from reason_spec.settings import EngineSettings, SuffixSettings
 class Start:
     """The first message: what to load, and the cores to run on (None: all that are allowed).
 
-    ``suffix`` None: no token is drafted from earlier texts.
+    ``suffix`` None: no token is drafted from earlier texts. ``texts_of`` names the model whose texts these
+    are where it is another one.
     """
 
     settings: EngineSettings
     cores: tuple[int, ...] | None
     suffix: SuffixSettings | None = None
+    texts_of: EngineSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class SubmitScore:
     number: int
     prefix: tuple[int, ...]
     continuation: tuple[int, ...]
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +128,13 @@ class StartFailed:
 class Report:
     """What one step of the loop made certain; at most one message a pass.
 
-    ``pass_times`` come with results; without any they are empty.
+    ``pass_times`` and ``batch_times`` come with results; without any they are empty.
     """
 
     deltas: tuple[tuple[int, Delta], ...]
     results: tuple[tuple[int, GenerationResult | Score | str], ...]
     pass_times: tuple[PassTime, ...] = ()
+    batch_times: tuple[PassTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

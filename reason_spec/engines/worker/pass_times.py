@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log2
 
 from reason_spec.engines.base import PassTime
+from reason_spec.speculation.goodput import BatchTime
 
 _LARGEST = 96
 """Larger passes hold prompts; no draft is as long."""
@@ -12,6 +13,8 @@ _MEMORY = 0.99
 """What a pass still counts after each later one of about its size."""
 _NUM_KNOWN = 16
 """Passes after which it is known what a token costs."""
+_FIT_EVERY = 64
+"""Passes after which the time of a batch is fitted anew."""
 
 
 class PassTimes:
@@ -20,7 +23,12 @@ class PassTimes:
     def __init__(self) -> None:
         self.busy_seconds = 0.0
         self.num_passes = 0
+        self.num_threads = 0
+        """How many compute the passes from now on; means of batches are kept apart by it."""
         self._means: dict[int, tuple[float, float, float]] = {}
+        self._batches: dict[tuple[int, int, int], tuple[float, float, float, float]] = {}
+        self._fitted: tuple[int, int, BatchTime] | None = None
+        self._num_batches = 0
         self._written = 0.0
         self._seconds = 0.0
 
@@ -44,6 +52,34 @@ class PassTimes:
             PassTime(tokens / count, seconds / count, count)
             for _, (tokens, seconds, count) in sorted(self._means.items())
         )
+
+    def add_batch(self, num_tokens: int, num_requests: int, seconds: float) -> None:
+        """Take a pass in which requests did nothing but write, with so many new tokens, drafts included."""
+        key = self.num_threads, round(log2(num_tokens)), round(log2(num_requests))
+        tokens, requests, total, count = self._batches.get(key, (0.0, 0.0, 0.0, 0.0))
+        self._num_batches += 1
+        self._batches[key] = (
+            tokens * _MEMORY + num_tokens,
+            requests * _MEMORY + num_requests,
+            total * _MEMORY + seconds,
+            count * _MEMORY + 1.0,
+        )
+
+    def batches(self) -> tuple[PassTime, ...]:
+        """Return the means of what ``add_batch`` was told, by threads, tokens and requests."""
+        return tuple(
+            PassTime(tokens / count, seconds / count, count, requests / count, threads)
+            for (threads, _, _), (tokens, requests, seconds, count) in sorted(self._batches.items())
+        )
+
+    @property
+    def batch_time(self) -> BatchTime:
+        """T(n, r) with as many threads as compute now."""
+        fitted = self._fitted
+        if fitted is None or fitted[0] != self.num_threads or self._num_batches - fitted[1] >= _FIT_EVERY:
+            own = [time for time in self.batches() if time.num_threads == self.num_threads]
+            fitted = self._fitted = (self.num_threads, self._num_batches, BatchTime(own))
+        return fitted[2]
 
     def add_written(self, num_written: int, seconds: float) -> None:
         """Take a pass in which requests wrote so many tokens."""
