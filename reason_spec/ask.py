@@ -31,7 +31,8 @@ class Ask:
         max_tokens: tokens at the most, those of ``written`` not counted.
         stops: texts that end the answer; they are cut off.
         constraint, logit_bias: bound what is written; the target then writes alone, whatever the strategy.
-        tenant: whose texts the suffix cache learns and proposes.
+        tenant: whose texts the suffix cache learns and proposes, and the engines' prefix caches use again.
+        cache_salt: prefixes are used again for asks with the same salt alone.
         scope: what is compared has a suffix cache of its own for each scope.
     """
 
@@ -49,6 +50,7 @@ class Ask:
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     tenant: str | None = None
+    cache_salt: str = ""
     scope: str = ""
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ from reason_spec.options import (
     VerifierOption,
     WidthOption,
     resolve_settings,
+    settings_flags,
 )
 
 SERVE_DEFAULTS = {"suffix.use": "both"}
@@ -80,25 +81,15 @@ def serve(
     quiet: QuietOption = False,
 ) -> None:
     """Serve with OpenAI's interface."""
-    here = None if engine == "remote" else engine
-    flags = {
+    flags = settings_flags(locals()) | {
         "server.host": host,
         "server.port": port,
         "server.api_keys_file": api_keys,
         "suffix.path": cache,
-        "target.model": target,
-        "draft.model": draft,
-        "target.kind": "remote" if target_url else engine,
-        "target.remote.base_urls": target_url or None,
-        "draft.kind": "remote" if draft_url else here,
-        "draft.remote.base_urls": draft_url or None,
-        "strategy.name": strategy,
-        "strategy.depth": depth,
-        "strategy.width": width,
-        "verifier.name": verifier,
-        "router.name": router,
-        "sampling.max_tokens": max_tokens,
     }
+    if engine == "remote" and not draft_url:
+        # The engine's name is about the target: the draft model has no server.
+        flags["draft.kind"] = None
     settings = resolve_settings(config, flags, assignments, SERVE_DEFAULTS)
 
     from reason_spec.evaluation.console import RunOptions, Screen, start_engines

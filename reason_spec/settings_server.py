@@ -37,6 +37,11 @@ class ServerSettings(BaseModel):
         description="whether that one key, or without keys everybody on this machine, may send `reason_spec` "
         "and is told what speculation did",
     )
+    share_prefixes: bool = Field(
+        default=False,
+        description="whether tenants use what was computed for prompts of others that begin alike; how soon "
+        "an answer comes then tells what others asked",
+    )
     open_metrics: bool = Field(default=False, description="/metrics without a key")
     max_body_bytes: int = Field(default=4 << 20, ge=1024, description="a longer body is refused")
     body_timeout: float = Field(default=30.0, gt=0, description="seconds for a body to arrive")
@@ -72,6 +77,16 @@ class ServerSettings(BaseModel):
     )
     ping_seconds: float = Field(
         default=15.0, gt=0, description="a stream that is silent for so long sends a comment"
+    )
+    pace_streams: Literal["none", "untrusted", "all"] = Field(
+        default="untrusted",
+        description="whose streams are sent at an even pace, so that they do not show what was drafted",
+    )
+    stream_interval: float = Field(
+        default=0.1, gt=0, le=10, description="seconds from one piece of a paced stream to the next"
+    )
+    stream_chars: int = Field(
+        default=256, ge=1, description="characters of an answer in a piece of a paced stream, at the most"
     )
     drain_seconds: float = Field(
         default=30.0, ge=0, description="for requests under way to end when the server is told to stop"

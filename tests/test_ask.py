@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from reason_spec.accelerator import Accelerator
@@ -38,6 +40,8 @@ def test_the_settings_fill_in_what_is_not_asked() -> None:
     accelerator = make()
     request = accelerator.resolve(Ask(messages=TURNS))
     assert (request.max_tokens, request.stops) == (accelerator.settings.sampling.max_tokens, ("STOP",))
+    assert request.account == (accelerator.settings.suffix.tenant, "")
+    assert accelerator.resolve(Ask(messages=TURNS, tenant="ana", scope="b")).account == ("ana", "b")
     named = Ask(messages=TURNS, max_tokens=7, stops=(), sampling=Sampling(temperature=0.5))
     request = accelerator.resolve(named)
     assert (request.max_tokens, request.stops, request.sampling.temperature) == (7, (), 0.5)
@@ -103,6 +107,21 @@ async def test_an_answer_goes_on_behind_what_is_written() -> None:
         ask = Ask(messages=TURNS, written=whole.steps[:2])
         rest = await accelerator.answer(ask)
     assert "".join(step.text for step in whole.steps[:2]) + rest.text == whole.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"strategy": "lookahead"}, ("lookahead", "exact")),
+        ({"strategy": "lookahead", "verifier": "numbers"}, ("lookahead", "verified")),
+        # What is bound the target writes alone, whatever the strategy.
+        ({"strategy": "specreason", "logit_bias": ((3, 1.0),)}, ("autoregressive", "exact")),
+    ],
+)
+async def test_a_solution_names_what_wrote_it(asked: dict[str, Any], expected: tuple[str, str]) -> None:
+    async with make() as accelerator:
+        solution = await accelerator.answer(Ask(messages=TURNS, **asked))
+    assert (solution.strategy, solution.loss_class) == expected
 
 
 def test_only_a_constraint_or_a_bias_binds() -> None:

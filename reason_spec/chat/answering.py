@@ -16,6 +16,7 @@ from reason_spec.chat.reporting import end_of
 from reason_spec.chat.thinking import BEHIND, CLOSER, LeadingSpace
 from reason_spec.chat.tool_calls import Found, ToolCallParser
 from reason_spec.chat.writing import Piece, Writing
+from reason_spec.chat.xml_calls import XmlCallParser, parser_for
 from reason_spec.types import Sampling, Step
 
 _SHED: Final = "load"
@@ -43,9 +44,9 @@ class Answering:
         self._thinking: Writing | None = None
         self._answer: list[Writing] = []
         self._leading = LeadingSpace()
-        self._parser: ToolCallParser | None = None
+        self._parser: ToolCallParser | XmlCallParser | None = None
         if prepared.form is not None:
-            self._parser = ToolCallParser(prepared.form, prepared.names, parallel=prepared.parallel)
+            self._parser = parser_for(prepared.form, prepared.tools, parallel=prepared.parallel)
 
     async def events(self) -> AsyncGenerator[ChatEvent]:
         """Yield what is certain, and the end.

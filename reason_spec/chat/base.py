@@ -32,7 +32,8 @@ class Policy:
 class ChatSampling:
     """How tokens are chosen and where the answer ends; None is as the settings say.
 
-    ``seed`` keys the noise: equal seeds draw equal samples. ``stop`` strings are cut off.
+    ``seed`` keys the noise: equal seeds draw equal samples. ``stop`` strings are cut off. With ``ignore_eos``
+    the end of the text is never chosen, which binds like a bias.
     """
 
     temperature: float | None = None
@@ -58,7 +59,8 @@ class ChatRequest:
         constraint: what the answer's text has to be (``response_format``); thinking is not bound by it.
         chat_arguments: what the chat template is told, such as ``enable_thinking``.
         continue_final: go on within the last message.
-        tenant: whose texts the suffix cache learns and proposes.
+        tenant: whose texts the suffix cache learns and proposes, and whose prefixes are used again.
+        cache_salt: prefixes are used again for requests with the same salt alone.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -71,6 +73,7 @@ class ChatRequest:
     chat_arguments: Mapping[str, Any] = field(default_factory=dict)
     continue_final: bool = False
     tenant: str | None = None
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class TextRequest:
     sampling: ChatSampling = field(default_factory=ChatSampling)
     policy: Policy = field(default_factory=Policy)
     tenant: str | None = None
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from reason_spec.chat.tools import (
     TemplateAbilities,
     abilities_of,
     calls_grammar,
-    names_of,
     offered_tools,
     told,
 )
@@ -38,6 +37,8 @@ from reason_spec.settings import SamplingSettings
 from reason_spec.types import Constraint, NoiseKey, Sampling
 
 _KEPT_TOKENS: Final = 1 << 20
+_NEVER: Final = -100.0
+"""A bias that leaves a token no chance."""
 _RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
@@ -46,7 +47,7 @@ class Prepared:
     """A request with its prompts and limits; what depends on the choice is left open.
 
     ``ask`` has all that thinking and answer have in common. ``max_tokens`` fits into the context. Where
-    ``form`` is given calls of the functions ``names`` are looked for in the answer.
+    ``form`` is given calls of ``tools`` are looked for in the answer.
     """
 
     ask: Ask
@@ -57,7 +58,7 @@ class Prepared:
     thinking: Thinking | None = None
     constraint: Constraint | None = None
     form: CallForm | None = None
-    names: tuple[str, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
     parallel: bool = True
 
     def sampling(self, index: int) -> Sampling:
@@ -120,6 +121,7 @@ class Preparation:
             stops=_stops(accelerator, sampling),
             logit_bias=_logit_bias(accelerator, sampling),
             tenant=request.tenant,
+            cache_salt=request.cache_salt,
         )
         constraint = await self._constraint(request, asked)
         prompts = await self._encode(ask)
@@ -144,7 +146,7 @@ class Preparation:
             thinking=thinking,
             constraint=constraint,
             form=asked.form,
-            names=tuple(names_of(asked.tools)),
+            tools=asked.tools,
             parallel=asked.parallel,
         )
 
@@ -246,8 +248,6 @@ def _refuse_what_engines_cannot(sampling: ChatSampling) -> None:
         raise RequestError(
             "stop_token_ids cannot be honoured: use stop, which is text", param="stop_token_ids"
         )
-    if sampling.ignore_eos:
-        raise RequestError("ignore_eos cannot be honoured: the model's end ends the text", param="ignore_eos")
 
 
 def _sampling(accelerator: Accelerator, asked: ChatSampling) -> Sampling:
@@ -269,19 +269,19 @@ def _stops(accelerator: Accelerator, asked: ChatSampling) -> tuple[str, ...]:
 
 def _logit_bias(accelerator: Accelerator, asked: ChatSampling) -> tuple[tuple[int, float], ...]:
     target = accelerator.target
-    if not asked.logit_bias:
+    if not (asked.logit_bias or asked.ignore_eos):
         return ()
     if not target.takes_constraints:
-        raise RequestError(
-            f"the engine of {target.name!r} knows no biases: leave logit_bias out", param="logit_bias"
-        )
+        param = "logit_bias" if asked.logit_bias else "ignore_eos"
+        raise RequestError(f"the engine of {target.name!r} knows no biases: leave {param} out", param=param)
     size = getattr(target.tokenizer, "vocab_size", None)
     for token, bias in asked.logit_bias.items():
         if token < 0 or (size is not None and token >= size):
             raise RequestError(f"logit_bias: the model has no token {token}", param="logit_bias")
         if not isfinite(bias):
             raise RequestError(f"logit_bias of token {token} is {bias}, not a number", param="logit_bias")
-    return tuple(asked.logit_bias.items())
+    ends = dict.fromkeys(target.tokenizer.eos_ids, _NEVER) if asked.ignore_eos else {}
+    return tuple({**asked.logit_bias, **ends}.items())
 
 
 def _prompt(accelerator: Accelerator, request: ChatRequest | TextRequest) -> str | tuple[int, ...]:

@@ -88,14 +88,14 @@ def _report(
         loss_class=writers.first.loss_class,
         exact_answer_by=writers.answer.name if writers.answer is not None else None,
         reason=writers.reason,
-        steps_by_origin=Counter(step.origin for writing in writings for step in writing.steps),
+        steps_by_origin=dict(Counter(step.origin for writing in writings for step in writing.steps)),
         alpha_step=sum(verdict.accepted for verdict in verdicts) / len(verdicts) if verdicts else None,
         alpha_token=target_usage.alpha_token,
         target_usage=target_usage,
         draft_usage=sum((recorder.draft_usage for recorder in recorders), Usage()),
         seconds=time.perf_counter() - started,
         target_alone_seconds=_alone_seconds(accelerator, num_tokens),
-        verdicts=Counter(verdict.decision for verdict in verdicts),
+        verdicts=dict(Counter(verdict.decision for verdict in verdicts)),
     )
 
 

@@ -5,7 +5,8 @@ Models write calls into their text, each family in a form of its own:
 - ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` for each call (Hermes, Qwen);
 - ``mistral``: ``[TOOL_CALLS]`` and a list of such objects, or ``name{...}``; the tag is a special token,
   which the text does not show, so both may also begin the answer;
-- ``llama``: the object alone, with ``parameters``, where the answer begins or behind ``<|python_tag|>``.
+- ``llama``: the object alone, with ``parameters``, where the answer begins or behind ``<|python_tag|>``;
+- ``qwen3_coder``: ``<function=...>`` with tags for its parameters; `reason_spec.chat.xml_calls` reads it.
 
 A call is handed on as soon as its name is known and its arguments begin. From there on it stays a call: what
 is wrong with its arguments is the client's to find, as with every model. What is no call by then (no JSON, no
@@ -26,7 +27,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from reason_spec.chat.base import ToolCallDelta
 
-FormName: TypeAlias = Literal["hermes", "mistral", "llama"]
+FormName: TypeAlias = Literal["hermes", "mistral", "llama", "qwen3_coder"]
 Found: TypeAlias = str | ToolCallDelta
 
 
@@ -51,6 +52,7 @@ class CallForm:
 
 HERMES: Final = CallForm("hermes", "<tool_call>", "</tool_call>")
 MISTRAL: Final = CallForm("mistral", "[TOOL_CALLS]", bare=True, named=True)
+QWEN3_CODER: Final = CallForm("qwen3_coder", "<tool_call>", "</tool_call>")
 LLAMA: Final = CallForm("llama", "<|python_tag|>", bare=True)
 
 _BEGUN: Final = re.compile(
@@ -65,6 +67,8 @@ def form_of(template: str | None) -> CallForm:
     """Return the form in which a model with this chat template writes calls."""
     if template is None:
         return HERMES
+    if "<function=" in template and "<parameter=" in template:
+        return QWEN3_CODER
     # Templates that convert between forms mention Hermes' tag last of all: their own is another.
     for form in (MISTRAL, LLAMA):
         if form.opener in template and HERMES.opener not in template:

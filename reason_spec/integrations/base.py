@@ -27,6 +27,7 @@ from reason_spec.chat.base import (
 from reason_spec.chat.service import Chat
 from reason_spec.errors import EngineError, MissingDependencyError, RequestError, did_you_mean
 from reason_spec.settings import Settings
+from reason_spec.sync import LoopThread
 from reason_spec.types import Constraint
 
 _T = TypeVar("_T")
@@ -75,8 +76,7 @@ class InProcess:
         self._chat = Chat(accelerator)
         self._on_end = on_end
         self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._runner: LoopThread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -109,32 +109,30 @@ class InProcess:
         with self._starting:
             if self._closed:
                 raise _closed()
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=loop.run_forever, name="reason-spec", daemon=True)
-                thread.start()
+            if self._runner is None:
+                runner = LoopThread()
+                runner.start()
                 try:
-                    _Work(loop, self.accelerator.start(), self._tasks).wait()
+                    _Work(runner.loop, self.accelerator.start(), self._tasks).wait()
                 except BaseException:
-                    _stop(loop, thread)
+                    runner.stop()
                     raise
-                self._loop, self._thread = loop, thread
+                self._runner = runner
                 atexit.register(self.close)
-            return self._loop
+            return self._runner.loop
 
     def close(self) -> None:
         """End what is under way and free the models; may be called twice."""
         with self._starting:
             self._closed = True
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is None or thread is None:
+            runner, self._runner = self._runner, None
+        if runner is None:
             return
         atexit.unregister(self.close)
         try:
-            _Work(loop, self._end(), set()).wait()
+            runner.run(self._end())
         finally:
-            _stop(loop, thread)
+            runner.stop()
 
     async def _end(self) -> None:
         for task in self._tasks:
@@ -279,12 +277,6 @@ class _Work(Generic[_T]):
 
 def _closed() -> EngineError:
     return EngineError("the models were closed; make a new InProcess")
-
-
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def chat_request(

@@ -52,7 +52,7 @@ class ChatReasonSpec(BaseChatModel):
 
         with InProcess() as models:
             model = ChatReasonSpec(models=models, options={"strategy": "lookahead"})
-            agent = create_react_agent(model, tools)
+            graph.add_node("speak", lambda state: {"messages": [model.invoke(state["messages"])]})
 
     ``options`` are of every call, by the names in `integrations.base.OPTIONS`; those given with a
     call or by ``bind`` go first.

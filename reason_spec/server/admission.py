@@ -77,8 +77,13 @@ class Admission:
         settings: ServerSettings,
         watcher: Watcher | None = None,
         clock: Callable[[], float] = time.monotonic,
+        is_gated: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Args:
+        is_gated: whether something that knows what passes cost decides about speculation: none is shed then.
+        """
         self._settings = settings
+        self._is_gated = is_gated
         self._watcher = watcher or _Nobody()
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
@@ -231,7 +236,7 @@ class Admission:
     def _may_speculate(self, size: int) -> bool:
         """Tell whether a request that runs from now on may, by the load that others make."""
         above = self._settings.shed_speculation_above
-        if above is None:
+        if above is None or self._is_gated():
             return True
         others = self.load - size / self._settings.max_running_requests
         self._shedding = others > above * (_RELIEF if self._shedding else 1.0)

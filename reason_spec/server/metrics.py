@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from reason_spec.chat.base import ChatEnd
+from reason_spec.control.gate import WAYS, Gate
 from reason_spec.server.admission import Shed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -105,6 +107,20 @@ class Metrics:
         """Show what runs and waits now."""
         self._gauge("vllm:num_requests_running", "Answers that are written.", lambda: queue.num_running)
         self._gauge("vllm:num_requests_waiting", "Requests that wait.", lambda: queue.num_waiting)
+
+    def watch_gate(self, read: Callable[[], Gate | None]) -> None:
+        """Show what the load gate lets be speculated now, where there is one."""
+
+        def way() -> float:
+            gate = read()
+            return math.nan if gate is None else WAYS.index(gate.way)
+
+        def num_changes() -> float:
+            gate = read()
+            return math.nan if gate is None else gate.num_changes
+
+        self._gauge("reason_spec:gate_way", "What is speculated: 0 nothing, 1 tokens, 2 steps too.", way)
+        self._gauge("reason_spec:gate_changes", "How often that was changed.", num_changes)
 
     def shed(self, what: Shed) -> None:
         """Count what admission refused."""

@@ -226,6 +226,12 @@ class Body(Part):
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = Field(default=None, description="vLLM's")
     reason_spec: SpeculationOptions | None = None
+    cache_salt: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="vLLM's; prefixes are shared under one salt alone",
+    )
     user: str | None = Field(default=None, description="ignored")
     priority: int | None = Field(default=None, description="ignored")
     request_id: str | None = Field(default=None, description="ignored: the server gives its own")

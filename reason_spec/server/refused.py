@@ -44,7 +44,6 @@ _BOTH: Mapping[str, Refusal] = {
     "logprob_token_ids": Refusal("only the chosen tokens have log-probabilities; leave it out", ([],)),
     "allowed_token_ids": Refusal("give 'structured_outputs' or 'logit_bias'", ([],)),
     "bad_words": Refusal("give 'logit_bias' or 'structured_outputs'", ([],)),
-    "cache_salt": Refusal("caches are kept apart by API key; give each tenant a key of its own"),
     "return_token_ids": _TOKEN_IDS,
     "return_tokens_as_token_ids": _TOKEN_IDS,
     "guided_json": _GUIDED,

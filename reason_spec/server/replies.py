@@ -78,6 +78,29 @@ class SpeculationBody(TypedDict):
     seconds_saved: float | None
 
 
+class SpeculativeDecoding(TypedDict):
+    """Acceptance of one answer under vLLM's names, then the step level; every pass is a step of vLLM's.
+
+    ``acceptance_histogram`` is null: how many drafts each pass took is not kept.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: None
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    num_proposed_steps: int
+    num_accepted_steps: int
+
+
+class MetricsBody(TypedDict):
+    """``speculative_decoding`` is null where nothing was drafted, of tokens or of steps."""
+
+    speculative_decoding: SpeculativeDecoding | None
+
+
 class LogprobBody(TypedDict):
     token: str
     logprob: float
@@ -131,6 +154,7 @@ class ChatCompletion(TypedDict):
     system_fingerprint: str
     service_tier: None
     reason_spec: NotRequired[SpeculationBody]
+    metrics: NotRequired[MetricsBody]
 
 
 class CompletionLogprobs(TypedDict):
@@ -158,6 +182,7 @@ class Completion(TypedDict):
     usage: UsageBody
     system_fingerprint: str
     reason_spec: NotRequired[SpeculationBody]
+    metrics: NotRequired[MetricsBody]
 
 
 class ModelBody(TypedDict):
@@ -181,7 +206,8 @@ class ModelList(TypedDict):
 class ReplyStyle:
     """What the answers to one request have in common.
 
-    ``tells`` says whether the client may know what speculation did.
+    ``tells`` says whether the client may know what speculation did. ``num_draft_tokens`` bounds the drafts
+    of a pass.
     """
 
     id: str
@@ -192,6 +218,7 @@ class ReplyStyle:
     with_reasoning: bool = True
     with_logprobs: bool = False
     tells: bool = False
+    num_draft_tokens: int = 0
 
     def reasoning(self, text: str) -> dict[str, str]:
         """Return thinking under the name or names it goes by."""
@@ -216,6 +243,7 @@ def chat_completion(answers: Sequence[ChatAnswer], style: ReplyStyle) -> ChatCom
     }
     if style.tells and len(answers) == 1:
         body["reason_spec"] = speculation_of(answers[0].end.report)
+        body["metrics"] = metrics_of(answers[0].end.report, style)
     return body
 
 
@@ -256,6 +284,7 @@ def completion(answers: Sequence[ChatAnswer], style: ReplyStyle, *, choices_of_a
     }
     if style.tells and len(answers) == 1:
         body["reason_spec"] = speculation_of(answers[0].end.report)
+        body["metrics"] = metrics_of(answers[0].end.report, style)
     return body
 
 
@@ -311,6 +340,27 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
         "tokens": {"target": _work(report.target_usage), "draft": _work(report.draft_usage)},
         "seconds": report.seconds,
         "seconds_saved": None if alone is None else alone - report.seconds,
+    }
+
+
+def metrics_of(report: SpeculationReport, style: ReplyStyle) -> MetricsBody:
+    """Return acceptance in vLLM's form, for clients that read it there."""
+    usage, verdicts = report.target_usage, report.verdicts
+    num_accepted, num_passes = usage.num_accepted_draft_tokens, usage.num_passes
+    if not usage.num_drafted_tokens and not verdicts:
+        return {"speculative_decoding": None}
+    return {
+        "speculative_decoding": {
+            "mean_acceptance_length": 1 + num_accepted / num_passes if num_passes else 1.0,
+            "draft_acceptance_rate": usage.alpha_token or 0.0,
+            "acceptance_histogram": None,
+            "num_spec_steps": num_passes,
+            "num_accepted_draft_tokens": num_accepted,
+            "num_draft_tokens": usage.num_drafted_tokens,
+            "num_spec_tokens": style.num_draft_tokens,
+            "num_proposed_steps": sum(verdicts.values()),
+            "num_accepted_steps": verdicts.get("accept", 0),
+        }
     }
 
 

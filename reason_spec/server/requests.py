@@ -45,6 +45,7 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
         chat_arguments=_chat_arguments(body),
         continue_final=bool(body.continue_final_message),
         tenant=client.tenant,
+        cache_salt=body.cache_salt or "",
     )
 
 
@@ -60,6 +61,7 @@ def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) 
             sampling=_sampling(body, max_tokens),
             policy=policy_of(body.reason_spec, client, rated=body.logprobs is not None),
             tenant=client.tenant,
+            cache_salt=body.cache_salt or "",
         )
         for prompt in prompts
     ]

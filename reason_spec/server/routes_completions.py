@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta
-from reason_spec.server.base import ApiError
+from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import CompletionBody
 from reason_spec.server.replies import (
     Completion,
@@ -17,12 +17,10 @@ from reason_spec.server.replies import (
     completion,
     completion_finish,
     completion_logprobs,
-    speculation_of,
-    usage_of,
 )
 from reason_spec.server.requests import text_requests
 from reason_spec.server.service import ERRORS, Call
-from reason_spec.server.streaming import DONE, STREAM_CONTENT, data_event
+from reason_spec.server.streaming import STREAM_CONTENT
 
 router = APIRouter(tags=["completions"])
 
@@ -47,64 +45,25 @@ async def completions(body: CompletionBody, request: Request) -> Response:
     return JSONResponse(completion(answers, style, choices_of_a_prompt=body.num_choices))
 
 
-class CompletionChunks:
-    """The chunks of one streamed response."""
+class CompletionChunks(Chunks):
+    """The chunks of one streamed response; answers to one prompt stand side by side."""
+
+    kind = "text_completion"
 
     def __init__(self, style: ReplyStyle, body: CompletionBody) -> None:
-        self._style = style
-        self._includes_usage = body.includes_usage
-        self._choices_of_a_prompt = body.num_choices
+        super().__init__(style, body, len(body.prompts))
         self._written: dict[int, int] = {}
-        self._ends: dict[int, ChatEnd] = {}
-        self._is_lone = len(body.prompts) * body.num_choices == 1
 
-    def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
-        match event:
-            case TextDelta():
-                choice = _choice(index, event.text)
-                if self._style.with_logprobs:
-                    choice["logprobs"] = completion_logprobs(event.logprobs, self._written.get(index, 0))
-                self._written[index] = self._written.get(index, 0) + len(event.text)
-                yield self._chunk([choice])
-            case ChatEnd():
-                self._ends[index] = event
-                yield self._last(index, event)
+    def _choices(self, index: int, event: ChatEvent) -> Iterable[dict[str, Any]]:
+        if isinstance(event, TextDelta):
+            choice = _choice(index, event.text)
+            if self._style.with_logprobs:
+                choice["logprobs"] = completion_logprobs(event.logprobs, self._written.get(index, 0))
+            self._written[index] = self._written.get(index, 0) + len(event.text)
+            yield choice
 
-    def end(self) -> Iterable[bytes]:
-        if self._includes_usage:
-            ends = [self._ends[index] for index in sorted(self._ends)]
-            more: dict[str, Any] = {"usage": usage_of(ends, self._style, self._choices_of_a_prompt)}
-            if self._style.tells and self._is_lone:
-                more["reason_spec"] = speculation_of(ends[0].report)
-            yield self._chunk([], more)
-        yield DONE
-
-    def failure(self, error: ApiError) -> Iterable[bytes]:
-        yield data_event(error.body())
-
-    def _last(self, index: int, end: ChatEnd) -> bytes:
-        choice = _choice(index, "")
-        choice["finish_reason"] = completion_finish(end)
-        choice["stop_reason"] = end.stop
-        more = {}
-        if self._style.tells:
-            choice["reason_spec"] = speculation_of(end.report)
-            if self._is_lone and not self._includes_usage:
-                more["reason_spec"] = choice["reason_spec"]
-        return self._chunk([choice], more)
-
-    def _chunk(self, choices: list[dict[str, Any]], more: Mapping[str, Any] | None = None) -> bytes:
-        body: dict[str, Any] = {
-            "id": self._style.id,
-            "object": "text_completion",
-            "created": self._style.created,
-            "model": self._style.model,
-            "choices": choices,
-            "system_fingerprint": self._style.fingerprint,
-        }
-        if self._includes_usage:
-            body["usage"] = None
-        return data_event({**body, **(more or {})})
+    def _last_choice(self, index: int, end: ChatEnd) -> dict[str, Any]:
+        return {**_choice(index, ""), "finish_reason": completion_finish(end)}
 
 
 def _choice(index: int, text: str) -> dict[str, Any]:

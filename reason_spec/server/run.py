@@ -70,6 +70,10 @@ class Server:
         self._operation = Operation(self._metrics)
         self._stopped = asyncio.Event()
 
+    def _is_gated(self) -> bool:
+        gate = self._accelerator.gate
+        return gate is not None and gate.knows
+
     @property
     def url(self) -> str:
         """Where clients reach the server, as their ``base_url``."""
@@ -85,8 +89,9 @@ class Server:
         """
         settings = self.settings.server
         configure_logging(with_values=settings.log_prompts)
-        self._admission = Admission(settings, self._metrics)
+        self._admission = Admission(settings, self._metrics, is_gated=self._is_gated)
         self._metrics.watch(self._admission)
+        self._metrics.watch_gate(lambda: self._accelerator.gate)
         self._guard = Guard(
             _not_yet(self._operation), self._keys, settings, on_response=self._metrics.responded
         )

@@ -21,6 +21,7 @@ from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
 from reason_spec.server.disconnect import while_connected
 from reason_spec.server.metrics import Metrics
+from reason_spec.server.pacing import Pace
 from reason_spec.server.replies import ErrorBody, ReplyStyle
 from reason_spec.server.streaming import EventStream, Told, merged, together
 from reason_spec.settings import EngineSettings
@@ -119,6 +120,7 @@ class Call:
             fingerprint=self.service.fingerprint,
             reasoning_field=self.service.settings.reasoning_field,
             tells=self.client.trusted,
+            num_draft_tokens=self.service.accelerator.settings.strategy.num_draft_tokens,
             **how,
         )
 
@@ -166,8 +168,15 @@ class Call:
             events = merged(streams, self.service.settings.ping_seconds)
             held.push_async_callback(events.aclose)
             first = await anext(events)
-            return EventStream(first, events, tell, held.pop_all(), self.id)
+            return EventStream(first, events, tell, held.pop_all(), self.id, self._pace())
         raise AssertionError("the block returns")
+
+    def _pace(self) -> Pace | None:
+        settings = self.service.settings
+        at_once = settings.pace_streams == "none" or (
+            settings.pace_streams == "untrusted" and self.client.trusted
+        )
+        return None if at_once else Pace(settings.stream_interval, settings.stream_chars)
 
     async def _enter(
         self, asked: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack

@@ -16,6 +16,7 @@ from reason_spec.chat.base import ChatEvent
 from reason_spec.server.base import ApiError
 from reason_spec.server.disconnect import ClientGoneError, while_connected
 from reason_spec.server.failures import api_error
+from reason_spec.server.pacing import Backlog, Pace, padded, ticks
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -109,14 +110,17 @@ class EventStream(Response):
         tell: Told,
         held: AsyncExitStack,
         request_id: str,
+        pace: Pace | None = None,
     ) -> None:
         """Args:
         first, rest: what ``merged`` yields.
         held: is closed when the stream ends, in whatever way.
+        pace: how evenly the client is sent what the chat says; None: at once.
         """
         self._first, self._rest, self._tell = first, rest, tell
         self._held = held
         self._request_id = request_id
+        self._pace = pace
         self.status_code = 200
         self.background = None
         # Proxies would gather what should be seen at once.
@@ -125,7 +129,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
             with suppress(ClientGoneError):
-                async with while_connected(receive), aclosing(self._chunks()) as chunks:
+                sent = self._chunks() if self._pace is None else self._paced(self._pace)
+                async with while_connected(receive), aclosing(sent) as chunks:
                     start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                     await send(start)
                     async for chunk in chunks:
@@ -144,6 +149,41 @@ class EventStream(Response):
         except Exception as failure:
             for chunk in self._tell.failure(api_error(failure, self._request_id)):
                 yield chunk
+
+    async def _paced(self, pace: Pace) -> AsyncGenerator[bytes]:
+        """Yield what is new at each tick, nothing included, in packets whose sizes say little."""
+        backlog = Backlog()
+        if self._first is not None:
+            backlog.add(*self._first)
+        reading = asyncio.create_task(self._read_into(backlog))
+        try:
+            async with aclosing(ticks(pace.seconds)) as times:
+                async for _ in times:
+                    has_all = reading.done()
+                    told = [self._tell.event(*item) for item in backlog.take(pace.chars)]
+                    content = b"".join(chunk for chunks in told for chunk in chunks)
+                    if has_all and not backlog:
+                        yield padded(content + b"".join(self._last(reading.result())))
+                        return
+                    yield padded(content)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read_into(self, backlog: Backlog) -> Exception | None:
+        """Gather all that the chat says; return what ended it before its time."""
+        try:
+            async for item in self._rest:
+                if item is not None:
+                    backlog.add(*item)
+        except Exception as failure:
+            return failure
+        return None
+
+    def _last(self, failure: Exception | None) -> Iterable[bytes]:
+        return (
+            self._tell.end() if failure is None else self._tell.failure(api_error(failure, self._request_id))
+        )
 
     def _told(self, item: Item | None) -> Iterable[bytes]:
         return (PING,) if item is None else self._tell.event(*item)

@@ -87,3 +87,29 @@ async def test_an_answer_with_tools_is_exact(chat: Chat) -> None:
     answer = await chat.answer(asks(QUESTION, tools=[ADD]))
     assert answer.end.report.loss_class == "exact"
     assert answer.content
+
+
+async def test_with_the_end_ignored_an_answer_has_all_its_tokens(chat: Chat) -> None:
+    free = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    sampling = ChatSampling(ignore_eos=True, max_tokens=free.end.num_tokens + 9)
+    answer = await chat.answer(asks(QUESTION, sampling=sampling))
+    assert (answer.end.finish, answer.end.num_tokens) == ("length", free.end.num_tokens + 9)
+    assert (answer.content or "").startswith(free.content or "")
+    assert answer.end.report.reason == "logit bias"
+
+
+async def test_prompts_of_tenants_and_salts_share_no_prefix(chat: Chat) -> None:
+    sampling = ChatSampling(max_tokens=4)
+
+    async def num_cached(**whose: str) -> int:
+        request = asks("Whose prompt is this?", sampling=sampling, policy=Policy(off=True), **whose)
+        return (await chat.answer(request)).end.num_cached_tokens
+
+    for whose in (
+        {"tenant": "ana"},
+        {"tenant": "ben"},
+        {"tenant": "ben", "cache_salt": "x"},
+        {"cache_salt": "x"},
+    ):
+        assert await num_cached(**whose) == 0
+        assert await num_cached(**whose) > 0

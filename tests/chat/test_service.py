@@ -106,7 +106,6 @@ async def test_the_context_bounds_answers_and_refuses_prompts() -> None:
     ("sampling", "param"),
     [
         (ChatSampling(stop_token_ids=(1,)), "stop_token_ids"),
-        (ChatSampling(ignore_eos=True), "ignore_eos"),
         (ChatSampling(temperature=-1.0), "temperature"),
         (ChatSampling(top_p=2.0), "top_p"),
         (ChatSampling(top_k=-3), "top_k"),

@@ -36,6 +36,17 @@ def models() -> Iterator[InProcess]:
 
 
 @pytest.fixture(scope="session")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
+    """A script that thinks before it answers."""
+    script = tmp_path_factory.mktemp("thinker") / "thinks.yaml"
+    script.write_text('{answers: {"?": "Hm.\\n</think>\\n\\nYes."}, thinking: true}')
+    with InProcess(
+        target__model=str(script), target__kind="scripted", strategy__name="autoregressive"
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
 def pair() -> Iterator[InProcess]:
     """The embedded pair."""
     with InProcess(sampling__max_tokens=64, strategy__planner=False) as opened:

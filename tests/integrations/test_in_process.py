@@ -75,6 +75,17 @@ def test_streams_end_where_they_are_closed_and_the_models_go_on() -> None:
         assert "".join(texts) == SOLUTION
 
 
+def test_thinking_comes_apart_from_the_answer_streamed_and_not(thinker: InProcess) -> None:
+    answer = thinker.chat(asked("?"))
+    events = [event for event in thinker.stream(asked("?")) if isinstance(event, TextDelta)]
+    silent = thinker.chat(asked("?", chat_arguments={"enable_thinking": False}))
+    assert ((answer.reasoning or "").strip(), answer.content) == ("Hm.", "Yes.")
+    assert answer.end.num_reasoning_tokens > 0
+    for channel, whole in (("reasoning", answer.reasoning), ("content", answer.content)):
+        assert "".join(event.text for event in events if event.channel == channel) == whole
+    assert (silent.reasoning, silent.content) == (None, "Yes.")
+
+
 def test_a_cancelled_call_leaves_nothing_running() -> None:
     with scripted() as models:
 

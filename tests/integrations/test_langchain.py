@@ -36,9 +36,10 @@ def temperature(city: str) -> str:
 
 @pytest.fixture
 def agent(models: InProcess):
-    model = ChatReasonSpec(models=models).bind_tools([temperature])
+    model = ChatReasonSpec(models=models, options={"strategy": "lookahead"})
+    speaker = model.bind_tools([temperature])
     graph = StateGraph(MessagesState)
-    graph.add_node("speak", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("speak", lambda state: {"messages": [speaker.invoke(state["messages"])]})
     graph.add_node("tools", ToolNode([temperature]))
     graph.add_edge(START, "speak")
     graph.add_conditional_edges("speak", tools_condition)
@@ -98,6 +99,17 @@ def test_thinking_is_told_to_the_model_again(models: InProcess) -> None:
     message = AIMessage("17", additional_kwargs={"reasoning_content": "12 + 5"})
     request = ChatReasonSpec(models=models)._request([HumanMessage("?"), message], None, {})
     assert request.messages[1] == {"role": "assistant", "content": "17", "reasoning_content": "12 + 5"}
+
+
+def test_thinking_stands_beside_the_text_streamed_and_not(thinker: InProcess) -> None:
+    model = ChatReasonSpec(models=thinker)
+    streamed = None
+    for chunk in model.stream("?"):
+        streamed = chunk if streamed is None else streamed + chunk
+    for message in (model.invoke("?"), streamed):
+        assert message.content == "Yes."
+        assert message.additional_kwargs["reasoning_content"].strip() == "Hm."
+        assert message.usage_metadata["output_token_details"]["reasoning"] > 0
 
 
 def test_options_are_of_every_call_and_of_one(models: InProcess) -> None:

@@ -73,6 +73,18 @@ def test_a_call_may_have_options_of_its_own() -> None:
     assert reply.reason_spec["strategy"] == "token"
 
 
+def test_thinking_stands_beside_the_text_streamed_and_not(models: InProcess, thinker: InProcess) -> None:
+    register(thinker)
+    try:
+        whole = litellm.completion(MODEL, messages=asked("?"))
+        chunks = list(litellm.completion(MODEL, messages=asked("?"), stream=True))
+    finally:
+        register(models)
+    for reply in (whole, litellm.stream_chunk_builder(chunks)):
+        assert reply.choices[0].message.content == "Yes."
+        assert reply.choices[0].message.reasoning_content.strip() == "Hm."
+
+
 def test_a_refused_request_is_a_bad_one_for_litellm() -> None:
     with pytest.raises(litellm.BadRequestError, match="unknown strategy"):
         litellm.completion(MODEL, messages=asked(APPLES), extra_body={"strategy": "none such"})

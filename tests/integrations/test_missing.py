@@ -14,7 +14,9 @@ WRAPPERS = {
     "langchain": "langchain_core",
     "pydantic_ai": "pydantic_ai",
     "litellm": "litellm",
+    "inspect_ai": "inspect_ai",
 }
+EXTRAS = {"inspect_ai": "inspect"}
 
 
 @pytest.mark.parametrize(("module", "package"), WRAPPERS.items())
@@ -23,6 +25,6 @@ def test_a_wrapper_without_its_framework_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"reason_spec.integrations.{module}", raising=False)
-    extra = module.replace("_", "-")
+    extra = EXTRAS.get(module, module.replace("_", "-"))
     with pytest.raises(MissingDependencyError, match=rf"pip install 'reason-spec\[{extra}\]'"):
         importlib.import_module(f"reason_spec.integrations.{module}")

@@ -112,11 +112,20 @@ def test_trusted_clients_choose_and_are_told(pair):
     assert (told["strategy"], told["loss_class"]) == ("lookahead", "exact")
     assert sum(told["steps"].values()) >= 1
     assert told["tokens"]["target"]["generated"] > 0
+    accepted = answer.metrics["speculative_decoding"]
+    work = told["tokens"]["target"]
+    assert accepted["num_draft_tokens"] == work["drafted"] > 0
+    assert accepted["draft_acceptance_rate"] == work["accepted"] / work["drafted"]
+    assert accepted["mean_acceptance_length"] == 1 + work["accepted"] / work["passes"]
+    proposed, stood = accepted["num_proposed_steps"], accepted["num_accepted_steps"]
+    assert told["alpha_step"] == (stood / proposed if proposed else None)
     off = ask(pair, extra_body={"reason_spec": {"off": True}})
     assert off.reason_spec["strategy"] == "autoregressive"
+    assert off.metrics == {"speculative_decoding": None}
     assert off.choices[0].message.content == answer.choices[0].message.content
     last = streamed(pair, extra_body={"reason_spec": SPECULATES})[-1]
     assert last.reason_spec["strategy"] == "lookahead"
+    assert last.metrics["speculative_decoding"]["num_draft_tokens"] > 0
 
 
 @pytest.mark.parametrize(

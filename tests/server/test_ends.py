@@ -53,6 +53,8 @@ def test_the_engine_is_free_once_the_client_is_gone(slow, stream, after, number)
         await until_idle(slow)
 
     asyncio.run(main())
+    assert slow.num_running() == 0
+    assert slow.app.state.service.admission.num_running == 0
 
 
 def test_one_that_leaves_hurts_no_other(slow):

@@ -43,7 +43,6 @@ def chat(serving: Serving, **more) -> dict:
         ({"repetition_penalty": 1.1}, "repetition_penalty", "give 1"),
         ({"min_p": 0.1}, "min_p", "top_p"),
         ({"logprobs": True, "top_logprobs": 2}, "top_logprobs", "give 0"),
-        ({"cache_salt": "abc"}, "cache_salt", "key"),
         ({"modalities": ["text", "audio"]}, "modalities", "text"),
         ({"chat_template": "{{ x }}"}, "chat_template", "operator"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template", "operator"),

@@ -48,6 +48,17 @@ def ask(serving: Serving, content: str, **more):
     return serving.client().chat.completions.create(model="says", messages=messages, **more)
 
 
+def test_what_litellm_puts_into_a_message_changes_nothing(says):
+    message = {"role": "user", "content": "Oslo?"}
+    given = {**message, "provider_specific_fields": {"citations": None}}
+    answers = [
+        says.http.post("/v1/chat/completions", json={"model": "says", "messages": [one]}).json()
+        for one in (message, given)
+    ]
+    assert answers[0]["choices"][0]["message"] == answers[1]["choices"][0]["message"]
+    assert answers[0]["usage"]["prompt_tokens"] == answers[1]["usage"]["prompt_tokens"]
+
+
 def test_a_call_has_a_name_an_id_and_arguments(says):
     answer = ask(says, "Oslo?", tools=[WEATHER])
     (call,) = answer.choices[0].message.tool_calls
