@@ -140,7 +140,9 @@ class UtilityVerifier(AskingVerifier):
         tokenizer = self._model.tokenizer
         if self._own is not None or context.target_prefix is None:
             asked = tokenizer.encode_chat([{"role": "user", "content": context.question}])
-            before = Prefix(asked).extend(tokenizer.encode(context.prefix_text + drafted.text))
+            before = Prefix(asked, owner=context.owner).extend(
+                tokenizer.encode(context.prefix_text + drafted.text)
+            )
         else:
             before = context.target_prefix.extend(drafted.tokens)
         prompt = before.extend(tokenizer.encode_turn(self._questions.score))
@@ -176,7 +178,8 @@ class JudgeVerifier(AskingVerifier):
             return Verdict("accept", 1.0, reason="same text")
         first, second = drafted.text.strip(), target.text.strip()
         question = self._questions.compare.format(first=first, second=second)
-        prompt = Prefix(self._model.tokenizer.encode_chat([{"role": "user", "content": question}]))
+        asked = self._model.tokenizer.encode_chat([{"role": "user", "content": question}])
+        prompt = Prefix(asked, owner=context.owner)
         answers = await self._ask(prompt, self._questions.compare_opening, _ALIGNED)
         if answers.mass < _MIN_MASS:
             reason = f"no judgement: aligned or unaligned come with a chance of {answers.mass:.2f}"

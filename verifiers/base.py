@@ -41,6 +41,11 @@ class VerificationContext:
     target_prefix: Prefix | None = None
     step_index: int = 0
 
+    @property
+    def owner(self) -> str:
+        """Whose text it is; see `Prefix`."""
+        return "" if self.target_prefix is None else self.target_prefix.owner
+
 
 class Verifier(ABC):
     """Decides whether a drafted step may stand in the place of the target's.

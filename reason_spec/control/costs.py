@@ -21,6 +21,12 @@ PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _CONTEXT = 256
 _REPEATS = 3
 _DRAFT_TOKENS = 24
+BATCH_SIZES = (1, 4, 16, 64)
+"""Numbers of requests whose passes are timed together."""
+_BATCH_TOKENS = 10
+_BATCH_DRAFTS = (2, 7)
+_BATCH_SECONDS = 1.5
+"""Larger batches are not tried any more after that."""
 _START_WEIGHT = 8.0
 """Passes that a measurement at the start counts for."""
 _TEXT = (
@@ -105,6 +111,44 @@ async def measure_costs(target: Engine, draft: Engine, *, verdict: float = 0.0) 
     draft_cost = PassCost(((1, draft_passes[0].seconds),)) if draft_passes else None
     await _reset(target, draft)
     return Costs(target_cost, draft_token, draft_cost, verdict)
+
+
+async def measure_batches(engine: Engine, *, with_drafts: bool) -> None:
+    """Let an engine write for one request and for many, so that it knows what such passes take.
+
+    Larger batches are left out where smaller ones took long already. With ``with_drafts`` the same texts are
+    written a second time, with their own tokens as hints: then passes hold several tokens of each request.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    if len(engine.tokenizer.encode(_TEXT)) < 2 or engine.max_context < 4 * _BATCH_TOKENS:
+        return
+    started = time.perf_counter()
+    for size in BATCH_SIZES:
+        prefixes = [_opening(engine, number) for number in range(size)]
+        written = await _write_all(engine, prefixes, [()] * size, 0)
+        if with_drafts:
+            for num_drafts in _BATCH_DRAFTS:
+                await _write_all(engine, prefixes, written, num_drafts)
+        if time.perf_counter() - started > _BATCH_SECONDS:
+            break
+
+
+def _opening(engine: Engine, number: int) -> Prefix:
+    """Return a short text that begins unlike those of other numbers: equal tokens may be computed once."""
+    tokens = engine.tokenizer.encode(_TEXT)
+    return Prefix((tokens[number // len(tokens)], tokens[number % len(tokens)], *tokens[:_BATCH_TOKENS]))
+
+
+async def _write_all(
+    engine: Engine, prefixes: Sequence[Prefix], hints: Sequence[tuple[int, ...]], num_drafts: int
+) -> list[tuple[int, ...]]:
+    writing = [
+        engine.submit(Request(prefix, _BATCH_TOKENS, hint=hint, num_draft_tokens=num_drafts, stream=False))
+        for prefix, hint in zip(prefixes, hints, strict=True)
+    ]
+    return [(await one.result()).tokens for one in writing]
 
 
 async def _reset(*engines: Engine) -> None:

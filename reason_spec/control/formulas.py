@@ -1,11 +1,24 @@
-"""How much faster speculation is, by its acceptance rates and costs (arXiv 2506.19830, section 3).
+"""How much faster speculation is, by its acceptance rates and costs, in closed form.
 
-Rates are chances in 0..1; costs are those of one drafted token or step over one of the target.
+Rates are chances from 0 to 1. Costs are ratios: of a drafted token over a target token, of a drafted step
+or a verdict over a target step. A speed-up is over the target alone, without any speculation. All formulas
+assume that drafts stand independently of each other, that steps are equally long, that answers do not end,
+and that a pass takes as long whatever it holds; `control.simulator` does without these assumptions, and is
+tested against the formulas where they hold.
+
+Numbers of sections, equations and theorems are those of Lookahead Reasoning (arXiv 2506.19830) unless another
+paper is named. Its k1 is ``parallel`` here, its k2 ``num_drafts + 1``.
 """
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, prod
+
+SIBLING_CORRELATION = 0.59
+"""How alike the fates of two drafts of one step are: least squares over table 3, widths 2 to 8."""
+
+
+# The token level ------------------------------------------------------------------------------
 
 
 def tokens_per_pass(alpha: float, num_drafts: float) -> float:
@@ -18,30 +31,151 @@ def tokens_per_pass(alpha: float, num_drafts: float) -> float:
     return (1.0 - float(alpha ** (num_drafts + 1.0))) / (1.0 - alpha)
 
 
-def synchronous_speedup(alpha: float, parallel: int, cost: float) -> float:
+def token_speedup(alpha: float, num_drafts: float, cost: float, *, bonus: bool = True) -> float:
+    """Return the speed-up of token-level speculation (section 2; arXiv 2211.17192, theorem 3.8).
+
+    ``cost`` is that of one drafted token over one of the target, and drafts are written one after another
+    before the pass. With ``bonus`` a pass whose drafts all stand brings one token more than was drafted,
+    which is how section 3.3 counts: g(k2) = (1 - alpha^k2) / ((1 - alpha)(1 - c + c k2)) with
+    k2 = ``num_drafts`` + 1. Without it that token is left out, and no drafts at all are plain decoding.
+    """
+    if num_drafts <= 0:
+        return 1.0
+    tokens = tokens_per_pass(alpha, num_drafts if bonus else num_drafts - 1)
+    return tokens / (1.0 + cost * num_drafts)
+
+
+# The step level: the target writes its own version of each step -----------------------------------
+
+
+def synchronous_speedup(alpha: float, parallel: int, cost: float, verification: float = 0.0) -> float:
     """Return the speed-up of step-level speculation in rounds: all drafts, then all checks (theorem 1).
 
-    ``parallel`` is the number of target steps under way at once; 1 is no speculation.
-    """
-    return tokens_per_pass(alpha, parallel - 1) / (1.0 - cost + cost * parallel)
-
-
-def asynchronous_speedup(alpha: float, parallel: int, cost: float) -> float:
-    """Return the speed-up where draft and target work at the same time (theorem 2).
-
-    Where the draft cannot keep ``parallel`` target steps busy, more of them bring nothing.
+    ``parallel`` is the number of target steps under way at once; 1 is no speculation. The verdicts of a
+    round are given together and take ``verification`` once, which theorem 1 leaves out.
     """
     if parallel <= 1:
         return 1.0
-    if parallel * cost >= 1.0:
-        return 1.0 / (cost + (1.0 - cost) * (1.0 - alpha))
+    return tokens_per_pass(alpha, parallel - 1) / (1.0 - cost + cost * parallel + verification)
+
+
+def asynchronous_speedup(alpha: float, parallel: int, cost: float, verification: float = 0.0) -> float:
+    """Return the speed-up where draft and target work at the same time (theorem 2, appendix C).
+
+    Where the draft cannot keep ``parallel`` target steps busy, more of them bring nothing. A verdict takes
+    ``verification``; those of several steps overlap, so that it counts once for each ``parallel`` steps in a
+    row, or, where the draft is the limit, once for each run of drafts that stand. Theorem 2 leaves it out.
+    """
+    if parallel <= 1:
+        return 1.0
+    if parallel * cost >= 1.0 + verification:
+        # (1 + E[X]) / (1 + v + c E[X]) with E[X] = alpha / (1 - alpha) drafts in a row.
+        return 1.0 / (cost * alpha + (1.0 + verification) * (1.0 - alpha)) if alpha < 1.0 else 1.0 / cost
     if alpha >= 1.0:
-        return float(parallel)
+        return parallel / (1.0 + verification)
     k, a = parallel, alpha
     drafting = cost * (a - a ** (k + 1) - k * (1.0 - a) * a**k)
-    return (1.0 - float(a**k)) / ((1.0 - a) + drafting)
+    return (1.0 - float(a**k)) / ((1.0 - a) * (1.0 + verification) + drafting)
+
+
+def windowed_speedup(alpha: float, depth: int, cost: float, verification: float = 0.0) -> float:
+    """Return the asynchronous speed-up where the draft is never more than ``depth`` steps ahead.
+
+    Theorem 2 lets the draft write one step beyond the last that the target works on. A draft that waits until
+    the first of ``depth`` steps is decided begins that step ``cost`` later: each ``depth`` + 1 steps in a row
+    take 1 + v + c instead of 1 + v (worked out here, in the way of appendix C).
+    """
+    if depth <= 0:
+        return 1.0
+    if depth * cost >= 1.0 + verification:
+        return asynchronous_speedup(alpha, depth + 1, cost, verification)
+    k = depth + 1
+    if alpha >= 1.0:
+        return k / (1.0 + verification + cost)
+    in_row = alpha / (1.0 - alpha)
+    whole = float(alpha**k) / (1.0 - float(alpha**k))
+    seconds = (1.0 + verification) * (1.0 + whole) + cost * (whole + in_row - k * whole)
+    return (1.0 + in_row) / seconds
+
+
+def step_ceiling(alpha: float) -> float:
+    """Return the speed-up of a draft and verdicts that cost nothing, at any depth: 1 / (1 - alpha)."""
+    return 1.0 / (1.0 - alpha) if alpha < 1.0 else float("inf")
 
 
 def busy_branches(parallel: int, cost: float) -> int:
-    """Return how many target steps are under way at once: the draft may not keep all of them busy."""
+    """Return how many target steps are under way at once: the draft may not keep all of them busy.
+
+    This is ParallelDim of equation 5 for the asynchronous form.
+    """
     return ceil(1.0 / cost) if parallel * cost > 1.0 else parallel
+
+
+# Width: several drafts of one step ----------------------------------------------------------------
+
+
+def independent_width_rate(alpha: float, width: int) -> float:
+    """Return the chance that one of ``width`` drafts stands if each had its own luck: 1 - (1 - alpha)^W.
+
+    A bound: drafts of one step share how hard that step is.
+    """
+    return 1.0 - float((1.0 - alpha) ** width)
+
+
+def width_rate(alpha: float, width: int, correlation: float = SIBLING_CORRELATION) -> float:
+    """Return the chance that one of ``width`` drafts of a step stands, where steps differ in difficulty.
+
+    The chance of a draft at a step is taken to be spread over steps as a beta distribution of mean ``alpha``;
+    ``correlation`` is then that of two drafts of one step: 0 is independent, 1 is that siblings never help.
+    """
+    if correlation >= 1.0 or width <= 1 or alpha <= 0.0 or alpha >= 1.0:
+        return alpha
+    if correlation <= 0.0:
+        return independent_width_rate(alpha, width)
+    spread = 1.0 / correlation - 1.0
+    failing = (1.0 - alpha) * spread
+    return 1.0 - prod((failing + i) / (spread + i) for i in range(width))
+
+
+def tree_branches(parallel: int, width: int) -> int:
+    """Return the target steps under way at once if each of ``parallel`` positions has ``width`` drafts.
+
+    Section 3.2: each draft has a position of its own behind it, so there are W^j of the j-th.
+    """
+    return sum(width**j for j in range(parallel))
+
+
+# Hints: the drafted step as the token level's drafts --------------------------------------------------
+
+
+def hinted_step_seconds(identical: float, cost: float, confirming: float) -> float:
+    """Return what a target step takes, over one without hints, if it is shown the drafted step.
+
+    A share ``identical`` of steps is written alike by both models: such a step is confirmed as soon as it is
+    drafted (``cost``), or as fast as passes can confirm it (``confirming``: their number over the tokens of a
+    step), whichever takes longer. The others are taken to gain nothing, though they agree up to some token.
+    """
+    return identical * min(1.0, max(cost, confirming)) + (1.0 - identical)
+
+
+# Judged alone: the target writes only what is escalated -------------------------------------------
+
+
+def judged_speedup(alpha: float, cost: float, verification: float, rewriting: float = 1.0) -> float:
+    """Return the speed-up where each drafted step is judged before anything else is done.
+
+    The form of SpecReason (arXiv 2504.07891), RSD (arXiv 2501.19324) and Arbitrage (arXiv 2512.05033): a
+    step takes a draft, a verdict, and, where it is escalated (1 - ``alpha``), a target step that is written
+    ``rewriting`` times as fast as without a token level: 1 / (c + v + (1 - alpha) / g). It is above 1 where
+    alpha > c + v (for g = 1). None of the papers gives it; it follows from their loops.
+    """
+    return 1.0 / (cost + verification + (1.0 - alpha) / rewriting)
+
+
+def judged_ahead_speedup(alpha: float, cost: float, verification: float, rewriting: float = 1.0) -> float:
+    """Return the speed-up of `judged_speedup` where the draft writes on while its steps are judged.
+
+    Only the verdict that refuses is waited for: 1 / (c + (1 - alpha)(v + 1 / g)). Assumes a depth that
+    never holds the draft up, and verdicts that overlap.
+    """
+    return 1.0 / (cost + (1.0 - alpha) * (verification + 1.0 / rewriting))

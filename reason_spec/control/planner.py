@@ -7,7 +7,8 @@ drafts at all is plain decoding. Predictions are corrected by the speeds that an
 and without the step level: what else both compete for is in no formula.
 
 Answers that the suffix cache knows something of are planned apart from the others: what is drafted for them
-is right more often, and costs no draft model.
+is right more often, and costs no draft model. They are written without steps ahead until a trial has shown
+that these pay: what the cache knows of one branch it would say of those behind it, too.
 """
 
 from __future__ import annotations
@@ -91,18 +92,22 @@ class _History:
             layers: _Mean.assumed(1.0, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
         }
         self.num_without_steps = 0
+        self.tried_steps = False
 
     def learn(self, answer: Recorder, plan: Plan, predicted: float) -> None:
         compared, usage = answer.verdicts, answer.target_usage
         num_tokens = sum(len(step.tokens) for step in answer.steps)
         confirmed = usage.num_accepted_draft_tokens
-        speed = num_tokens / max(answer.events[-1].at, 1e-9)
+        # Behind the last step only what was cancelled is noted.
+        ended = next(event.at for event in reversed(answer.events) if event.kind == "final")
+        speed = num_tokens / max(ended, 1e-9)
         self.corrections[_layers(plan.depth, plan.num_draft_tokens)].add(speed / predicted, 1.0)
         self.step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
         self.token_rate.add(confirmed, confirmed + usage.num_partings)
         self.step_tokens.add(num_tokens, len(answer.steps))
         self.verifier_seconds.add(answer.verifier_seconds, len(compared))
         self.num_without_steps = 0 if plan.depth > 0 else self.num_without_steps + 1
+        self.tried_steps = self.tried_steps or plan.depth > 0
 
 
 def _speed(plan: Plan) -> float:
@@ -134,11 +139,12 @@ class Planner:
 
     def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
         """Return the plan that is expected to be fastest for an answer of which so much is known."""
-        plans = self._plans(known)
-        best = max(plans, key=_speed)
+        plans, history = self._plans(known), self._history(known.something)
+        untried = known.something and not history.tried_steps
+        best = max((plan for plan in plans if plan.depth == 0 or not untried), key=_speed)
         if best.depth > 0 or self._max_depth == 0:
             return best
-        if self._history(known.something).num_without_steps >= _TRY_EVERY:
+        if history.num_without_steps >= _TRY_EVERY:
             return max((plan for plan in plans if plan.depth > 0), key=_speed)
         return best
 

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
+from reason_spec.strategies.autoregressive import whole_answer
 from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.gated import write_gated
 from reason_spec.strategies.search import Search
 from reason_spec.types import LossClass, Step
 from reason_spec.verifiers.base import Verifier
@@ -50,6 +52,17 @@ class SpecReason(Strategy):
         return 0
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        writer = whole_answer(self.settings, self.target, self.draft)
+        return write_gated(
+            lambda left: self._search(left, recorder),
+            lambda left: writer._write_steps(left, recorder),
+            request,
+            recorder,
+            self.target,
+            self.draft,
+        )
+
+    def _search(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         return Search(
             self.target,
             self.draft,
@@ -60,6 +73,7 @@ class SpecReason(Strategy):
             alone=True,
             by_target=self.settings.first_by_target,
             max_corrections=self.max_corrections,
+            hands_over=True,
         ).steps()
 
 

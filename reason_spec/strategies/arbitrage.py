@@ -9,7 +9,9 @@ from reason_spec.engines.base import Engine, has_digit
 from reason_spec.events import Recorder
 from reason_spec.routers.base import Router
 from reason_spec.routers.features import StepFeatures
+from reason_spec.strategies.autoregressive import whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest
+from reason_spec.strategies.gated import write_gated
 from reason_spec.strategies.search import Search
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -22,6 +24,17 @@ class Arbitrage(RoutedStrategy):
     needs_router: ClassVar[bool] = True
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        writer = whole_answer(self.settings, self.target, self.draft)
+        return write_gated(
+            lambda left: self._search(left, recorder),
+            lambda left: writer._write_steps(left, recorder),
+            request,
+            recorder,
+            self.target,
+            self.draft,
+        )
+
+    def _search(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         return Search(
             self.target,
             self.draft,
@@ -33,6 +46,7 @@ class Arbitrage(RoutedStrategy):
             by_target=self.settings.first_by_target,
             # The router judges by how sure the draft was, which of another's step nobody knows.
             known_steps=False,
+            hands_over=True,
         ).steps()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
+from reason_spec.control.gate import Wish
 from reason_spec.engines.base import Engine, Generation, Request, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.certain_text import CertainText
-from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
+from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.types import LossClass, Step
 
@@ -34,12 +35,14 @@ class Autoregressive(Strategy):
         generation = self.target.submit(self._whole_request(request))
         certain = None
         if recorder.on_text is not None:
-            certain = CertainText(recorder.on_text, self.target.tokenizer, generation.request, 0)
-        recorder.emit("started", "target", 0, 0)
+            certain = CertainText(
+                recorder.on_text, self.target.tokenizer, generation.request, request.chars_before
+            )
+        recorder.start("target", request.num_steps_before, 0, "answer")
         kept = False
         ahead: DraftAhead | None = None
         try:
-            ahead = self._start_ahead(request, generation)
+            ahead = self._start_ahead(request, generation, recorder)
             held = StepCutter(
                 self.target.tokenizer, request.boundary, self.settings.step_max_tokens, "target"
             )
@@ -70,9 +73,11 @@ class Autoregressive(Strategy):
             stops=request.stops,
             stop_context=request.stop_context(request.text_before),
             text=self._text(request),
+            account=request.account,
             token_drafter=self.token_drafter,
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,
+            limit_drafts=request.live is not None and request.live.beside_others,
             constraint=request.constraint,
             logit_bias=request.logit_bias,
         )
@@ -81,7 +86,9 @@ class Autoregressive(Strategy):
         """Return the text whose drafts may come from earlier ones; None where nothing is to be drafted."""
         return None
 
-    def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
+    def _start_ahead(
+        self, request: SolveRequest, generation: Generation, recorder: Recorder
+    ) -> DraftAhead | None:
         """Let the draft model write ahead of a generation, where the strategy has one."""
         return None
 
@@ -106,10 +113,16 @@ class DraftModelSpeculation(TokenSpeculation):
     needs_draft: ClassVar[bool] = True
 
     @property
+    def wish(self) -> Wish:
+        return Wish(0, self.settings.num_draft_tokens)
+
+    @property
     def token_drafter(self) -> TokenDrafterName:
         return "none"
 
-    def _start_ahead(self, request: SolveRequest, generation: Generation) -> DraftAhead | None:
+    def _start_ahead(
+        self, request: SolveRequest, generation: Generation, recorder: Recorder
+    ) -> DraftAhead | None:
         if not can_share_tokens(self.draft, self.target):
             raise SettingsError(
                 f"strategy {self.name} hands the draft's tokens to the target, but the two models have "
@@ -128,10 +141,14 @@ class DraftModelSpeculation(TokenSpeculation):
                 prefix=request.draft_prompt,
                 max_tokens=1,
                 sampling=request.sampling,
+                text=request.draft_text,
+                num_draft_tokens=self.settings.num_draft_tokens,
                 delta_tokens=self.settings.draft_run_tokens,
             ),
             max_ahead=self.settings.num_draft_tokens,
             min_chance=self.settings.min_draft_chance,
+            notes=RunNotes(recorder, request.num_steps_before),
+            live=request.live,
         )
 
 

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from reason_spec.control.gate import Live, Wish
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, GenerationResult
 from reason_spec.events import Recorder
@@ -26,7 +27,10 @@ class SolveRequest:
     """One answer to write: the prompt in the tokens of each model, and the limits.
 
     ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
-    with it. ``behind`` makes such a request. ``memory`` is what the suffix cache knows, None without one.
+    with it. ``behind`` makes such a request. ``memory`` is what the suffix cache knows, None without one;
+    ``account`` names tenant and scope, which must not influence others.
+    ``live`` is what the load gate allows it, None where nothing is held back. ``chars_before`` are
+    characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
     """
 
@@ -40,13 +44,21 @@ class SolveRequest:
     text_before: str = ""
     num_steps_before: int = 0
     memory: Memory | None = None
+    account: tuple[str, str] = ("", "")
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    live: Live | None = None
+    chars_before: int = 0
 
     @property
     def text(self) -> int | None:
         """The number of the answer's text in the target's engine; see `Request`."""
         return None if self.memory is None else self.memory.text
+
+    @property
+    def draft_text(self) -> int | None:
+        """The number of the answer's text in the draft's engine."""
+        return None if self.memory is None else self.memory.draft_text
 
     def stop_context(self, text: str) -> str:
         """Return the end of earlier text that may belong to a stop string."""
@@ -68,6 +80,7 @@ class SolveRequest:
                 max_tokens=request.max_tokens - len(tokens),
                 text_before=request.text_before + step.text,
                 num_steps_before=request.num_steps_before + 1,
+                chars_before=request.chars_before + len(step.text),
             )
         return request
 
@@ -141,6 +154,14 @@ class Strategy(ABC):
     def loss_class(self) -> LossClass:
         """What this strategy, as it is set up, may change against the target alone."""
 
+    @property
+    def wish(self) -> Wish:
+        """What an answer would use of steps ahead and of the draft model's tokens if it were alone."""
+        if not self.needs_draft:
+            return Wish()
+        hints = self.target.takes_hints and self.settings.use_hint
+        return Wish(self.settings.depth, self.settings.num_draft_tokens if hints else 0)
+
     @abstractmethod
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         """Yield the steps as they become final.
@@ -161,6 +182,8 @@ class Strategy(ABC):
             index = request.num_steps_before
             async for step in steps:
                 recorder.add_step(step)
+                if request.live is not None:
+                    request.live.wrote(len(step.tokens))
                 if request.memory is not None:
                     request.memory.learn(index, step)
                 index += 1

@@ -25,6 +25,8 @@ class Draft:
     verdict: Verdict | None = None
     successor: Branch | None = None
     judging: asyncio.Task[None] | None = None
+    work: int | None = None
+    """Its number in the timeline."""
     settled: bool = False
     """Written, and judged where steps are judged alone; or of no use."""
 

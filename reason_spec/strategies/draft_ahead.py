@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log
 
+from reason_spec.control.gate import Live
 from reason_spec.engines.base import Delta, Engine, Generation, Request
-from reason_spec.events import Recorder
+from reason_spec.events import EventKind, Recorder
+from reason_spec.suffix.base import num_shared
 
 _RUN_LENGTH = 2
 """Length of a run in multiples of ``max_ahead``."""
@@ -33,7 +35,30 @@ class DraftRun:
 
     start: int
     generation: Generation
-    first_token: int | None = None
+    tokens: list[int] = field(default_factory=list)
+    work: int | None = None
+    settled: bool = False
+    """Whether it is known that the target chose its first token too, or another."""
+
+    def agrees_with(self, certain: Sequence[int]) -> bool:
+        """Tell whether its first token is the one that the target chose."""
+        return self.tokens[:1] == list(certain[self.start : self.start + 1]) != []
+
+
+@dataclass(frozen=True, slots=True)
+class RunNotes:
+    """Where the runs of one `DraftAhead` stand in the timeline."""
+
+    recorder: Recorder
+    step_index: int = 0
+    branch: int = 0
+
+    def start(self) -> int:
+        return self.recorder.start("draft", self.step_index, self.branch, "ahead")
+
+    def emit(self, kind: EventKind, run: DraftRun, text: str = "") -> None:
+        place, length = (self.step_index, self.branch), len(run.tokens)
+        self.recorder.emit(kind, "draft", *place, text=text, num_tokens=length, work=run.work)
 
 
 class DraftAhead:
@@ -44,7 +69,8 @@ class DraftAhead:
     No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told. The
-    owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
+    With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
+    The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     """
 
     def __init__(
@@ -56,8 +82,11 @@ class DraftAhead:
         max_ahead: int,
         min_chance: float,
         waits: bool = False,
+        notes: RunNotes | None = None,
+        live: Live | None = None,
     ) -> None:
         self._draft = draft
+        self._live = live
         self._generation = generation
         self._request = replace(request, max_tokens=_RUN_LENGTH * max_ahead)
         self._max_ahead = max_ahead
@@ -71,6 +100,7 @@ class DraftAhead:
         self._changed = asyncio.Event()
         self._running: DraftRun | None = None
         self._runs: list[DraftRun] = []
+        self._notes = notes
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
     def confirm(self, tokens: Sequence[int]) -> None:
@@ -83,8 +113,14 @@ class DraftAhead:
             self._task.result()
         expected = self._expected[len(self._certain) : len(self._certain) + len(tokens)]
         self._certain += tokens
+        if self._live is not None:
+            num_right = num_shared(expected, list(tokens))
+            self._live.checked(num_right, num_right < len(expected))
+            if self._running is not None and self._num_allowed == 0:
+                self._running.generation.cancel()
         if expected != list(tokens[: len(expected)]):
             self._part()
+        self._note_confirmed()
         self._changed.set()
 
     def expect(self, tokens: Sequence[int]) -> bool:
@@ -130,16 +166,22 @@ class DraftAhead:
         self.stop()
         results = await asyncio.gather(self._task, return_exceptions=True)
         for run in self._runs:
-            confirmed = self._certain[run.start : run.start + 1]
-            recorder.add_work("draft", await run.generation.closed(), kept=[run.first_token] == confirmed)
+            kept = run.agrees_with(self._certain)
+            recorder.add_work("draft", await run.generation.closed(), kept=kept)
         if isinstance(results[0], Exception):
             raise results[0]
+
+    @property
+    def _num_allowed(self) -> int:
+        """How many tokens may wait to be checked now."""
+        return self._max_ahead if self._live is None else min(self._max_ahead, self._live.num_draft_tokens)
 
     async def _write_ahead(self) -> None:
         while not self._generation.done:
             self._changed.clear()
             num_ahead = len(self._expected) - len(self._certain)
-            if len(self._certain) < self._go_on_at or num_ahead > self._max_ahead:
+            allowed = self._num_allowed
+            if len(self._certain) < self._go_on_at or num_ahead > allowed or allowed == 0:
                 await self._changed.wait()
             else:
                 await self._write_run()
@@ -165,20 +207,40 @@ class DraftAhead:
         if len(prefix) >= self._draft.max_context:
             self._go_on_at = sys.maxsize
             return
-        run = DraftRun(len(self._expected), self._draft.submit(replace(self._request, prefix=prefix)))
+        longest = min(self._request.max_tokens, _RUN_LENGTH * self._num_allowed)
+        request = replace(self._request, prefix=prefix, max_tokens=max(1, longest))
+        run = DraftRun(len(self._expected), self._draft.submit(request))
         self._runs.append(run)
         self._running = run
-        async for delta in run.generation:
-            if run.first_token is None:
-                run.first_token = delta.tokens[0]
-            if self._running is not run or not self._take(run, delta):
-                break
+        run.work = None if self._notes is None else self._notes.start()
+        try:
+            async for delta in run.generation:
+                run.tokens += delta.tokens
+                if self._running is not run or not self._take(run, delta):
+                    break
+        except asyncio.CancelledError:
+            self._note_end(run, "cancelled")
+            raise
         ended = self._running is run
+        self._note_end(run, "written" if ended else "cancelled")
         self._running = None
         result = await run.generation.result()
         if ended and result.finish not in ("length", "cancelled"):
             # The text or the step is over for the draft; only a parting makes it write again.
             self._go_on_at = sys.maxsize
+
+    def _note_end(self, run: DraftRun, kind: EventKind) -> None:
+        if self._notes is not None:
+            self._notes.emit(kind, run, self._draft.tokenizer.decode(run.tokens))
+
+    def _note_confirmed(self) -> None:
+        if self._notes is None:
+            return
+        for run in self._runs:
+            if run.tokens and not run.settled and run.start < len(self._certain):
+                run.settled = True
+                if run.agrees_with(self._certain):
+                    self._notes.emit("confirmed", run)
 
     def _take(self, run: DraftRun, delta: Delta) -> bool:
         """Hand over what the draft has written; False where it is to stop.

@@ -12,6 +12,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.gated import write_gated
 from reason_spec.strategies.search import Search
 from reason_spec.types import LossClass, Plan, Step
 from reason_spec.verifiers.base import Verifier
@@ -38,7 +39,7 @@ class Lookahead(Strategy):
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         if self.planner is None:
-            writing = self._search(self.settings, request, recorder)
+            writing = self._write_split(self.settings, request, recorder)
         else:
             memory = request.memory
             known = NOTHING_KNOWN if memory is None else memory.known(self.settings.num_draft_tokens)
@@ -47,16 +48,35 @@ class Lookahead(Strategy):
         async with aclosing(writing) as steps:
             async for step in steps:
                 yield step
-        if self.planner is not None:
+        # The planner's costs are those of one answer alone.
+        alone = request.live is None or request.live.alone_throughout
+        if self.planner is not None and alone:
             self.planner.learn(recorder, self.target.pass_times, self.draft.pass_times)
 
     def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         """Write under a plan; without steps ahead the answer is one request, with all there is for tokens."""
         split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
         settings = self.settings.model_copy(update=split)
-        if plan.depth > 0:
-            return self._search(settings, request, recorder)
-        if plan.num_draft_tokens > 0:
+        return self._write_split(settings, request, recorder)
+
+    def _write_split(
+        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> AsyncGenerator[Step]:
+        if settings.depth == 0:
+            return self._whole(settings, request, recorder)
+        return write_gated(
+            lambda left: self._search(settings, left, recorder),
+            lambda left: self._whole(settings, left, recorder),
+            request,
+            recorder,
+            self.target,
+            self.draft,
+        )
+
+    def _whole(
+        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> AsyncGenerator[Step]:
+        if settings.num_draft_tokens > 0:
             writer = whole_answer(settings, self.target, self.draft)
         else:
             writer = Autoregressive(settings, self.target, self.draft, None)
@@ -65,4 +85,6 @@ class Lookahead(Strategy):
     def _search(
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
     ) -> AsyncGenerator[Step]:
-        return Search(self.target, self.draft, self.verifier, settings, request, recorder).steps()
+        return Search(
+            self.target, self.draft, self.verifier, settings, request, recorder, hands_over=True
+        ).steps()

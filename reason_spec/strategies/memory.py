@@ -18,12 +18,14 @@ from reason_spec.engines.base import (
     Message,
     Opening,
     Request,
+    TextNews,
     Tokenizer,
 )
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.strategies.base import step_from_result, tokens_for
+from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.suffix.base import Session, Source, num_shared
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Step, Usage
@@ -52,41 +54,53 @@ class _Conversation:
 class Memory:
     """What one answer tells the suffix cache and asks of it. Close it when the answer is over.
 
-    It is told of final steps alone: what a branch assumes beyond them is looked up and forgotten. A cache
-    that fails is left out from then on; that costs the cache, never the answer.
+    It is told of final steps alone: what a branch assumes beyond them is looked up and forgotten. A tenant's
+    cache that fails is left out from then on; that costs the cache, never the answer nor another tenant's.
     """
 
     def __init__(self, owner: Memories, conversation: _Conversation, target: Engine) -> None:
         self._owner = owner
         self._conversation = conversation
         self._target = target
+        self._tenant = conversation.tenant
         self._num_steps: int | None = None
 
     @property
     def text(self) -> int | None:
         """The number under which the target's engine knows the text; None where it does not."""
         owner = self._owner
-        return self._conversation.number if owner.drafts_tokens and not owner.failed else None
+        return (
+            self._conversation.number if owner.drafts_tokens and not owner.has_failed(self._tenant) else None
+        )
+
+    @property
+    def draft_text(self) -> int | None:
+        """The number under which the draft's engine knows the text; None where it does not."""
+        owner = self._owner
+        return (
+            self._conversation.number
+            if owner.drafts_for_draft and not owner.has_failed(self._tenant)
+            else None
+        )
 
     @property
     def proposes_steps(self) -> bool:
-        return self._owner.settings.use in ("steps", "both") and not self._owner.failed
+        return self._owner.settings.use in ("steps", "both") and not self._owner.has_failed(self._tenant)
 
     def learn(self, index: int, step: Step) -> None:
         """Take the final step of a place; one that was taken before is passed over."""
-        if self._owner.failed or (self._num_steps is not None and index < self._num_steps):
+        if self._owner.has_failed(self._tenant) or (self._num_steps is not None and index < self._num_steps):
             return
         self._num_steps = index + 1
         tokens = tokens_for(step, self._target)
         session = self._conversation.session
-        with _costs_only_the_cache(self._owner):
+        with _costs_only_the_cache(self._owner, self._tenant):
             if self.proposes_steps:
                 # A cache learns from what becomes of its last proposal, and that was for a place further on.
                 session.propose_tokens(len(tokens))
             session.extend(tokens)
         self._conversation.tokens += tokens
-        if self._owner.drafts_tokens:
-            self._target.tell(ExtendText(self._conversation.number, tokens))
+        self._owner.tell(ExtendText(self._conversation.number, tokens))
 
     def next_step(self, request: Request) -> Step | None:
         """Return the step that the target is likely to write for a request, None where none is known.
@@ -105,10 +119,15 @@ class Memory:
             return written
 
         def find_end(tokens: Sequence[int]) -> int | None:
-            written = follow(tokens)
+            try:
+                written = follow(tokens)
+            except LookupError:
+                # What was kept may hold tokens that a vocabulary which grows does not know yet: this text
+                # proposes no step.
+                return None
             return None if written.finish is None else len(written.tokens)
 
-        with _costs_only_the_cache(self._owner):
+        with _costs_only_the_cache(self._owner, self._tenant):
             found = self._conversation.session.propose_step(
                 find_end, request.max_tokens, min_chance=self._owner.settings.min_step_chance, behind=behind
             )
@@ -122,9 +141,9 @@ class Memory:
 
     def known(self, num_draft_tokens: int) -> Known:
         """Return what the target's engine would be drafted for the next pass, behind the final steps."""
-        if not self._owner.drafts_tokens or self._owner.failed:
+        if not self._owner.drafts_tokens or self._owner.has_failed(self._tenant):
             return NOTHING_KNOWN
-        with _costs_only_the_cache(self._owner):
+        with _costs_only_the_cache(self._owner, self._tenant):
             budget = TIMES_IF_LIKELY * num_draft_tokens
             found = self._conversation.session.propose_tokens(budget, tree=True)
             return Known(len(found.tokens), sum(found.chances))
@@ -140,12 +159,20 @@ class Memories:
 
     Args:
         target: is told of all texts too, where it drafts tokens from earlier ones.
+        draft: likewise, where it shares the target's vocabulary.
     """
 
-    def __init__(self, settings: SuffixSettings, caches: SuffixCaches, target: Engine) -> None:
+    def __init__(
+        self, settings: SuffixSettings, caches: SuffixCaches, target: Engine, draft: Engine | None = None
+    ) -> None:
         self.settings = settings
-        self.drafts_tokens = settings.use in ("tokens", "both") and target.takes_texts
-        self.failed = False
+        tokens = settings.use in ("tokens", "both")
+        self.drafts_tokens = tokens and target.takes_texts
+        self.drafts_for_draft = (
+            tokens and draft is not None and draft.takes_texts and can_share_tokens(draft, target)
+        )
+        self._draft = draft
+        self._failed: set[str] = set()
         self._caches = caches
         self._target = target
         self._num_learnt = 0
@@ -153,21 +180,42 @@ class Memories:
         self._numbers = count()
         self._idle: list[_Conversation] = []
 
-    def open(self, segments: Segments, *, tenant: str | None = None, scope: str = "") -> Memory | None:
+    def has_failed(self, tenant: str) -> bool:
+        """Tell whether a tenant's cache is left out."""
+        return tenant in self._failed
+
+    def leave_out(self, tenant: str) -> None:
+        """Propose and learn nothing more of a tenant."""
+        self._failed.add(tenant)
+
+    def open(
+        self,
+        segments: Segments,
+        of_draft: Segments | None = None,
+        *,
+        tenant: str | None = None,
+        scope: str = "",
+    ) -> Memory | None:
         """Return the memory of an answer to a prompt: a next turn where a conversation begins like it.
 
-        None where the cache has failed.
+        None where the tenant's cache has failed.
+
+        Args:
+            of_draft: the prompt as the draft model reads it; None: as the target does.
         """
-        if self.failed:
-            return None
         tenant = tenant or self.settings.tenant
+        if self.has_failed(tenant):
+            return None
         tokens = [token for _, part in segments for token in part]
-        with _costs_only_the_cache(self):
+        with _costs_only_the_cache(self, tenant):
             conversation = self._take_up(tokens, tenant, scope)
             conversation.session.begin(segments)
             conversation.tokens = tokens
             if self.drafts_tokens:
                 self._target.tell(BeginText(conversation.number, Opening(tenant, scope, segments)))
+            if self._draft is not None and self.drafts_for_draft:
+                opening = Opening(tenant, scope, of_draft or segments)
+                self._draft.tell(BeginText(conversation.number, opening))
             return Memory(self, conversation, self._target)
         return None
 
@@ -177,7 +225,14 @@ class Memories:
             self._idle.remove(conversation)
             self._end(conversation)
         self._caches.forget(scope)
-        self._target.tell(ForgetTexts(scope))
+        self.tell(ForgetTexts(scope))
+
+    def tell(self, news: TextNews) -> None:
+        """Tell the engines that follow the texts."""
+        if self.drafts_tokens:
+            self._target.tell(news)
+        if self._draft is not None and self.drafts_for_draft:
+            self._draft.tell(news)
 
     def take_back(self, conversation: _Conversation) -> None:
         self._num_learnt += 1
@@ -188,8 +243,8 @@ class Memories:
     def load(self, tenants: Iterable[str]) -> None:
         """Read what was kept of tenants, whose first answers would wait for it otherwise."""
         for tenant in tenants:
-            if not self.failed:
-                with _costs_only_the_cache(self):
+            if not self.has_failed(tenant):
+                with _costs_only_the_cache(self, tenant):
                     self._caches.open_session("", tenant).close()
 
     def save(self) -> None:
@@ -198,15 +253,16 @@ class Memories:
         May be called in another thread while answers are written. Where that place fails the cache works on.
         """
         num_learnt = self._num_learnt
-        if self.failed or num_learnt == self._num_kept:
+        if num_learnt == self._num_kept:
             return
-        with _costs_only_the_cache(self):
-            try:
-                self._caches.save()
-            except DataError as error:
-                logger.warning("what the suffix cache learnt is not kept: %s", error)
-            else:
-                self._num_kept = num_learnt
+        try:
+            self._caches.save()
+        except DataError as error:
+            logger.warning("what the suffix cache learnt is not kept: %s", error)
+        except Exception as error:
+            logger.warning("what the suffix cache learnt is not kept: %s: %s", type(error).__name__, error)
+        else:
+            self._num_kept = num_learnt
 
     def _take_up(self, tokens: Sequence[int], tenant: str, scope: str) -> _Conversation:
         own = [idle for idle in self._idle if (idle.tenant, idle.scope) == (tenant, scope)]
@@ -219,17 +275,17 @@ class Memories:
         return best
 
     def _end(self, conversation: _Conversation) -> None:
-        with _costs_only_the_cache(self):
+        with _costs_only_the_cache(self, conversation.tenant):
             conversation.session.close()
-        if self.drafts_tokens:
-            self._target.tell(CloseText(conversation.number))
+        self.tell(CloseText(conversation.number))
 
 
 class _costs_only_the_cache:  # noqa: N801 - it reads as a statement
-    """Turns an error of the cache into a warning, and leaves the cache out from then on."""
+    """Turns an error of a tenant's cache into a warning, and leaves that cache out from then on."""
 
-    def __init__(self, owner: Memories) -> None:
+    def __init__(self, owner: Memories, tenant: str) -> None:
         self._owner = owner
+        self._tenant = tenant
 
     def __enter__(self) -> None:
         return None
@@ -237,8 +293,13 @@ class _costs_only_the_cache:  # noqa: N801 - it reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        self._owner.failed = True
-        logger.warning("the suffix cache is left out from now on: %s: %s", type(error).__name__, error)
+        self._owner.leave_out(self._tenant)
+        logger.warning(
+            "the suffix cache of tenant %s is left out from now on: %s: %s",
+            self._tenant,
+            type(error).__name__,
+            error,
+        )
         return True
 
 

@@ -52,7 +52,8 @@ class Scot(RoutedStrategy):
         check_judges_alone(cls.name, verifier)
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        pick = await self._pick(request, recorder) if self.settings.depth > 0 else _Pick()
+        drafted = self.settings.depth > 0 and (request.live is None or request.live.depth > 0)
+        pick = await self._pick(request, recorder) if drafted else _Pick()
         for step in pick.thinking:
             yield replace(step, verdict=pick.verdict)
         left = request.behind(pick.thinking, self.target, self.draft) if pick.thinking else request
@@ -90,6 +91,8 @@ class _WholeDraft:
     generation: Generation
     behind: SolveRequest
     """What is left to write behind the steps that were judged."""
+    work: int
+    """Its number in the timeline."""
     steps: list[Step] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
     """Tokens of each step as the draft counts them."""
@@ -206,13 +209,14 @@ class _WholeDrafts:
                 delta_tokens=self._settings.draft_run_tokens,
             )
         )
-        self._recorder.emit("started", "draft", 0, 0)
-        return _WholeDraft(index, generation, self._request)
+        work = self._recorder.start("draft", self._request.num_steps_before, index, "answer")
+        return _WholeDraft(index, generation, self._request, work)
 
     async def _write_and_judge(self, draft: _WholeDraft) -> None:
         answer = await self._write(draft)
         if self._settings.judge_whole and not draft.lost:
-            draft.add(await self._judge(self._request, _as_one_step((*draft.steps, *answer))))
+            whole = _as_one_step((*draft.steps, *answer))
+            draft.add(await self._judge(self._request, whole, draft.work))
 
     async def _write(self, draft: _WholeDraft) -> tuple[Step, ...]:
         """Write to the end of the thinking, or of its chances; return the steps behind that."""
@@ -223,6 +227,7 @@ class _WholeDrafts:
                 step = cutter.feed(token, logprob)
                 if step is not None and not await self._goes_on(draft, step):
                     draft.generation.cancel()
+                    self._recorder.emit("cancelled", "draft", len(draft.steps), draft.index, work=draft.work)
                     return ()
         result = await draft.generation.result()
         return self._end(draft, cutter.last(result.text, result.finish, result.num_stop_overlap))
@@ -230,11 +235,9 @@ class _WholeDrafts:
     async def _goes_on(self, draft: _WholeDraft, drafted: Step) -> bool:
         """Take a step of the thinking, judged while the next is written; False where it is the last."""
         step = step_for(drafted, self._target)
-        self._recorder.emit(
-            "written", "draft", len(draft.steps), draft.index, text=step.text, num_tokens=len(step.tokens)
-        )
+        self._note_written(draft, step)
         if not self._settings.judge_whole:
-            draft.add(await self._judge(draft.behind, step))
+            draft.add(await self._judge(draft.behind, step, draft.work))
         draft.steps.append(step)
         draft.num_drafted.append(len(drafted.tokens))
         draft.behind = draft.behind.behind((step,), self._target, self._draft)
@@ -245,6 +248,7 @@ class _WholeDrafts:
     def _end(self, draft: _WholeDraft, last: Step) -> tuple[Step, ...]:
         """Tell the answer, with which the draft ended, from the thinking; return it."""
         answer = [step_for(last, self._target)]
+        self._note_written(draft, answer[0])
         if not last.text.strip() and draft.steps:
             answer.insert(0, draft.steps.pop())
             draft.num_drafted.pop()
@@ -254,7 +258,12 @@ class _WholeDrafts:
             draft.lose("the draft has no step before its answer")
         return tuple(answer)
 
-    async def _judge(self, before: SolveRequest, step: Step) -> Verdict:
+    def _note_written(self, draft: _WholeDraft, step: Step) -> None:
+        place = (self._request.num_steps_before + len(draft.steps), draft.index)
+        text, length = step.text, len(step.tokens)
+        self._recorder.emit("written", "draft", *place, text=text, num_tokens=length, work=draft.work)
+
+    async def _judge(self, before: SolveRequest, step: Step, written_by: int) -> Verdict:
         """Return the verdict on a step; drafts that begin alike share the verdicts and their costs."""
         key = (*before.target_prompt.to_tuple(), *step.tokens)
         if (shared := self._verdicts.get(key)) is not None:
@@ -262,11 +271,13 @@ class _WholeDrafts:
         context = VerificationContext(
             before.question, before.text_before, before.target_prompt, before.num_steps_before
         )
+        place = (before.num_steps_before, 0)
+        work = self._recorder.start("verifier", *place, "verdict", about=written_by)
         self._verdicts[key] = asyncio.create_task(self._verifier.verify(context, step))
         verdict = await self._verdicts[key]
         self._recorder.add_work("target", verdict.work, kept=True)
         self._recorder.emit(
-            "checked", "verifier", before.num_steps_before, 0, text=step.text, verdict=verdict
+            "checked", "verifier", *place, text=step.text, verdict=verdict, work=work, about=written_by
         )
         return verdict
 
@@ -280,4 +291,7 @@ class _WholeDrafts:
                 reason = f"another draft is better: {draft.verdict.reason}"
                 draft.verdict = replace(draft.verdict, decision="reject", reason=reason)
             text = "".join(step.text for step in draft.steps)
-            self._recorder.emit("verified", "verifier", 0, 0, text=text, verdict=draft.verdict)
+            place = (self._request.num_steps_before, 0)
+            self._recorder.emit(
+                "verified", "verifier", *place, text=text, verdict=draft.verdict, about=draft.work
+            )

@@ -26,12 +26,12 @@ from typing import Any
 
 from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.errors import EngineError
-from reason_spec.events import Recorder
+from reason_spec.events import Lane, Purpose, Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
 from reason_spec.strategies.branch import Branch, Draft
 from reason_spec.strategies.certain_text import CertainText
-from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
+from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
 from reason_spec.strategies.step_requests import ModelLane, StepRequests, sampling_of_sibling
 from reason_spec.types import Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -46,6 +46,8 @@ class Search:
         max_corrections: how many tokens of a drafted step the target mends before it writes its own.
         takeover_tokens: how much the target writes at the most where a draft does not stand; None: the step.
         known_steps: whether the suffix cache may propose in the draft's place.
+        hands_over: end before the text does where the load gate allows no steps ahead any more; what
+            follows is one request for somebody else.
     """
 
     def __init__(
@@ -62,8 +64,11 @@ class Search:
         max_corrections: int = 0,
         takeover_tokens: int | None = None,
         known_steps: bool = True,
+        hands_over: bool = False,
     ) -> None:
         self._settings = settings
+        self._live = request.live
+        self._hands_over = hands_over
         self._known_steps = known_steps
         self._target = target
         self._draft = draft
@@ -83,6 +88,7 @@ class Search:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._work: list[tuple[ModelLane, Generation]] = []
+        self._numbers: dict[Generation, int] = {}
         self._kept: set[Generation] = set()
         self._aheads: list[DraftAhead] = []
         self._num_branches = 0
@@ -98,6 +104,8 @@ class Search:
                 step = await self._decided(root)
                 yield step
                 if step.ends_text or root.num_tokens_left <= len(step.tokens):
+                    return
+                if self._hands_over and self._held_back and root.successor is None:
                     return
                 root = self._advance(root)
         finally:
@@ -199,7 +207,7 @@ class Search:
             self._start_target(branch)
         if branch.drafting_started or branch.target_step is not None:
             return
-        drafted = branch.step_index >= self._by_target and self._settings.depth > 0
+        drafted = branch.step_index >= self._by_target and self._depth > 0
         if not drafted or len(branch.draft_prefix) >= self._draft.max_context:
             self._start_target(branch)
         elif self._within_depth(branch):
@@ -228,11 +236,10 @@ class Search:
 
     def _take_known(self, branch: Branch, step: Step) -> None:
         """Let a step of the cache stand where a drafted one would; the draft writes nothing there."""
-        draft = Draft(None)
+        work = self._recorder.start("cache", branch.step_index, branch.number, "step")
+        draft = Draft(None, work=work)
         branch.drafts.append(draft)
-        self._recorder.emit(
-            "written", "cache", branch.step_index, branch.number, text=step.text, num_tokens=len(step.tokens)
-        )
+        self._note_written("cache", branch, work, step.text, len(step.tokens))
         self._take_drafted(branch, draft, step)
 
     def _try_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> None:
@@ -241,24 +248,28 @@ class Search:
             # Nobody is handed a part of it.
             request = replace(request, stream=False)
         generation = self._submit("draft", branch, request)
-        draft = Draft(generation, begun)
+        draft = Draft(generation, begun, work=self._numbers[generation])
         branch.drafts.append(draft)
         self._spawn(self._write_draft(branch, draft, generation))
 
-    def _submit(self, lane: ModelLane, branch: Branch, request: Request) -> Generation:
+    def _submit(
+        self, lane: ModelLane, branch: Branch, request: Request, purpose: Purpose = "step"
+    ) -> Generation:
         engine = self._target if lane == "target" else self._draft
         generation = engine.submit(request)
         self._work.append((lane, generation))
-        self._recorder.emit("started", lane, branch.step_index, branch.number)
+        work = self._recorder.start(lane, branch.step_index, branch.number, purpose)
+        self._numbers[generation] = work
         return generation
 
     async def _read_prompt(self) -> None:
         """Let the target read the prompt while the draft writes; else the first step to judge would wait."""
-        *before, last = self._request.target_prompt.to_tuple()
+        prompt = self._request.target_prompt
+        *before, last = prompt.to_tuple()
         if not before:
             return
         try:
-            scored = await self._target.score(Prefix(tuple(before)), (last,))
+            scored = await self._target.score(Prefix(tuple(before), owner=prompt.owner), (last,))
         except EngineError:
             # Nothing hangs on it; what does not work says so where it is needed.
             return
@@ -299,7 +310,7 @@ class Search:
         """
         if self._recorder.on_text is None:
             return None
-        start = len(branch.text_before) - len(self._request.text_before)
+        start = self._request.chars_before + len(branch.text_before) - len(self._request.text_before)
         certain = CertainText(self._recorder.on_text, self._target.tokenizer, request, start)
 
         def tell(tokens: Sequence[int]) -> None:
@@ -323,6 +334,8 @@ class Search:
             max_ahead=self._settings.num_draft_tokens,
             min_chance=self._settings.min_draft_chance,
             waits=True,
+            notes=RunNotes(self._recorder, branch.step_index, branch.number),
+            live=self._live,
         )
         self._aheads.append(ahead)
         return ahead
@@ -381,11 +394,13 @@ class Search:
             mended = verdict.instead
         else:
             request = replace(request, max_tokens=1, stream=False, token_drafter="none")
-            generation = self._submit("target", branch, request)
+            generation = self._submit("target", branch, request, "token")
             try:
-                written = (await generation.result()).tokens
+                result = await generation.result()
             finally:
                 generation.cancel()
+            written = result.tokens
+            self._note_written("target", branch, self._numbers[generation], result.text, len(written))
             if branch.dropped or branch.decided or not written:
                 return False
             mended = written[0]
@@ -423,19 +438,28 @@ class Search:
             self._request.question, branch.text_before, branch.target_prefix, branch.step_index
         )
         earlier = draft.verdict
-        verdict = await self._verifier.verify(context, draft.step, branch.target_step)
+        place = (branch.step_index, branch.number)
+        work = self._recorder.start("verifier", *place, "verdict", about=draft.work)
+        try:
+            verdict = await self._verifier.verify(context, draft.step, branch.target_step)
+        except asyncio.CancelledError:
+            self._recorder.emit("cancelled", "verifier", *place, work=work)
+            raise
         self._recorder.add_work("target", verdict.work, kept=True)
         draft.verdict = verdict if earlier is None else verdict.after(earlier)
         # An undecided step that the target's own may still be compared with has its verdict to come.
         still_open = branch.target_step is None and draft in self._comparable(branch)
+        if self._live is not None and not still_open:
+            self._live.judged(draft.verdict.accepted)
         self._recorder.emit(
             "checked" if still_open else "verified",
             "verifier",
-            branch.step_index,
-            branch.number,
+            *place,
             text=draft.step.text,
             verdict=draft.verdict,
             origin=draft.step.origin,
+            work=work,
+            about=draft.work,
         )
 
     def _decide(self, branch: Branch) -> None:
@@ -473,8 +497,17 @@ class Search:
         if branch.successor is None and not over and self._within_depth(branch):
             branch.successor = self._open_behind(branch, step)
 
+    @property
+    def _depth(self) -> int:
+        """How far ahead the draft may be now."""
+        return self._settings.depth if self._live is None else min(self._settings.depth, self._live.depth)
+
+    @property
+    def _held_back(self) -> bool:
+        return self._live is not None and self._live.depth == 0
+
     def _within_depth(self, branch: Branch) -> bool:
-        return branch.step_index - self._root_index < self._settings.depth
+        return branch.step_index - self._root_index < self._depth
 
     # --- helpers -----------------------------------------------------------------------------------
 
@@ -484,10 +517,12 @@ class Search:
         if result.finish == "cancelled":
             return None
         engine: Engine = self._target if lane == "target" else self._draft
-        self._recorder.emit(
-            "written", lane, branch.step_index, branch.number, text=result.text, num_tokens=len(result.tokens)
-        )
+        self._note_written(lane, branch, self._numbers[generation], result.text, len(result.tokens))
         return step_from_result(result, lane, engine)
+
+    def _note_written(self, lane: Lane, branch: Branch, work: int, text: str, num_tokens: int) -> None:
+        place = (branch.step_index, branch.number)
+        self._recorder.emit("written", lane, *place, text=text, num_tokens=num_tokens, work=work)
 
     def _hint_step(self, branch: Branch, draft: Draft) -> None:
         """Hand the target a drafted step; a sibling of the first may be right where that is not."""
@@ -495,7 +530,7 @@ class Search:
             return
         if draft is branch.drafts[0]:
             self._hint(branch, draft.step.tokens)
-            self._recorder.emit("hinted", "target", branch.step_index, branch.number)
+            self._recorder.emit("hinted", "target", branch.step_index, branch.number, about=draft.work)
         elif self._settings.use_hint:
             branch.target_generation.offer_hint(draft.step.tokens, index=branch.drafts.index(draft))
 
@@ -529,7 +564,8 @@ class Search:
     def _cancel(self, lane: ModelLane, branch: Branch, generation: Generation) -> None:
         if not generation.done and not generation.cancel_requested:
             generation.cancel()
-            self._recorder.emit("cancelled", lane, branch.step_index, branch.number)
+            work = self._numbers[generation]
+            self._recorder.emit("cancelled", lane, branch.step_index, branch.number, work=work)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

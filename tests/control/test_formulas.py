@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from reason_spec.control.formulas import (
     asynchronous_speedup,
     busy_branches,
+    hinted_step_seconds,
+    independent_width_rate,
+    judged_ahead_speedup,
+    judged_speedup,
+    step_ceiling,
     synchronous_speedup,
+    token_speedup,
     tokens_per_pass,
+    tree_branches,
+    width_rate,
+    windowed_speedup,
 )
+from reason_spec.control.published import TABLE_3
 
 rates = st.floats(0.0, 1.0)
 
@@ -62,3 +72,100 @@ def test_speedups_are_bounded_and_grow_with_the_rate(alpha: float, parallel: int
 @given(st.integers(1, 12), st.floats(0.01, 1.0))
 def test_the_draft_keeps_no_more_branches_busy_than_it_can_write(parallel: int, cost: float) -> None:
     assert 1 <= busy_branches(parallel, cost) <= min(parallel, ceil(1 / cost))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "values"),
+    [
+        (0.3, (1.27, 1.18, 1.36, 1.09, 1.37, 0.95, 1.37, 0.75)),
+        (0.47, (1.43, 1.34, 1.69, 1.38, 1.73, 1.24, 1.73, 0.99)),
+        (0.63, (1.59, 1.48, 2.11, 1.75, 2.26, 1.69, 2.31, 1.41)),
+    ],
+)
+def test_both_forms_have_the_values_of_their_theorems(alpha: float, values: tuple[float, ...]) -> None:
+    """Worked out by hand from theorems 1 and 2 for c = 0.1 and k1 of 2, 4, 6 and 10."""
+    found = [
+        speedup(alpha, parallel, 0.1)
+        for parallel in (2, 4, 6, 10)
+        for speedup in (asynchronous_speedup, synchronous_speedup)
+    ]
+    assert found == pytest.approx(values, abs=0.006)
+
+
+@given(rates, st.integers(1, 30), st.floats(0.0, 1.0))
+def test_the_token_formula_counts_with_and_without_the_bonus_token(alpha: float, k: int, cost: float) -> None:
+    with_bonus = token_speedup(alpha, k, cost)
+    without = token_speedup(alpha, k, cost, bonus=False)
+    assert (with_bonus - without) * (1 + cost * k) == pytest.approx(alpha**k, abs=1e-9)
+    if alpha < 1:
+        k2 = k + 1
+        paper = (1 - alpha**k2) / ((1 - alpha) * (1 - cost + cost * k2))
+        assert with_bonus == pytest.approx(paper)
+    assert token_speedup(alpha, 0, cost) == 1.0
+
+
+@given(st.floats(0.0, 0.95), st.integers(2, 12), st.floats(0.01, 1.0), st.floats(0.0, 1.0))
+def test_verdicts_only_make_it_slower(alpha: float, parallel: int, cost: float, verdict: float) -> None:
+    for speedup in (asynchronous_speedup, synchronous_speedup):
+        assert speedup(alpha, parallel, cost, verdict) <= speedup(alpha, parallel, cost) + 1e-9
+    assert asynchronous_speedup(0.0, parallel, cost, verdict) == pytest.approx(1 / (1 + verdict))
+    assert asynchronous_speedup(alpha, parallel, cost) <= step_ceiling(alpha) + 1e-9
+
+
+@given(st.floats(0.0, 0.99), st.integers(1, 12), st.floats(0.0, 1.0), st.floats(0.0, 0.5))
+def test_a_draft_that_waits_for_its_window_is_between_two_depths_of_the_theorem(
+    alpha: float, depth: int, cost: float, verdict: float
+) -> None:
+    waiting = windowed_speedup(alpha, depth, cost, verdict)
+    assert waiting <= asynchronous_speedup(alpha, depth + 1, cost, verdict) + 1e-9
+    if depth * cost <= 1:
+        # One step under way is no speculation to the theorem, and pays no verdict.
+        shallower = asynchronous_speedup(alpha, depth, cost, verdict) if depth > 1 else 1 / (1 + verdict)
+        assert waiting >= shallower * (1 - cost) - 1e-9
+
+
+def test_one_correlation_of_siblings_explains_all_published_rates_by_width() -> None:
+    for rate_by_width in TABLE_3.values():
+        for width, rate in rate_by_width.items():
+            assert width_rate(rate_by_width[1], width) == pytest.approx(rate, abs=0.03)
+            if width > 1:
+                assert independent_width_rate(rate_by_width[1], width) > rate + 0.1
+
+
+@given(st.floats(0.01, 0.99), st.integers(1, 8), st.floats(0.01, 0.99))
+def test_width_helps_less_the_more_alike_siblings_are(alpha: float, width: int, correlation: float) -> None:
+    rate = width_rate(alpha, width, correlation)
+    assert alpha - 1e-9 <= rate <= independent_width_rate(alpha, width) + 1e-9
+    assert rate <= width_rate(alpha, width + 1, correlation) + 1e-9
+    assert width_rate(alpha, width, 0.0) == pytest.approx(independent_width_rate(alpha, width))
+    assert width_rate(alpha, width, 1.0) == alpha
+
+
+def test_siblings_that_share_their_difficulty_stand_as_often_as_the_formula_says() -> None:
+    alpha, correlation, width = 0.47, 0.59, 4
+    spread = 1 / correlation - 1
+    rng = np.random.default_rng(4)
+    chances = rng.beta(alpha * spread, (1 - alpha) * spread, 400_000)
+    stood = (rng.random((width, 400_000)) < chances).any(axis=0)
+    assert width_rate(alpha, width, correlation) == pytest.approx(stood.mean(), rel=0.01)
+
+
+def test_a_tree_of_drafts_grows_with_each_position() -> None:
+    assert [tree_branches(4, width) for width in (1, 2, 3)] == [4, 15, 40]
+
+
+def test_hints_save_what_both_models_write_alike() -> None:
+    assert hinted_step_seconds(0.0, 0.1, 0.1) == 1.0
+    assert hinted_step_seconds(1.0, 0.1, 0.25) == pytest.approx(0.25)
+    assert hinted_step_seconds(0.5, 0.4, 0.25) == pytest.approx(0.7)
+    assert hinted_step_seconds(1.0, 2.0, 0.25) == 1.0, "a draft that is too slow is not waited for"
+
+
+@given(rates, st.floats(0.01, 1.0), st.floats(0.0, 1.0), st.floats(1.0, 5.0))
+def test_judging_pays_where_acceptance_is_above_its_costs(
+    alpha: float, cost: float, verdict: float, rewriting: float
+) -> None:
+    assert (judged_speedup(alpha, cost, verdict) > 1) == (cost + verdict + (1 - alpha) < 1)
+    sequential = judged_speedup(alpha, cost, verdict, rewriting)
+    assert sequential <= judged_ahead_speedup(alpha, cost, verdict, rewriting) + 1e-9
+    assert sequential >= judged_speedup(alpha, cost, verdict) - 1e-9

@@ -159,10 +159,29 @@ def test_answers_that_are_known_teach_nothing_about_others() -> None:
     assert chosen.plan() == before
 
 
-def test_known_answers_that_are_slower_than_expected_are_planned_otherwise() -> None:
+def test_known_answers_that_are_slower_than_expected_are_planned_otherwise_once_that_was_tried() -> None:
     chosen, known = planner(FLAT), Known(48, 40.0)
-    assert chosen.plan(known).depth == 0
-    for _ in range(8):
+    depths = []
+    for _ in range(24):
         plan = chosen.plan(known)
+        depths.append(plan.depth)
         chosen.learn(answer(plan, all_stand=True, speed=500.0 if plan.depth else 20.0))
-    assert chosen.plan(known).depth > 0
+    assert depths[:16] == [0] * 16
+    assert min(depths[16:]) > 0
+
+
+def test_what_is_known_in_part_is_written_without_steps_ahead_until_these_were_tried() -> None:
+    chosen, in_part = planner(FLAT), Known(num_drafted=4, num_right=2.0)
+    assert chosen.plan().depth > 0
+    assert chosen.plan(in_part).depth == 0
+    assert chosen.expect(4, 16, in_part) > chosen.expect(0, 16, in_part)
+
+
+def test_steps_ahead_that_were_tried_and_did_not_pay_are_left_out_again() -> None:
+    chosen, known = planner(FLAT), Known(48, 40.0)
+    depths = []
+    for _ in range(40):
+        plan = chosen.plan(known)
+        depths.append(plan.depth)
+        chosen.learn(answer(plan, all_stand=False, speed=20.0 if plan.depth else 500.0))
+    assert 1 <= sum(depth > 0 for depth in depths) <= 3

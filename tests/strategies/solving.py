@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
 
+from reason_spec.control.gate import Live
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings, SuffixSettings
@@ -86,6 +87,7 @@ def solve(
     target_seconds: float = 0.0,
     target_kind: type[ScriptedEngine] = ScriptedEngine,
     suffix: SuffixCaches | None = None,
+    live: Live | None = None,
 ) -> Outcome:
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
@@ -100,6 +102,7 @@ def solve(
             sampling=sampling or Sampling(),
             stops=stops,
             memory=None if suffix is None else open_memory(suffix, target),
+            live=live,
         )
         recorder = Recorder()
         steps: list[Step] = []

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reason_spec.pair
-from reason_spec.accelerator import Solution, SyncAccelerator
+from reason_spec.accelerator import Solution
 from reason_spec.settings import Settings, load_settings
+from reason_spec.sync import SyncAccelerator
 from reason_spec.types import Plan
 
 SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
@@ -52,7 +53,7 @@ def tokens_of(solution: Solution) -> list[int]:
 
 def running_requests(running: SyncAccelerator) -> int:
     engines = (running.accelerator.target, running.accelerator.draft)
-    return sum(running._run(engine.stats()).num_running for engine in engines if engine is not None)
+    return sum(running._runner.run(engine.stats()).num_running for engine in engines if engine is not None)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -199,7 +200,7 @@ def test_many_solutions_at_once_are_each_the_same_as_alone(accelerator: SyncAcce
         {"verifier": {"name": "exact"}, "sampling": {"max_tokens": 60}}
     )
     try:
-        batched = accelerator._run(together(QUESTIONS[:6]))
+        batched = accelerator._runner.run(together(QUESTIONS[:6]))
     finally:
         accelerator.accelerator.settings = before
     for question, solution in zip(QUESTIONS, batched, strict=False):

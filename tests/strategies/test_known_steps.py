@@ -176,7 +176,7 @@ def test_a_cache_that_breaks_costs_a_warning_and_not_the_answer(caplog: pytest.L
     assert outcome.tokens == solve(autoregressive, TARGET, DRAFT).tokens
     assert "draft" in origins(outcome)
     assert [record.message for record in caplog.records] == [
-        "the suffix cache is left out from now on: ZeroDivisionError: a broken cache"
+        "the suffix cache of tenant default is left out from now on: ZeroDivisionError: a broken cache"
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -12,15 +13,17 @@ from reason_spec.engines.base import (
     ExtendText,
     ForgetTexts,
     Message,
+    Request,
     TextNews,
 )
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import DataError
+from reason_spec.segment import Boundary
 from reason_spec.settings import SuffixSettings
 from reason_spec.strategies.memory import Memories, segments_of
 from reason_spec.suffix.scopes import Cache, SuffixCaches
-from reason_spec.types import Step
-from tests.naive_suffix import NaiveCache
+from reason_spec.types import Prefix, Step
+from tests.naive_suffix import NaiveCache, NaiveSession
 from tests.strategies.scripts import StoryScript
 
 TOKENIZER = ScriptedTokenizer()
@@ -29,8 +32,8 @@ TOKENIZER = ScriptedTokenizer()
 class Listening(ScriptedEngine):
     """Takes texts, and notes what it is told of them."""
 
-    def __init__(self) -> None:
-        super().__init__("target", StoryScript(1))
+    def __init__(self, tokenizer: ScriptedTokenizer | None = None) -> None:
+        super().__init__("target", StoryScript(1), tokenizer=tokenizer)
         self.news: list[TextNews] = []
 
     @property
@@ -148,6 +151,44 @@ class Unwritable(NaiveCache):
         raise OSError("disk full")
 
 
+class FailingForAna(NaiveCache):
+    def open_session(self, tenant: str) -> NaiveSession:
+        if tenant == "ana":
+            raise RuntimeError("the text is damaged")
+        return super().open_session(tenant)
+
+
+def test_a_cache_that_fails_is_left_out_for_its_tenant_alone(caplog: pytest.LogCaptureFixture) -> None:
+    memories, cache, _ = make(kind=FailingForAna)
+    for _ in range(2):
+        assert memories.open((("prompt", TOKENIZER.encode("user: one\n")),), tenant="ana") is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "tenant ana" in caplog.text
+    answer(memories, "user: one\n", "two\n\n", tenant="ben")
+    assert TOKENIZER.decode(cache.documents["ben"][0]) == "user: one\ntwo\n\n"
+
+
+def test_a_text_with_tokens_that_nobody_knows_proposes_nothing_and_others_do() -> None:
+    memories, cache, _ = make()
+    known, unknown = "a question that is long enough", "another question, long enough too"
+    cache.documents["default"] = [
+        [*TOKENIZER.encode(unknown), -5, *TOKENIZER.encode("\n\n")],
+        [*TOKENIZER.encode(known), *TOKENIZER.encode(" answered\n\n")],
+    ]
+    found = []
+    for prompt in (unknown, known):
+        tokens = TOKENIZER.encode(prompt)
+        memory = memories.open((("prompt", tokens),))
+        assert memory is not None
+        request = Request(Prefix(tokens), max_tokens=20, boundary=Boundary())
+        found.append(memory.next_step(request))
+        memory.close()
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].text == " answered\n\n"
+    assert not memories.has_failed("default")
+
+
 def test_a_place_that_cannot_be_written_costs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     memories, _, _ = make(kind=Unwritable)
     answer(memories, "user: one two\n", "three\n\n")
@@ -208,8 +249,36 @@ def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
     cache.is_full = True
     memories.save()
     assert "is not kept: the disk is full" in caplog.text
-    assert not memories.failed
+    assert not memories.has_failed("default")
     cache.is_full = False
     for _ in range(2):
         memories.save()
     assert cache.num_kept == 1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_drafts_engine_follows_the_texts_where_it_has_the_targets_vocabulary(shared: bool) -> None:
+    target, draft = Listening(), Listening(None if shared else ScriptedTokenizer(r"\S+|\s"))
+    caches = SuffixCaches(lambda scope: NaiveCache())
+    memories = Memories(SuffixSettings(use="both"), caches, target, draft)
+    own = (("prompt", TOKENIZER.encode("draft: one two\n")),)
+    memory = memories.open((("prompt", TOKENIZER.encode("user: one two\n")),), own, tenant="a", scope="s")  # type: ignore[arg-type]
+    assert memory is not None
+    memory.learn(0, step("three\n\n"))
+    memory.close()
+    memories.forget("s")
+    assert memory.text == 0
+    assert memory.draft_text == (0 if shared else None)
+    begun, *others = target.news
+    assert isinstance(begun, BeginText)
+    told = BeginText(0, replace(begun.opening, segments=own))  # type: ignore[arg-type]
+    assert [type(news) for news in others] == [ExtendText, CloseText, ForgetTexts]
+    assert draft.news == ([told, *others] if shared else [])
+
+
+def test_a_cache_that_proposes_steps_alone_tells_no_engine() -> None:
+    target, draft = Listening(), Listening()
+    memories = Memories(SuffixSettings(use="steps"), SuffixCaches(lambda scope: NaiveCache()), target, draft)
+    answer(memories, "user: one two\n", "three\n\n")
+    memories.forget("")
+    assert target.news == draft.news == []

@@ -1,0 +1,372 @@
+"""Time the load gate against the target alone and against fixed settings, at one to many answers at once.
+
+    python benchmarks/load.py [--engine vllm|torch] [--padded LAYERS] [--loads 1 4 16 64] [--repeats 3]
+        [--poisson 0.3 0.8] [--fixed tokens depth-2 depth-4] [--runs FILE] [--json [FILE]]
+
+A closed loop keeps so many answers under way until all of its questions are answered; with ``--poisson``
+they arrive by themselves, at these shares of what the target alone gets done at the largest load. All rows
+share two engines, which are started once. For each load the rows take turns on the same questions in an
+order shuffled with the seed, and prefix caches are emptied before each. ``alone`` is the target without
+drafts on all cores, ``alone-shared`` on those that a draft leaves it; the faster of them at a load is what
+the others are compared with. ``gate`` is the default strategy with the load gate, which goes on learning
+from run to run as a server's does; fixed rows have neither gate nor planner. ``tokens`` drafts tokens with
+the draft model, ``depth-N`` goes N steps ahead as well.
+
+``speed-up`` is the ratio of tokens a second (closed loop) or of seconds a token of an answer, waiting
+included (Poisson): the median over repeats, and a 95 % bootstrap interval. With ``--runs`` every timed run
+is kept in a file, and what is there is not run again. Stop other work first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from embedded import write_rows
+
+from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.control.gate import Gate
+from reason_spec.pair import embedded_path
+from reason_spec.pair.generator import Example, problems
+from reason_spec.pair.pad import pad
+from reason_spec.settings import Settings, load_settings
+
+BASELINES = ("alone", "alone-shared")
+_BOOTSTRAPS = 2000
+_FEWEST_ANSWERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An arm on the questions of one repeat, in a closed loop of ``load`` or arriving at ``share``."""
+
+    arm: str
+    load: int
+    share: float | None
+    repeat: int
+    seconds: float
+    num_tokens: int
+    num_answers: int
+    seconds_per_token: float
+    way: str
+    num_changes: int
+
+    @property
+    def key(self) -> tuple[str, int, float | None, int]:
+        return self.arm, self.load, self.share, self.repeat
+
+    @property
+    def pace(self) -> float:
+        """What is compared: tokens a second of all answers, or of an answer with its wait."""
+        return 1 / self.seconds_per_token if self.share is not None else self.num_tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is printed of an arm at a load, against the better of the target's alone."""
+
+    load: str
+    arm: str
+    tokens_per_s: float
+    s_per_token: float
+    speedup: float
+    low: float
+    high: float
+    of_best_fixed: float
+    way: str
+    num_changes: float
+
+
+class Bench:
+    """Two engines that all arms share."""
+
+    def __init__(self, accelerator: Accelerator, options: argparse.Namespace) -> None:
+        self.accelerator = accelerator
+        self.options = options
+        self._gate: Gate | None = accelerator.gate
+        self._base: Settings = accelerator.settings
+        self._seconds_before: dict[Any, float] = {}
+        self._changes_before = 0
+        self._questions = list(islice(problems("test", options.seed), 4096))
+
+    async def prepare(self, arm: str) -> None:
+        """Make the engines this arm's: settings, cores, nothing in the caches."""
+        accelerator, strategy = self.accelerator, self._base.strategy
+        accelerator.gate = self._gate if arm == "gate" else None
+        name = "autoregressive" if arm in BASELINES else "speculative" if arm == "tokens" else "lookahead"
+        fixed: dict[str, Any] = {"name": name, "planner": arm == "gate"}
+        if arm.startswith("depth-"):
+            fixed["depth"] = int(arm.removeprefix("depth-"))
+        settings = self._base.model_copy(update={"strategy": strategy.model_copy(update=fixed)})
+        accelerator.settings = settings
+        await accelerator.prepare(name)
+        if accelerator.gate is not None:
+            self._changes_before = accelerator.gate.num_changes
+            self._seconds_before = dict(accelerator.gate.seconds)
+        if arm in BASELINES:
+            # What `prepare` gives it was measured with one answer at a time.
+            cores = accelerator.all_target_cores
+            await accelerator.use_cores(cores if arm == "alone" else accelerator.target_cores("lookahead"))
+
+    async def closed_loop(self, arm: str, load: int, repeat: int, num_answers: int) -> Run:
+        await self.prepare(arm)
+        waiting = list(enumerate(self._chosen(repeat, num_answers)))
+        answers: list[tuple[Solution, float]] = []
+
+        async def keep_answering() -> None:
+            while waiting:
+                index, question = waiting.pop(0)
+                answers.append(await self._answer(index, question, time.perf_counter()))
+
+        started = time.perf_counter()
+        await asyncio.gather(*(keep_answering() for _ in range(load)))
+        return self._run(arm, load, None, repeat, time.perf_counter() - started, answers)
+
+    async def arrivals(self, arm: str, share: float, rate: float, repeat: int, num_answers: int) -> Run:
+        await self.prepare(arm)
+        rng = random.Random(f"{self.options.seed} {share} {repeat}")
+        answering = []
+        started = due = time.perf_counter()
+        for index, question in enumerate(self._chosen(repeat, num_answers)):
+            due += rng.expovariate(rate)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            answering.append(asyncio.create_task(self._answer(index, question, due)))
+        answers = [await one for one in answering]
+        return self._run(arm, 0, share, repeat, time.perf_counter() - started, answers)
+
+    def _chosen(self, repeat: int, number: int) -> list[Example]:
+        start = (repeat + 1) * number % (len(self._questions) - number)
+        return self._questions[start : start + number]
+
+    async def _answer(self, index: int, question: Example, since: float) -> tuple[Solution, float]:
+        solution = await self.accelerator.answer(question.question, problem=index)
+        return solution, time.perf_counter() - since
+
+    def _run(
+        self,
+        arm: str,
+        load: int,
+        share: float | None,
+        repeat: int,
+        seconds: float,
+        answers: Sequence[tuple[Solution, float]],
+    ) -> Run:
+        num_tokens = sum(solution.num_tokens for solution, _ in answers)
+        per_token = statistics.fmean(took / max(1, solution.num_tokens) for solution, took in answers)
+        gate = self.accelerator.gate
+        way, changes = "-", 0
+        if gate is not None:
+            changes = gate.num_changes - self._changes_before
+            spent = {one: now - self._seconds_before[one] for one, now in gate.seconds.items()}
+            way = ", ".join(
+                f"{one} {part / sum(spent.values()):.0%}" for one, part in spent.items() if part > 0
+            )
+        return Run(arm, load, share, repeat, seconds, num_tokens, len(answers), per_token, way, changes)
+
+
+async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespace) -> list[Run]:
+    """Time every arm at every load, all of one repeat before the next."""
+    done = {run.key: run for run in _kept(options.runs)}
+    rng = random.Random(options.seed)
+    left = options.repeats * len(arms) * (len(options.loads) + len(options.poisson))
+    for arm in arms:
+        await bench.closed_loop(arm, _FEWEST_ANSWERS, -1, _FEWEST_ANSWERS)
+    started, num_timed = time.perf_counter(), 0
+
+    def note(run: Run) -> None:
+        nonlocal num_timed
+        num_timed += 1
+        done[run.key] = run
+        if options.runs is not None:
+            with options.runs.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**asdict(run), "with": _identity(options)}) + "\n")
+
+    def tell(what: str) -> None:
+        rest = (time.perf_counter() - started) / num_timed * left if num_timed else 0.0
+        sys.stderr.write(f"\r\033[K{what}; {left} runs left, about {rest / 60:.0f} min ")
+        sys.stderr.flush()
+
+    for repeat in range(options.repeats):
+        for load in options.loads:
+            number = max(_FEWEST_ANSWERS, round(options.answers * load))
+            for arm in rng.sample(arms, len(arms)):
+                tell(f"repeat {repeat + 1}, {load} at once: {arm}")
+                if (arm, load, None, repeat) not in done:
+                    note(await bench.closed_loop(arm, load, repeat, number))
+                left -= 1
+        for share in options.poisson:
+            rate = share * _capacity(list(done.values()), max(options.loads))
+            for arm in rng.sample(arms, len(arms)):
+                tell(f"repeat {repeat + 1}, arrivals at {share:g}: {arm}")
+                if (arm, 0, share, repeat) not in done:
+                    note(await bench.arrivals(arm, share, rate, repeat, options.arrivals))
+                left -= 1
+    sys.stderr.write("\n")
+    return list(done.values())
+
+
+def _identity(options: argparse.Namespace) -> str:
+    """Return what has to be equal for runs to be of one measurement."""
+    names = ("engine", "padded", "eager", "verifier", "max_tokens", "answers", "arrivals", "seed")
+    return json.dumps({name: getattr(options, name) for name in names}, sort_keys=True)
+
+
+def _kept(file: Path | None) -> list[Run]:
+    if file is None or not file.exists():
+        return []
+    return [Run(**{k: v for k, v in record.items() if k != "with"}) for record in _records(file)]
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _capacity(runs: Sequence[Run], load: int) -> float:
+    """Return the answers a second of the target alone at a load, in the first repeat."""
+    alone = [run for run in runs if run.arm in BASELINES and run.load == load and run.repeat == 0]
+    return max(run.num_answers / run.seconds for run in alone)
+
+
+def rows_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Row]:
+    rows: list[Row] = []
+    for load, share in sorted({(run.load, run.share or 0.0) for run in runs}, key=lambda it: (it[1], it[0])):
+        here = {
+            arm: sorted(
+                (run for run in runs if (run.arm, run.load, run.share or 0.0) == (arm, load, share)),
+                key=lambda run: run.repeat,
+            )
+            for arm in arms
+        }
+        paces = {arm: [run.pace for run in own] for arm, own in here.items()}
+        alone = max(BASELINES, key=lambda arm: statistics.median(paces[arm]))
+        fixed = [arm for arm in arms if arm != "gate"]
+        best = max(fixed, key=lambda arm: statistics.median(paces[arm]))
+        for arm in arms:
+            ratios = [own / base for own, base in zip(paces[arm], paces[alone], strict=True)]
+            low, high = _interval(ratios)
+            of_best = [own / base for own, base in zip(paces[arm], paces[best], strict=True)]
+            own = here[arm]
+            rows.append(
+                Row(
+                    load=f"{share:g} of capacity" if share else str(load),
+                    arm=arm,
+                    tokens_per_s=statistics.median(run.num_tokens / run.seconds for run in own),
+                    s_per_token=statistics.median(run.seconds_per_token for run in own),
+                    speedup=statistics.median(ratios),
+                    low=low,
+                    high=high,
+                    of_best_fixed=statistics.median(of_best),
+                    way=own[len(own) // 2].way,
+                    num_changes=statistics.fmean(run.num_changes for run in own),
+                )
+            )
+    return rows
+
+
+def _interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return a 95 % interval of the median by drawing repeats anew."""
+    rng = random.Random(0)
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(_BOOTSTRAPS))
+    return medians[int(0.025 * _BOOTSTRAPS)], medians[int(0.975 * _BOOTSTRAPS)]
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in "at once|row|tokens/s|s/token|speed-up|95 %|of best fixed|way".split("|"):
+        table.add_column(heading, justify="left" if heading in ("row", "way") else "right")
+    for row in rows:
+        table.add_row(
+            row.load,
+            row.arm,
+            f"{row.tokens_per_s:.1f}",
+            f"{row.s_per_token:.3f}",
+            f"{row.speedup:.2f}x",
+            f"{row.low:.2f}-{row.high:.2f}",
+            f"{row.of_best_fixed:.2f}",
+            row.way,
+        )
+    Console(width=110).print(table)
+
+
+async def measure(options: argparse.Namespace) -> list[Row]:
+    arms = [*BASELINES, "gate", *options.fixed]
+    async with AsyncExitStack() as stack:
+        target = options.target
+        if options.padded:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "padded"
+            pad(target, options.padded, folder)
+            target = folder
+        flags: dict[str, Any] = {
+            "target.model": str(target),
+            "draft.model": str(options.draft),
+            "target.kind": options.engine,
+            "draft.kind": options.engine,
+            "target.start_timeout": 1200,
+            "draft.start_timeout": 1200,
+            "verifier.name": options.verifier,
+            "sampling.max_tokens": options.max_tokens,
+        }
+        if options.engine == "vllm":
+            shared = {"enforce_eager": options.eager}
+            flags |= {"target.vllm": shared, "draft.vllm": shared, "draft.token_method": "none"}
+        made = Accelerator.from_settings(
+            load_settings(flags=flags), strategies=("lookahead", "speculative", "autoregressive")
+        )
+        started = time.perf_counter()
+        sys.stderr.write("starting the engines ...")
+        sys.stderr.flush()
+        accelerator = await stack.enter_async_context(made)
+        sys.stderr.write(f"\rengines started in {time.perf_counter() - started:.0f} s\n")
+        runs = await time_runs(Bench(accelerator, options), arms, options)
+    return rows_of(runs, arms)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--engine", choices=("vllm", "torch"), default="vllm")
+    add("--padded", type=int, default=48, metavar="LAYERS", help="make the target so deep; 0: not")
+    add("--eager", action="store_true", help="vllm: do not compile: slower, but starts sooner")
+    add("--loads", type=int, nargs="+", default=[1, 4, 16, 64], help="answers at once")
+    add("--poisson", type=float, nargs="*", default=[0.3, 0.8], help="shares of the target's capacity")
+    add("--fixed", nargs="+", default=["tokens", "depth-2", "depth-4"], help="rows without the gate")
+    add("--repeats", type=int, default=3)
+    add("--answers", type=float, default=1.5, help="answers of a run for each of those at once")
+    add("--arrivals", type=int, default=24, help="answers of a run with arrivals")
+    add("--max-tokens", type=int, default=128, help="tokens of an answer at the most")
+    add("--verifier", default="semantic")
+    add("--target", type=Path, default=embedded_path("target"))
+    add("--draft", type=Path, default=embedded_path("draft"))
+    add("--seed", type=int, default=0)
+    add("--runs", type=Path, help="keep timed runs in this file; those that are there are not run again")
+    json_help = "write the rows to this file, or print them"
+    add("--json", type=Path, nargs="?", const=Path("-"), help=json_help)
+    options = parser.parse_args()
+    for arm in options.fixed:
+        if arm != "tokens" and not arm.removeprefix("depth-").isdigit():
+            parser.error(f"--fixed knows tokens and depth-N, not {arm}")
+    if min([*options.loads, *options.poisson, options.repeats, options.arrivals]) <= 0:
+        parser.error("--loads, --repeats, --arrivals and --poisson must be above 0")
+    kept = _records(options.runs) if options.runs is not None and options.runs.exists() else []
+    if any(record["with"] != _identity(options) for record in kept):
+        parser.error(f"{options.runs} holds runs of other options; name another file")
+    write_rows(asyncio.run(measure(options)), options.json, print_rows)
+
+
+if __name__ == "__main__":
+    main()

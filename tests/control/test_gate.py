@@ -1,0 +1,263 @@
+"""What the load gate decides, when it changes its mind, and what it learns."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason_spec.control.gate import Gate, Live, LoadCosts, Wish
+from reason_spec.engines.base import PassTime
+from reason_spec.settings import GateSettings, Speculation
+from reason_spec.speculation.goodput import BatchTime
+
+SIZES = [(n * r, r) for r in (1, 4, 16, 64) for n in (1, 4, 9)]
+WISH = Wish(2, 8)
+
+
+def batch_time(base: float, token: float, request: float = 0.0) -> BatchTime:
+    return BatchTime([PassTime(n, base + token * n + request * r, 50, r) for n, r in SIZES])
+
+
+def costs(token: float = 0.001, *, alone: float = 0.5, draft: float = 0.002, base: float = 0.02) -> LoadCosts:
+    """A target of 20 ms a pass and ``token`` more for each; ``alone`` of that on all cores."""
+    return LoadCosts(
+        batch_time(base, token), batch_time(alone * base, alone * token), batch_time(draft, draft / 20)
+    )
+
+
+class World:
+    """A gate on a clock of its own, and answers that begin and end."""
+
+    def __init__(self, known: LoadCosts | None, **how: object) -> None:
+        self.now = 0.0
+        self.costs = known
+        self.cores: list[bool] = []
+        self.gate = Gate(
+            GateSettings.model_validate(how), lambda: self.costs, self.cores.append, lambda: self.now
+        )
+        self._held: list[ExitStack] = []
+        self.live: list[Live] = []
+
+    def load(self, number: int, wish: Wish = WISH) -> None:
+        while len(self.live) > number:
+            self._held.pop().close()
+            self.live.pop()
+        while len(self.live) < number:
+            self._held.append(ExitStack())
+            self.live.append(self._held[-1].enter_context(self.gate.enter(wish)))
+        self.now += 0.05
+        self.gate.refresh()
+
+    def wait(self, seconds: float, round_seconds: float = 0.3) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += round_seconds
+            self.gate.refresh()
+
+    @property
+    def drafted(self) -> int:
+        return sum(live.num_draft_tokens for live in self.live)
+
+
+def test_one_answer_is_left_to_the_planner_and_a_full_engine_to_the_target() -> None:
+    world = World(costs(token=0.004, alone=0.5))
+    world.load(1)
+    assert (world.live[0].depth, world.live[0].num_draft_tokens) == WISH
+    world.load(64)
+    world.wait(3)
+    assert world.gate.way == "none"
+    assert all((live.depth, live.num_draft_tokens) == (0, 0) for live in world.live)
+    assert world.cores[-1], "the target has not got the draft's core"
+
+
+def test_it_comes_back_after_a_spike() -> None:
+    world = World(costs(token=0.002))
+    world.load(2)
+    before = world.gate.way
+    world.load(64)
+    world.wait(5)
+    assert world.gate.way == "none"
+    world.load(2)
+    world.wait(5)
+    assert world.gate.way == before != "none"
+    assert world.drafted > 0
+    assert not world.cores[-1]
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(1, 48), min_size=1, max_size=4),
+    st.floats(0.0, 0.01),
+    st.floats(0.3, 1.0),
+    st.floats(0.0005, 0.02),
+)
+def test_nothing_is_chosen_that_is_expected_to_be_slower_than_the_target_alone(
+    loads: list[int], token: float, alone: float, draft: float
+) -> None:
+    world = World(costs(token, alone=alone, draft=draft))
+    for load in loads:
+        world.load(load)
+        expected = world.gate.expected
+        if load > 1:
+            assert expected[world.gate.way] >= expected["none"] / (1 + GateSettings().margin) - 1e-9
+        world.wait(0.6)
+
+
+@settings(max_examples=12)
+@given(st.integers(2, 32), st.lists(st.floats(0.98, 1.02), min_size=10, max_size=20))
+def test_small_changes_of_costs_do_not_make_it_waver(load: int, noise: list[float]) -> None:
+    world = World(costs(0.002, alone=0.6))
+    world.load(load)
+    world.wait(2)
+    before = world.gate.num_changes
+    for factor in noise:
+        world.costs = costs(0.002 * factor, alone=0.6)
+        world.wait(0.3)
+    assert world.gate.num_changes - before <= 1
+
+
+@settings(max_examples=12)
+@given(st.lists(st.tuples(st.integers(2, 8), st.floats(0.01, 0.5)), min_size=1, max_size=12))
+def test_speculation_comes_back_no_more_often_than_the_settings_say(changes: list[tuple[int, float]]) -> None:
+    world = World(costs(0.004), hold_seconds=2.0)
+    began: list[float] = []
+    for load, seconds in changes:
+        for number in (load, 32):
+            before = world.gate.way
+            world.load(number)
+            if before == "none" and world.gate.way != "none":
+                began.append(world.now)
+        world.wait(seconds, 0.1)
+    for first, second in pairwise(began):
+        assert second - first >= 2.0
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 48), st.integers(1, 48), st.floats(0.0005, 0.01))
+def test_more_answers_at_once_never_get_more_drafts_each(first: int, second: int, token: float) -> None:
+    few, many = sorted((first, second))
+    most = []
+    for load in (few, many):
+        world = World(costs(token, alone=1.0), at_most="tokens")
+        world.load(max(2, load))
+        most.append(max(live.num_draft_tokens for live in world.live))
+    assert most[1] <= most[0]
+
+
+@pytest.mark.parametrize("known", [None, LoadCosts(BatchTime([]), BatchTime([]), BatchTime([]))])
+def test_where_costs_are_not_known_nothing_is_held_back(known: LoadCosts | None) -> None:
+    world = World(known)
+    world.load(50)
+    world.wait(3)
+    assert all((live.depth, live.num_draft_tokens) == WISH for live in world.live)
+
+
+@pytest.mark.parametrize(("at_most", "expected"), [("none", (0, 0)), ("tokens", (0, 8)), ("steps", (2, 8))])
+@pytest.mark.parametrize("known", [None, costs(0.0001)])
+def test_the_settings_bound_what_is_speculated_whatever_is_known(
+    known: LoadCosts | None, at_most: Speculation, expected: tuple[int, int]
+) -> None:
+    world = World(known, at_most=at_most)
+    world.load(1)
+    assert (world.live[0].depth, world.live[0].num_draft_tokens) == expected
+
+
+def test_one_answer_alone_speculates_at_once_whatever_was_before_it() -> None:
+    world = World(costs(0.1, alone=0.1, draft=1.0), hold_seconds=100.0)
+    world.load(1, Wish())
+    assert world.gate.way == "none"
+    world.load(0)
+    world.load(1)
+    assert (world.live[0].depth, world.live[0].num_draft_tokens) == WISH
+
+
+def test_answers_that_draft_nothing_count_as_load_and_leave_the_target_all_cores() -> None:
+    world = World(costs(0.004))
+    world.load(3, Wish())
+    assert (world.gate.way, world.cores[-1]) == ("none", True)
+    world.load(4, WISH)
+    world.load(3)
+    assert world.gate.way == "none"
+    plain = World(costs(0.004, alone=1.2))
+    plain.load(3, Wish())
+    assert not plain.cores[-1], "all cores are slower here"
+
+
+def test_an_answer_whose_drafts_are_wrong_gets_fewer_of_them_and_the_others_keep_theirs() -> None:
+    world = World(costs(0.002, alone=1.0), at_most="tokens")
+    world.load(4)
+    good, bad = world.live[:3], world.live[3]
+    for _ in range(60):
+        for live in good:
+            live.checked(8, False)
+        bad.checked(0, True)
+    world.wait(2)
+    assert bad.num_draft_tokens < min(live.num_draft_tokens for live in good)
+    assert min(live.num_draft_tokens for live in good) > 0
+
+
+def write(world: World, seconds: float, *, of_expected: float) -> None:
+    """Let all answers write at a share of what is expected of the way they are written in, by costs alone."""
+    for _ in range(round(seconds / 0.3)):
+        world.now += 0.3
+        pace = world.gate._predicted * of_expected
+        for live in world.live:
+            live.wrote(round(pace * 0.3 / len(world.live)))
+        world.gate.refresh()
+
+
+def test_a_way_that_turns_out_slower_than_expected_is_left_and_tried_again_later() -> None:
+    world = World(costs(0.0005, alone=0.5))
+    world.load(8)
+    way = world.gate.way
+    assert way != "none"
+    for _ in range(20):
+        if world.gate.way != way:
+            break
+        write(world, 1, of_expected=0.1)
+    assert world.gate.way != way
+    for _ in range(100):
+        if world.gate.way == way:
+            break
+        write(world, 6, of_expected=1.0)
+    assert world.gate.way == way
+
+
+def test_it_knows_whether_an_answer_was_alone_throughout() -> None:
+    world = World(costs())
+    world.load(1)
+    assert world.live[0].alone_throughout
+    world.load(2)
+    world.load(1)
+    assert not world.live[0].alone_throughout
+
+
+def test_the_target_alone_is_tried_where_nobody_knows_how_fast_it_is_at_such_a_load() -> None:
+    """It is expected to be somewhat slower here, and is in truth twice as fast."""
+    world = World(costs(0.002, alone=0.9, draft=0.004))
+    world.load(8)
+    expected = world.gate.expected
+    assert world.gate.way != "none"
+    assert expected["none"] > 0.65 * expected[world.gate.way]
+    ways = []
+    for _ in range(20):
+        write(world, 3, of_expected=2.0 if world.gate.way == "none" else 1.0)
+        ways.append(world.gate.way)
+    assert "none" in ways
+    assert ways[-1] == "none"
+
+
+def test_idle_time_tells_of_nothing() -> None:
+    world = World(costs())
+    world.load(1)
+    world.wait(3)
+    world.load(0)
+    world.now += 1000
+    world.load(1)
+    world.wait(3)
+    world.load(0)
+    assert sum(world.gate.seconds.values()) < 10

@@ -1,0 +1,130 @@
+"""Strategies under the load gate: they do as they are told at any time, and the answer stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason_spec.control.gate import Gate, Live, Wish
+from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.settings import GateSettings, StrategySettings
+from reason_spec.speculation.goodput import Share
+from reason_spec.strategies.alone import SpecReason
+from reason_spec.strategies.autoregressive import DraftModelSpeculation
+from reason_spec.strategies.base import Strategy
+from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.types import NoiseKey, Sampling
+from reason_spec.verifiers.exact import ExactVerifier
+from tests.strategies.scripts import StoryScript
+from tests.strategies.solving import Says, autoregressive, solve
+
+CONFIG = StrategySettings(depth=4)
+Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
+MAKES: dict[str, Make] = {
+    "lookahead": lambda target, draft: Lookahead(CONFIG, target, draft, ExactVerifier()),
+    "speculative": lambda target, draft: DraftModelSpeculation(CONFIG, target, draft, None),
+    "specreason": lambda target, draft: SpecReason(CONFIG, target, draft, Says("reject")),
+}
+
+
+class Told(Live):
+    """Allows what a plan says for each final step, the last entry from there on."""
+
+    def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
+        super().__init__(Gate(GateSettings(), lambda: None), Wish(4, 16))
+        self.plan = plan
+        self.num_final = 0
+
+    @property
+    def _now(self) -> Share:
+        return Share(*self.plan[min(self.num_final, len(self.plan) - 1)])
+
+    @property
+    def depth(self) -> int:
+        return self._now.depth
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return self._now.num_draft_tokens
+
+    def wrote(self, num_tokens: int) -> None:
+        self.num_final += 1
+
+
+plans = st.lists(st.sampled_from([(0, 0), (0, 4), (1, 0), (1, 2), (4, 16)]), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("name", MAKES)
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    agreement=st.sampled_from([0.0, 0.5, 1.0]),
+    plan=plans,
+    budget=st.integers(1, 120),
+    temperature=st.sampled_from([0.0, 0.8]),
+)
+def test_whatever_the_gate_says_and_when_the_answer_is_the_targets(
+    name: str, seed: int, agreement: float, plan: list[tuple[int, int]], budget: int, temperature: float
+) -> None:
+    scripts = StoryScript(seed), StoryScript(seed, agreement)
+    sampling = Sampling(temperature, noise=NoiseKey(seed))
+    alone = solve(autoregressive, *scripts, max_tokens=budget, sampling=sampling)
+    gated = solve(MAKES[name], *scripts, max_tokens=budget, sampling=sampling, live=Told(plan))
+    assert gated.tokens == alone.tokens
+    assert gated.text == alone.text
+    assert gated.left_running == 0
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_where_nothing_is_allowed_the_draft_is_not_asked_and_the_target_writes_in_one_request(
+    name: str,
+) -> None:
+    gated = solve(MAKES[name], StoryScript(3), StoryScript(3), live=Told([(0, 0)]))
+    assert gated.recorder.draft_usage.num_passes == 0
+    assert [event.lane for event in gated.recorder.events if event.kind == "started"] == ["target"]
+
+
+def test_load_that_rises_in_the_middle_of_an_answer_ends_drafting_there() -> None:
+    at = 1
+    gated = solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=Told([(2, 8)] * at + [(0, 0)]))
+    events = gated.recorder.events
+    finals = [place for place, event in enumerate(events) if event.kind == "final"]
+    assert len(finals) > at + 4, "the story is too short to tell"
+    drafted = [
+        place for place, event in enumerate(events) if (event.kind, event.lane) == ("started", "draft")
+    ]
+    assert any(place < finals[at] for place in drafted)
+    # What was under way may open one more; then nothing does.
+    assert all(place < finals[at + 3] for place in drafted)
+    started = [
+        place for place, event in enumerate(events) if (event.kind, event.lane) == ("started", "target")
+    ]
+    assert sum(place > finals[at + 3] for place in started) == 0
+
+
+def test_speculation_comes_back_in_the_middle_of_an_answer() -> None:
+    gated = solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=Told([(0, 0)] * 3 + [(2, 8)]))
+    assert gated.recorder.draft_usage.num_passes > 0
+    assert any(verdict.accepted for verdict in gated.recorder.verdicts)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_draft_is_never_further_ahead_than_is_allowed(depth: int) -> None:
+    gated = solve(MAKES["lookahead"], StoryScript(7), StoryScript(7), live=Told([(depth, 8)]))
+    final = 0
+    for event in gated.recorder.events:
+        final += event.kind == "final"
+        if (event.kind, event.lane) == ("started", "draft"):
+            assert event.step_index - final < depth
+
+
+def test_outcomes_reach_the_gate() -> None:
+    gate = Gate(GateSettings(), lambda: None)
+    before = gate.step_rate.value, gate.token_rate.value
+    with gate.enter(Wish(4, 16)) as live:
+        solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=live)
+        solve(MAKES["speculative"], StoryScript(5), StoryScript(5), live=live)
+    assert (gate.step_rate.value, gate.token_rate.value) > before
