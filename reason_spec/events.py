@@ -9,9 +9,15 @@ from typing import Literal, TypeAlias
 
 from reason_spec.types import Origin, Plan, Step, Usage, Verdict
 
-EventKind: TypeAlias = Literal["started", "hinted", "written", "cancelled", "checked", "verified", "final"]
-"""``verified`` carries the verdict that decides about a drafted step, ``checked`` one that left it open."""
+EventKind: TypeAlias = Literal[
+    "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final"
+]
+"""``verified`` carries the verdict that decides about a drafted step, ``checked`` one that left it open.
+``confirmed`` says of a run ahead that the target chose its first token too."""
 Lane: TypeAlias = Literal["draft", "target", "cache", "verifier"]
+Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict"]
+"""What a work is to bring: a step, a whole answer, the next tokens of a step that the target is writing, the
+one token that mends a step, or a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +26,8 @@ class Event:
 
     ``at`` counts seconds from the start of the solution; ``step_index`` is the place in the
     solution that the work is for, ``branch`` tells apart the works for one place. ``origin`` says of
-    final steps, and of steps with a verdict, who wrote them.
+    final steps, and of steps with a verdict, who wrote them. ``work`` numbers what was begun: its start and
+    all that comes of it have the same number. ``about`` is the work whose text is judged, or was handed over.
     """
 
     kind: EventKind
@@ -32,6 +39,9 @@ class Event:
     num_tokens: int = 0
     verdict: Verdict | None = None
     origin: Origin | None = None
+    work: int | None = None
+    about: int | None = None
+    purpose: Purpose | None = None
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -62,7 +72,17 @@ class Recorder:
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None
     plan: Plan | None = None
+    num_works: int = 0
     started: float = field(default_factory=time.perf_counter)
+
+    def start(
+        self, lane: Lane, step_index: int, branch: int, purpose: Purpose, *, about: int | None = None
+    ) -> int:
+        """Note that a work begins; return its number."""
+        work = self.num_works
+        self.num_works += 1
+        self.emit("started", lane, step_index, branch, work=work, about=about, purpose=purpose)
+        return work
 
     def emit(
         self,
@@ -75,9 +95,13 @@ class Recorder:
         num_tokens: int = 0,
         verdict: Verdict | None = None,
         origin: Origin | None = None,
+        work: int | None = None,
+        about: int | None = None,
+        purpose: Purpose | None = None,
     ) -> None:
         at = time.perf_counter() - self.started
-        event = Event(kind, lane, at, step_index, branch, text, num_tokens, verdict, origin)
+        made_by = (verdict, origin, work, about, purpose)
+        event = Event(kind, lane, at, step_index, branch, text, num_tokens, *made_by)
         self.events.append(event)
         if verdict is not None and kind == "verified":
             self.verdicts.append(verdict)

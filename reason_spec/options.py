@@ -71,6 +71,34 @@ def complete_assignment(incomplete: str) -> list[str]:
     return [f"{path}=" for path in _LEAVES if path.startswith(incomplete)]
 
 
+def complete_source(incomplete: str) -> list[str]:
+    """Complete a task in TASK=FILE, and what stands behind it as a path."""
+    task, equals, path = incomplete.rpartition("=")
+    begun = Path(path)
+    folder, start = (begun, "") if path.endswith("/") else (begun.parent, begun.name)
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        found = []
+    files = [
+        f"{task}{equals}{item}{'/' if item.is_dir() else ''}" for item in found if item.name.startswith(start)
+    ]
+    tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
+    return [*tasks, *files]
+
+
+def complete_prices(incomplete: str) -> list[str]:
+    """Complete the name of the last of several prices."""
+    from reason_spec.evaluation.prices import PRICE_NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        f"{before}{comma}{name}="
+        for name in PRICE_NAMES
+        if name.startswith(last) and f"{name}=" not in before
+    ]
+
+
 def complete_tenants(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a tenant that the cache's folder knows."""
     from reason_spec.errors import ReasonSpecError
@@ -105,6 +133,15 @@ SourcesArgument = Annotated[
         metavar="FILE_OR_QUESTION...",
         help="Files of problems (jsonl, json, also gzip), or questions; - reads a question from stdin.",
         show_default=False,
+    ),
+]
+TaskSourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TASK=]FILE...",
+        help="Files of problems (jsonl, json, also gzip), or data sets: hf:NAME, hf:NAME:CONFIG@SPLIT.",
+        show_default=False,
+        autocompletion=complete_source,
     ),
 ]
 SampleOption = Annotated[
@@ -329,6 +366,39 @@ DryRunOption = Annotated[
 ConcurrencyOption = Annotated[
     int, _option("--concurrency", text="Problems solved at once. Default: 1.", panel=_OUTPUT, min=1)
 ]
+RetriesOption = Annotated[
+    int,
+    _option(
+        "--retries", text="Further tries of an answer whose engine failed. Default: 2.", panel=_OUTPUT, min=0
+    ),
+]
+TimelinesOption = Annotated[
+    bool,
+    _option(
+        "--timelines/--no-timelines",
+        text="Keep what happened when in every answer, for pictures of it. Default: kept.",
+        panel=_OUTPUT,
+    ),
+]
+PricesOption = Annotated[
+    str | None,
+    _option(
+        "--prices",
+        text="What a million tokens cost, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
+        panel=_OUTPUT,
+        metavar="NAME=NUMBER,...",
+        autocompletion=complete_prices,
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    _option(
+        "--ray",
+        text="Let workers of a Ray cluster answer: local:N for N here, auto, or the cluster's address.",
+        panel=_OUTPUT,
+        metavar="ADDRESS",
+    ),
+]
 ShowRejectedOption = Annotated[
     bool, _option("--show-rejected", text="Show refused drafts too.", panel=_OUTPUT)
 ]
@@ -337,6 +407,40 @@ QuietOption = Annotated[bool, _option("--quiet", "-q", text="Print nothing but t
 
 
 # From flags to settings ----------------------------------------------------------------------
+
+_SETTING_OF_FLAG = {
+    "task": "task.name",
+    "prompt": "task.prompt",
+    "strategy": "strategy.name",
+    "depth": "strategy.depth",
+    "width": "strategy.width",
+    "verifier": "verifier.name",
+    "router": "router.name",
+    "target": "target.model",
+    "draft": "draft.model",
+    "temperature": "sampling.temperature",
+    "top_k": "sampling.top_k",
+    "top_p": "sampling.top_p",
+    "seed": "sampling.seed",
+    "max_tokens": "sampling.max_tokens",
+    "stop": "sampling.stop",
+}
+
+
+def settings_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a command's flags stand for, by dotted name; None where one was not given.
+
+    Args:
+        given: the command's parameters by name, as ``locals()`` has them. Those that are no
+            settings are passed over; a model with a URL is a remote one, whatever ``engine`` says.
+    """
+    flags = {name: given.get(flag) for flag, name in _SETTING_OF_FLAG.items()}
+    flags["sampling.stop"] = tuple(flags["sampling.stop"] or ()) or None
+    for role in ("target", "draft"):
+        urls = given.get(f"{role}_url") or None
+        flags[f"{role}.kind"] = given.get("engine") if urls is None else "remote"
+        flags[f"{role}.remote.base_urls"] = urls
+    return flags
 
 
 def resolve_settings(
@@ -368,15 +472,16 @@ def resolve_settings(
     return settings
 
 
-def compared_strategies(text: str) -> tuple[str, ...]:
+def compared_strategies(text: str, at_least: int = 2) -> tuple[str, ...]:
     """Return the strategies named in the value of ``--compare``.
 
     Raises:
-        SettingsError: there are fewer than two, or one is unknown.
+        SettingsError: there are fewer than ``at_least``, or one is unknown.
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if len(names) < 2:
-        raise SettingsError(f"--compare {text!r}: name two strategies or more, separated by commas")
+    if len(names) < at_least:
+        number = {1: "one strategy", 2: "two strategies"}[at_least]
+        raise SettingsError(f"--compare {text!r}: name {number} or more, separated by commas")
     for name in names:
         check_name("strategy", name)
     return names

@@ -35,6 +35,8 @@ API_KEY_VARIABLE = ServerSettings().api_key_variable
 """The one variable with the prefix that is no setting."""
 EngineKind: TypeAlias = Literal["torch", "vllm", "remote", "scripted"]
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Speculation: TypeAlias = Literal["none", "tokens", "steps"]
+"""How answers are written: by the target alone, with token drafts, or with steps ahead as well."""
 
 
 class _Section(BaseModel):
@@ -328,6 +330,24 @@ class RouterSettings(_Section):
     seed: int = Field(default=0, description="random: keys the draw")
 
 
+class GateSettings(_Section):
+    """How much is speculated under load."""
+
+    use: Literal["on", "off"] = Field(
+        default="on", description="off: speculate as the strategy says, whatever else is under way"
+    )
+    at_most: Speculation = Field(
+        default="steps",
+        description="steps: steps ahead and token drafts; tokens: token drafts alone; none: never speculate",
+    )
+    margin: float = Field(
+        default=0.05, ge=0, le=1, description="another way of writing has to be better by so much"
+    )
+    hold_seconds: float = Field(
+        default=1.0, ge=0, description="so long nothing is changed again, unless the target alone is better"
+    )
+
+
 class SuffixSettings(_Section):
     """What the suffix cache learns, proposes and keeps."""
 
@@ -351,6 +371,9 @@ class SuffixSettings(_Section):
     )
     min_step_chance: float = Field(
         default=0.6, ge=0, le=1, description="steps that are less likely are left to the draft"
+    )
+    for_draft: bool = Field(
+        default=True, description="the draft model's own tokens are drafted from earlier texts, too"
     )
 
 
@@ -408,6 +431,7 @@ class Settings(_Section):
     strategy: StrategySettings = StrategySettings()
     verifier: VerifierSettings = VerifierSettings()
     router: RouterSettings = RouterSettings()
+    gate: GateSettings = GateSettings()
     suffix: SuffixSettings = SuffixSettings()
     sampling: SamplingSettings = SamplingSettings()
     boundary: BoundarySettings = BoundarySettings()
@@ -503,6 +527,7 @@ class _Environment(BaseSettings):
     strategy: dict[str, Any] = {}
     verifier: dict[str, Any] = {}
     router: dict[str, Any] = {}
+    gate: dict[str, Any] = {}
     suffix: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
     boundary: dict[str, Any] = {}

@@ -83,13 +83,19 @@ class Prefix:
 
     Strategies hold nodes; engines map the tokens of a node to the keys and values they have
     already computed. ``len(prefix)`` counts all tokens from the root.
+
+    ``owner`` says whose text it is, and is that of its root: engines use again what they computed for the
+    same owner alone.
     """
 
-    __slots__ = ("_length", "parent", "tokens")
+    __slots__ = ("_length", "owner", "parent", "tokens")
 
-    def __init__(self, tokens: tuple[int, ...] = (), parent: Prefix | None = None) -> None:
+    def __init__(
+        self, tokens: tuple[int, ...] = (), parent: Prefix | None = None, *, owner: str = ""
+    ) -> None:
         self.parent = parent
         self.tokens = tokens
+        self.owner: str = owner if parent is None else parent.owner
         self._length = len(tokens) + (len(parent) if parent is not None else 0)
 
     def __len__(self) -> int:
@@ -216,9 +222,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One question of a task, with the reference answer where there is one."""
+    """One question of a task, with the reference answer where there is one.
+
+    ``level`` is how hard its file says it is, as ``3`` or ``Level 3``, None where it does not say.
+    """
 
     id: str
     question: str
     answer: str | None = None
     task: str = "auto"
+    level: str | None = None

@@ -24,7 +24,9 @@ ANSWER_FIELDS: Final = (
     "answer", "final_answer", "target", "expected_answer", "ground_truth", "reference_answer", "gold", "gt",
     "label", "output", "solution",
 )  # fmt: skip
-ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index")
+ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index", "problem_idx")
+LEVEL_FIELDS: Final = ("level", "difficulty", "operations")
+"""The last one is that of the embedded pair's own files."""
 
 
 class FieldError(ValueError):
@@ -44,6 +46,7 @@ class Record:
     question: str
     answer: str | None
     id: str | None
+    level: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Task:
     )
 
     def read_record(self, record: Mapping[str, Any], *, require_answer: bool = True) -> Record:
-        """Take question, answer and id out of a record.
+        """Take question, answer, id and level out of a record.
 
         Raises:
             FieldError: a field is missing, empty or of a wrong type, or a reference answer is no
@@ -79,7 +82,7 @@ class Task:
             raise FieldError(
                 "answer", f"is missing or empty (looked for {expected}, ...; found {_names(record)})"
             )
-        return Record(question, answer, _read_id(record, lowered))
+        return Record(question, answer, _read_id(record, lowered), _read_level(record, lowered))
 
     def read_answer(self, record: Mapping[str, Any]) -> str | None:
         """Return the reference answer of a record, None where it has none.
@@ -180,6 +183,15 @@ def _read_id(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | Non
         value = record[lowered[candidate]] if candidate in lowered else None
         if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
+    return None
+
+
+def _read_level(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | None:
+    for candidate in LEVEL_FIELDS:
+        name = lowered.get(candidate)
+        value = record[name] if name is not None else None
+        if name is not None and value is not None:
+            return _answer_text(name, value) or None
     return None
 
 

@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -29,10 +29,14 @@ class BadLine(NamedTuple):
 
 
 class LoadedProblems(NamedTuple):
-    """The problems of a file in its order, and the lines that were left out."""
+    """The problems of a file in its order, and the lines that were left out.
+
+    ``num_repeated`` counts lines left out because an earlier one has the same question and answer.
+    """
 
     problems: tuple[Problem, ...]
     bad_lines: tuple[BadLine, ...]
+    num_repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +62,45 @@ def load_problems(
     skip_bad: bool = False,
     *,
     require_answer: bool = True,
+    once: bool = False,
 ) -> LoadedProblems:
     """Read the problems of a file.
 
-    Files are JSON lines or one JSON array (``.json``), with or without gzip. Ids come from the
-    usual fields, else they are line numbers; a repeated id gets ``#2``, ``#3``, ...
-
-    Args:
-        limit: stop after this many problems; later lines are not looked at.
-        skip_bad: collect unusable lines in ``bad_lines`` instead of raising.
-        require_answer: a problem without a reference answer is unusable.
+    Files are JSON lines or one JSON array (``.json``), with or without gzip; the rest is as
+    `collect_problems` says.
 
     Raises:
         DataError: the file cannot be read, holds no usable problem, or has an unusable line.
+        SettingsError: unknown task, or ``limit`` below 1.
+    """
+    return collect_problems(
+        read_records(path), path, task, limit, skip_bad, require_answer=require_answer, once=once
+    )
+
+
+def collect_problems(
+    records: Iterable[JsonRecord | BadLine],
+    place: str | Path,
+    task: str | Task = "auto",
+    limit: int | None = None,
+    skip_bad: bool = False,
+    *,
+    require_answer: bool = True,
+    once: bool = False,
+) -> LoadedProblems:
+    """Turn records into problems.
+
+    Ids come from the usual fields, else they are line numbers; a repeated id gets ``#2``, ``#3``, ...
+
+    Args:
+        place: where the records come from, for messages.
+        limit: stop after this many problems; later lines are not looked at.
+        skip_bad: collect unusable lines in ``bad_lines`` instead of raising.
+        require_answer: a problem without a reference answer is unusable.
+        once: leave out what has the question and the answer of an earlier problem.
+
+    Raises:
+        DataError: there is no usable problem, or an unusable line.
         SettingsError: unknown task, or ``limit`` below 1.
     """
     resolved = get_task(task)
@@ -79,20 +109,26 @@ def load_problems(
     problems: list[Problem] = []
     bad_lines: list[BadLine] = []
     ids = _UniqueIds()
-    for item in read_records(path):
+    seen: set[tuple[str, str | None]] = set()
+    num_repeated = 0
+    for item in records:
         record = _read_record(item, resolved, require_answer)
         if isinstance(record, BadLine):
             if not skip_bad:
-                raise DataError(bad_line_message(path, record))
+                raise DataError(bad_line_message(place, record))
             bad_lines.append(record)
             continue
+        if once and (record.question, record.answer) in seen:
+            num_repeated += 1
+            continue
+        seen.add((record.question, record.answer))
         unique_id = ids.take(record.id or str(item.line))
-        problems.append(Problem(unique_id, record.question, record.answer, resolved.name))
+        problems.append(Problem(unique_id, record.question, record.answer, resolved.name, record.level))
         if limit is not None and len(problems) >= limit:
             break
     if not problems:
-        raise DataError(_nothing_usable(path, bad_lines))
-    return LoadedProblems(tuple(problems), tuple(bad_lines))
+        raise DataError(_nothing_usable(place, bad_lines))
+    return LoadedProblems(tuple(problems), tuple(bad_lines), num_repeated)
 
 
 def read_records(path: str | Path) -> Iterator[JsonRecord | BadLine]:
@@ -155,7 +191,8 @@ def _read_record(item: JsonRecord | BadLine, task: Task, require_answer: bool) -
         return item
     try:
         record = task.read_record(item.value, require_answer=require_answer)
-        check_unicode("question", record.question)
+        for field in ("question", "answer", "level"):
+            check_unicode(field, getattr(record, field) or "")
     except FieldError as error:
         return BadLine(item.line, str(error))
     return record

@@ -13,9 +13,9 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun, in the plural where it has one."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def ago(seconds: float | None) -> str:

@@ -209,7 +209,7 @@ def _heading(ask: Ask, options: RunOptions) -> str:
 async def solve_problems(settings: Settings, sources: Sources, options: RunOptions) -> int:
     """Solve all problems, store every answer, print the table; return the exit code."""
     screen = Screen(options)
-    _mention_omissions(sources, screen)
+    mention_omissions(sources, screen)
     identity = Identity.of(settings, sources.problems, options.concurrency)
     path = options.output or default_folder(sources, identity)
     failures: list[Failure] = []
@@ -218,7 +218,7 @@ async def solve_problems(settings: Settings, sources: Sources, options: RunOptio
         wanted = {ask.key(strategy) for ask in asks for strategy in options.strategies}
         num_done = len(wanted & folder.outcomes.keys())
         if num_done:
-            screen.say(_already_there(num_done, len(wanted), path))
+            screen.say(already_there(num_done, len(wanted), path))
         try:
             if num_done < len(wanted):
                 await _solve_rest(settings, sources, options, folder, wanted, failures, screen)
@@ -243,7 +243,8 @@ async def solve_problems(settings: Settings, sources: Sources, options: RunOptio
     return EXIT_SOME_FAILED if failures else 0
 
 
-def _already_there(num_done: int, num_wanted: int, path: Path) -> str:
+def already_there(num_done: int, num_wanted: int, path: Path) -> str:
+    """Return what a resumed run says first."""
     if num_done < num_wanted:
         return f"{num_done} of {num_wanted} answers are in {path} already; the rest is solved now."
     return f"All {num_wanted} answers are in {path} already: nothing is left to solve; --fresh solves anew."
@@ -320,7 +321,10 @@ def _report(
     screen.say(f"Results: {content['output']}" if summary.strategies else "No answer was written.")
 
 
-def _mention_omissions(sources: Sources, screen: Screen) -> None:
+def mention_omissions(sources: Sources, screen: Screen) -> None:
+    """Say what was left out of the sources, and what is not graded."""
+    for notice in sources.notices:
+        screen.say(notice)
     for bad in sources.bad_lines[:MAX_BAD_LINES_SHOWN]:
         screen.warn(f"left out: {bad}")
     if len(sources.bad_lines) > MAX_BAD_LINES_SHOWN:

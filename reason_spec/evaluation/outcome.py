@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from reason_spec.accelerator import Solution
@@ -73,7 +73,8 @@ class Outcome:
     ``index`` is the place of the problem among all problems of the run, from 0 on.
     ``order`` is the place of this strategy in the shuffled order at this problem, and ``session``
     names the start of the command that made the outcome. ``correct`` is None where the problem
-    has no reference answer, or where grading could not decide.
+    has no reference answer, or where grading could not decide. ``failed_tries`` says why earlier tries
+    failed, the first one first.
     """
 
     id: str
@@ -98,6 +99,9 @@ class Outcome:
     order: int
     session: str
     settings_hash: str
+    task: str = "auto"
+    level: str | None = None
+    failed_tries: tuple[str, ...] = ()
 
     @property
     def key(self) -> UnitKey:
@@ -154,13 +158,17 @@ class Outcome:
         record = json.loads(line)
         if not isinstance(record, dict):
             raise ValueError("is not a JSON object")
-        missing = [field.name for field in fields(cls) if field.name not in record]
+        # Fields with a default were added later: files of earlier runs do not have them.
+        missing = [
+            field.name for field in fields(cls) if field.default is MISSING and field.name not in record
+        ]
         if missing:
             raise ValueError(f"lacks the field {missing[0]!r}")
-        values = {field.name: record[field.name] for field in fields(cls)}
+        values = {field.name: record[field.name] for field in fields(cls) if field.name in record}
         try:
             values["steps"] = tuple(_read_step(step) for step in record["steps"])
             values["usage"] = _read_work(record["usage"])
+            values["failed_tries"] = tuple(record.get("failed_tries", ()))
             values["plan"] = None if record["plan"] is None else Plan(**record["plan"])
         except (TypeError, KeyError) as error:
             raise ValueError(f"is damaged ({error})") from None
@@ -221,6 +229,8 @@ def outcome_from(
         order=order,
         session=session,
         settings_hash=settings_for(settings, solution.strategy).hash,
+        task=problem.task,
+        level=problem.level,
     )
 
 

@@ -138,13 +138,15 @@ class PlainProgress(ProgressView):
         if now - self._last_shown < PLAIN_SECONDS and self._num_done < self._total:
             return
         self._last_shown = now
-        parts = [
+        line = f"{self._num_done}/{self._total} answers, {self._time_left} left; {'; '.join(self._parts())}"
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _parts(self) -> list[str]:
+        return [
             f"{name} " + ", ".join(filter(None, tally.describe()))
             for name, tally in self._tallies.items()
             if tally.num_answers
         ]
-        line = f"{self._num_done}/{self._total} answers, {self._time_left} left; {'; '.join(parts)}"
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 class LiveProgress(ProgressView):
@@ -195,10 +197,13 @@ class LiveProgress(ProgressView):
             f"{self._num_done}/{self._total} answers",
             f"{self._time_left} left",
         )
-        rows = Table.grid(padding=(0, 2))
-        for name, tally in self._tallies.items():
-            rows.add_row(Text(name, style="bold"), *(tally.describe() if tally.num_answers else ()))
         now = ""
         if self._current is not None:
             now = f"problem {self._current.problem_id}, {self._current.strategy}, {self._num_steps} steps"
-        return Group(bar, rows, Text(now, style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(bar, self._rows(), Text(now, style="dim", no_wrap=True, overflow="ellipsis"))
+
+    def _rows(self) -> Table:
+        rows = Table.grid(padding=(0, 2))
+        for name, tally in self._tallies.items():
+            rows.add_row(Text(name, style="bold"), *(tally.describe() if tally.num_answers else ()))
+        return rows

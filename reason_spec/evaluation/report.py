@@ -22,15 +22,15 @@ NONE = "-"
 def print_summary(summary: Summary, console: Console) -> None:
     """Print the table; on a terminal too narrow for it, strategy by strategy. No number is ever cut."""
     tables = [summary_table(summary)]
-    if console.is_terminal and _at_full_width(tables[0], console).max_width > console.width:
+    if console.is_terminal and at_full_width(tables[0], console).max_width > console.width:
         tables = [summary_table(summary, [item]) for item in summary.strategies]
     for number, table in enumerate(tables):
         if number:
             console.print()
-        console.print(Segments(console.render(table, _at_full_width(table, console))), soft_wrap=True)
+        console.print(Segments(console.render(table, at_full_width(table, console))), soft_wrap=True)
 
 
-def _at_full_width(table: Table, console: Console) -> ConsoleOptions:
+def at_full_width(table: Table, console: Console) -> ConsoleOptions:
     """Return the options under which a table is as wide as its content, whatever the console's width."""
     unlimited = console.options.update(max_width=sys.maxsize)
     return console.options.update(max_width=console.measure(table, options=unlimited).maximum)

@@ -6,23 +6,27 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.prompts import messages_for, noise_key
-from reason_spec.events import Event
+from reason_spec.events import Event, Recorder
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
 MAX_FAILURES_IN_A_ROW = 3
 """So many answers that fail one after another are the engine's failure, not the problems'."""
 
+_LONGEST_DELAY_SECONDS = 30.0
+
 UnitListener: TypeAlias = Callable[[UnitKey, Event], None]
+AnswerListener: TypeAlias = Callable[[UnitKey, Recorder], None]
 
 
 class Ask(NamedTuple):
@@ -38,10 +42,38 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An answer that an engine could not write, such as one whose question fills the context."""
+    """An answer that an engine could not write, such as one whose question fills the context.
+
+    ``failed_tries`` says why each try failed, the last one included.
+    """
 
     key: UnitKey
     error: EngineError
+    failed_tries: tuple[str, ...] = ()
+
+
+class Revived(NamedTuple):
+    """Engines in the place of dead ones, started, and the name of the session that begins with them."""
+
+    accelerator: Accelerator
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often an answer whose engine fails is tried again, and when.
+
+    ``first_delay`` is in seconds and doubles with each try. ``revive`` starts engines anew where one died;
+    without it, a dead engine ends the run.
+    """
+
+    num_retries: int = 0
+    first_delay: float = 0.5
+    revive: Callable[[], Awaitable[Revived]] | None = None
+
+    def delay_before(self, retry: int) -> float:
+        """Return the seconds of rest before a retry, counted from 1."""
+        return min(_LONGEST_DELAY_SECONDS, self.first_delay * 2.0 ** (retry - 1))
 
 
 def new_session() -> str:
@@ -62,6 +94,8 @@ async def run(
     calibrate: bool = True,
     session: str | None = None,
     listener: UnitListener | None = None,
+    on_answer: AnswerListener | None = None,
+    retries: Retries | None = None,
 ) -> AsyncGenerator[Outcome | Failure]:
     """Yield each answer as soon as it is finished and graded.
 
@@ -78,15 +112,26 @@ async def run(
         grader: used instead of a grader of its own; stays open.
         calibrate: first measure which cores the target is fastest on when it is alone.
         listener: called with each event of each answer at once.
+        on_answer: called with all events of an answer before its outcome is yielded.
+        retries: None: an answer whose engine fails is not tried again.
 
     Raises:
-        EngineError: an engine died, or failed `MAX_FAILURES_IN_A_ROW` answers in a row.
+        EngineError: an engine died and is not started anew, or `MAX_FAILURES_IN_A_ROW` answers failed in a
+            row.
         SettingsError: a strategy or task is unknown.
     """
     names = tuple(dict.fromkeys(strategies)) or (accelerator.settings.strategy.name,)
     turns = list(_turns(all_asks(problems, samples), names, concurrency, order_seed, done))
     apart = len(names) > 1 or samples > 1
-    runner = _Runner(accelerator, concurrency, session or new_session(), listener, apart=apart)
+    runner = _Runner(
+        accelerator,
+        concurrency,
+        session or new_session(),
+        listener,
+        on_answer,
+        retries or Retries(),
+        apart=apart,
+    )
     if calibrate and turns and len(names) > 1:
         await accelerator.calibrate()
     num_failures = 0
@@ -122,19 +167,22 @@ def _turns(
     asks: Sequence[Ask], names: Sequence[str], size: int, seed: int, done: Collection[UnitKey]
 ) -> Iterator[_Turn]:
     pending = [ask for ask in asks if any(ask.key(name) not in done for name in names)]
-    for start in range(0, len(pending), size):
-        batch = pending[start : start + size]
-        # Seeded by the problem's name, so that a resumed run keeps the order of every problem.
-        shuffled = list(names)
-        random.Random(f"{seed}:{batch[0].problem.id}:{batch[0].sample}").shuffle(shuffled)
-        for order, name in enumerate(shuffled):
-            left = [ask for ask in batch if ask.key(name) not in done]
-            if left:
-                yield _Turn(left, name, order)
+    # Answers of one batch share its time, so a batch holds problems of one task.
+    for _, group in groupby(pending, key=lambda ask: ask.problem.task):
+        of_task = list(group)
+        for start in range(0, len(of_task), size):
+            batch = of_task[start : start + size]
+            # Seeded by the problem's name, so that a resumed run keeps the order of every problem.
+            shuffled = list(names)
+            random.Random(f"{seed}:{batch[0].problem.id}:{batch[0].sample}").shuffle(shuffled)
+            for order, name in enumerate(shuffled):
+                left = [ask for ask in batch if ask.key(name) not in done]
+                if left:
+                    yield _Turn(left, name, order)
 
 
 class _Runner:
-    """Solves one batch with one strategy."""
+    """Solves one batch with one strategy, and tries again what failed."""
 
     def __init__(
         self,
@@ -142,6 +190,8 @@ class _Runner:
         concurrency: int,
         session: str,
         listener: UnitListener | None,
+        on_answer: AnswerListener | None,
+        retries: Retries,
         *,
         apart: bool,
     ) -> None:
@@ -149,23 +199,73 @@ class _Runner:
         self._concurrency = concurrency
         self._session = session
         self._listener = listener
+        self._on_answer = on_answer
+        self._retries = retries
         self._apart = apart
+        self._dead: EngineError | None = None
 
     async def solve(self, turn: _Turn) -> list[Outcome | Failure]:
-        await self._accelerator.prepare(turn.strategy)
+        """Return what became of each ask of a turn, in their order.
+
+        Raises:
+            EngineError: an engine died in an earlier turn, and did not come back.
+        """
+        if self._dead is not None:
+            raise self._dead
+        results = {ask.key(turn.strategy): result for ask, result in await self._try(turn)}
+        for retry in range(1, self._retries.num_retries + 1):
+            failed = {key: result for key, result in results.items() if isinstance(result, Failure)}
+            if not failed or not await self._revive(self._retries.delay_before(retry)):
+                break
+            left = [ask for ask in turn.asks if ask.key(turn.strategy) in failed]
+            for ask, result in await self._try(turn._replace(asks=left)):
+                key = ask.key(turn.strategy)
+                reasons = failed[key].failed_tries + result.failed_tries
+                results[key] = replace(result, failed_tries=reasons)
+        return [results[ask.key(turn.strategy)] for ask in turn.asks]
+
+    async def _try(self, turn: _Turn) -> list[tuple[Ask, Outcome | Failure]]:
+        try:
+            await self._accelerator.prepare(turn.strategy)
+        except EngineError as error:
+            if not self._retries.num_retries:
+                raise
+            return [(ask, _failure(ask.key(turn.strategy), error)) for ask in turn.asks]
         started = time.perf_counter()
         answers = [self._answer(ask, turn.strategy) for ask in turn.asks]
         solutions = await asyncio.gather(*answers, return_exceptions=True)
         share_of_wall = (time.perf_counter() - started) / len(turn.asks)
-        results: list[Outcome | Failure] = []
+        results: list[tuple[Ask, Outcome | Failure]] = []
         for ask, solution in zip(turn.asks, solutions, strict=True):
+            key = ask.key(turn.strategy)
             if isinstance(solution, EngineError):
-                results.append(Failure(ask.key(turn.strategy), solution))
+                results.append((ask, _failure(key, solution)))
             elif isinstance(solution, BaseException):
                 raise solution
             else:
-                results.append(self._outcome(ask, solution, turn.order, share_of_wall))
+                if self._on_answer is not None:
+                    self._on_answer(key, solution.recorder)
+                results.append((ask, self._outcome(ask, solution, turn.order, share_of_wall)))
         return results
+
+    async def _revive(self, delay: float) -> bool:
+        """Wait, and put living engines in the place of dead ones; return whether all live.
+
+        Where they do not, the next turn raises the reason: what this one has is not lost.
+        """
+        await asyncio.sleep(delay)
+        accelerator = self._accelerator
+        engines = (accelerator.target, accelerator.draft)
+        failure = next((engine.failure for engine in engines if engine and engine.failure), None)
+        if failure is None:
+            return True
+        try:
+            if self._retries.revive is None:
+                raise EngineError(failure)
+            self._accelerator, self._session = await self._retries.revive()
+        except EngineError as error:
+            self._dead = error
+        return self._dead is None
 
     async def _answer(self, ask: Ask, strategy: str) -> Solution:
         key, listener = ask.key(strategy), self._listener
@@ -191,6 +291,10 @@ class _Runner:
             order=order,
             session=self._session,
         )
+
+
+def _failure(key: UnitKey, error: EngineError) -> Failure:
+    return Failure(key, error, (str(error),))
 
 
 async def _graded(outcome: Outcome, problem: Problem, grader: Grader) -> Outcome:

@@ -28,6 +28,7 @@ class Sources:
     problems: tuple[Problem, ...]
     only_questions: bool
     bad_lines: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def num_without_answer(self) -> int:
@@ -68,12 +69,12 @@ def read_sources(
     loaded = [load_problems(file, task, limit, skip_bad, require_answer=False) for file in files]
     problems: list[Problem] = []
     for file, part in zip(files, loaded, strict=True):
-        prefix = f"{_stem(file)}:" if len(files) > 1 else ""
+        prefix = f"{stem(file)}:" if len(files) > 1 else ""
         problems += [replace(problem, id=prefix + problem.id) for problem in part.problems]
     problems += [Problem(_question_id(text), text, None, task) for text in dict.fromkeys(texts)]
-    _refuse_repeated_ids(problems)
+    refuse_repeated_ids(problems)
     return Sources(
-        name="+".join(dict.fromkeys(map(_stem, files))) or "questions",
+        name="+".join(dict.fromkeys(map(stem, files))) or "questions",
         problems=tuple(problems),
         only_questions=not files,
         bad_lines=tuple(
@@ -89,7 +90,8 @@ def generate_problems(split: Literal["train", "validation"], number: int, seed: 
     from reason_spec.pair.generator import problems
 
     made = (
-        Problem(item.id, item.question, str(item.answer)) for item in islice(problems(split, seed), number)
+        Problem(item.id, item.question, str(item.answer), level=str(item.operations))
+        for item in islice(problems(split, seed), number)
     )
     return Sources("generated", tuple(made), only_questions=False)
 
@@ -129,11 +131,11 @@ def _question_id(text: str) -> str:
     return "question-" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _stem(file: Path) -> str:
+def stem(file: Path) -> str:
     return file.name.partition(".")[0] or "problems"
 
 
-def _refuse_repeated_ids(problems: Sequence[Problem]) -> None:
+def refuse_repeated_ids(problems: Sequence[Problem]) -> None:
     seen: set[str] = set()
     for problem in problems:
         if problem.id in seen:

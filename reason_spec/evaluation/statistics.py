@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
+TAIL = 0.025
+"""The chance that a two-sided 95 % interval leaves on either side."""
+POWER = 0.8
 Z_TWO_SIDED_95 = 1.959963984540054
 Z_ONE_SIDED_95 = 1.6448536269514722
 
@@ -80,17 +84,42 @@ def clopper_pearson_upper(num_successes: int, num_trials: int, confidence: float
         raise ValueError(f"a confidence of {confidence} does not lie between 0 and 1")
     if num_successes == num_trials:
         return 1.0
-    low, high = num_successes / num_trials, 1.0
+    return _last_where(
+        lambda share: binomial_cdf(num_successes, num_trials, share) > 1 - confidence,
+        num_successes / num_trials,
+    )
+
+
+def exact_interval(num_successes: float, num_trials: float, tail: float = TAIL) -> Interval:
+    """Return Clopper and Pearson's interval of a share: exact, and therefore rather too wide than too narrow.
+
+    Both numbers may be fractions, as the effective ones of samples that depend on each other are: the tails
+    of the binomial are taken as those of the beta distribution (Korn and Graubard, Survey Methodology 24,
+    1998, 193-201).
+    """
+    from scipy.special import betaincinv
+
+    num_failures = num_trials - num_successes
+    if num_trials <= 0 or num_successes < 0 or num_failures < 0:
+        raise ValueError(f"{num_successes} successes in {num_trials} trials")
+    return Interval(
+        float(betaincinv(num_successes, num_failures + 1, tail)) if num_successes > 0 else 0.0,
+        float(betaincinv(num_successes + 1, num_failures, 1 - tail)) if num_failures > 0 else 1.0,
+    )
+
+
+def _last_where(holds: Callable[[float], bool], low: float, high: float = 1.0) -> float:
+    """Return where a condition that holds at ``low`` and ceases once ceases to hold, by bisection."""
     for _ in range(60):
         middle = (low + high) / 2
-        if binomial_cdf(num_successes, num_trials, middle) > 1 - confidence:
+        if holds(middle):
             low = middle
         else:
             high = middle
     return high
 
 
-def paired_loss_upper(num_lost: float, num_won: float, num_pairs: int, z: float = Z_ONE_SIDED_95) -> float:
+def paired_loss_upper(num_lost: float, num_won: float, num_pairs: float, z: float = Z_ONE_SIDED_95) -> float:
     """Return the upper end of the one-sided interval of a difference of paired shares.
 
     The difference is ``(num_lost - num_won) / num_pairs``. This is Tango's score interval
@@ -98,19 +127,22 @@ def paired_loss_upper(num_lost: float, num_won: float, num_pairs: int, z: float 
     nothing where no pair differs. The variance is that of the difference under the bound itself,
     with the nuisance share at its maximum likelihood, so the bound is found by bisection.
     """
-    if num_pairs < 1 or num_lost < 0 or num_won < 0 or num_lost + num_won > num_pairs + 1e-9:
+    if num_pairs <= 0 or num_lost < 0 or num_won < 0 or num_lost + num_won > num_pairs + 1e-9:
         raise ValueError(f"{num_lost} lost and {num_won} won of {num_pairs} pairs")
-    low, high = (num_lost - num_won) / num_pairs, 1.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _tango_score(num_lost, num_won, num_pairs, middle) > -z:
-            low = middle
-        else:
-            high = middle
-    return high
+    return _last_where(
+        lambda loss: _tango_score(num_lost, num_won, num_pairs, loss) > -z, (num_lost - num_won) / num_pairs
+    )
 
 
-def _tango_score(b: float, c: float, n: int, delta: float) -> float:
+def paired_gain_interval(num_won: float, num_lost: float, num_pairs: float) -> Interval:
+    """Return Tango's two-sided 95 % interval of ``(num_won - num_lost) / num_pairs``."""
+    return Interval(
+        -paired_loss_upper(num_lost, num_won, num_pairs, Z_TWO_SIDED_95),
+        paired_loss_upper(num_won, num_lost, num_pairs, Z_TWO_SIDED_95),
+    )
+
+
+def _tango_score(b: float, c: float, n: float, delta: float) -> float:
     """Tango's T(delta), with b, c the discordant counts; falls in delta."""
     q = _restricted_share(b, c, n, delta)
     variance = n * (2 * q + delta * (1 - delta))
@@ -119,12 +151,51 @@ def _tango_score(b: float, c: float, n: int, delta: float) -> float:
     return (b - c - n * delta) / math.sqrt(variance)
 
 
-def _restricted_share(b: float, c: float, n: int, delta: float) -> float:
+def _restricted_share(b: float, c: float, n: float, delta: float) -> float:
     """Maximum-likelihood share of the pairs counted by c where the difference is delta."""
     linear = -b - c + (2 * n - b + c) * delta
     constant = -c * delta * (1 - delta)
     root = math.sqrt(max(0.0, linear * linear - 8 * n * constant))
     return max(0.0, (root - linear) / (4 * n))
+
+
+def smallest_paired_difference(squares: float, num_pairs: int, num_samples: int = 1) -> float:
+    """Return the difference of paired shares that so many pairs show with a power of 80 %.
+
+    It solves ``sqrt(n) d = z sqrt(q) + z' sqrt(q - d^2)`` with z of a two-sided test at 5 % and z' of
+    the power (Connor, Biometrics 43, 1987, 207-211; Miettinen, Biometrics 24, 1968, 339-352).
+
+    Args:
+        squares: q, the mean square of the differences: with one sample the share of discordant pairs.
+        num_pairs: n, the problems.
+        num_samples: of each problem. Differences are then multiples of its inverse, so that q is at least
+            d / samples, whatever was seen: pairs that all agree do not promise any power.
+
+    Returns:
+        the difference, 1 where none can be shown.
+    """
+    if num_pairs < 1 or num_samples < 1 or not 0 <= squares <= 1:
+        raise ValueError(f"a mean square of {squares} in {num_pairs} pairs of {num_samples} samples")
+    z_power = NormalDist().inv_cdf(POWER)
+
+    def is_missed(difference: float) -> bool:
+        q = max(squares, difference / num_samples, difference**2)
+        needed = Z_TWO_SIDED_95 * math.sqrt(q) + z_power * math.sqrt(q - difference**2)
+        return math.sqrt(num_pairs) * difference < needed
+
+    return 1.0 if is_missed(1.0) else _last_where(is_missed, 0.0)
+
+
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees_of_freedom, probability))
+
+
+def normal_cdf(value: float) -> float:
+    """Return the chance of a standard normal number below ``value``."""
+    return NormalDist().cdf(value)
 
 
 def compare_accuracy(baseline: Sequence[float], strategy: Sequence[float]) -> PairedAccuracy:

@@ -23,14 +23,17 @@ from reason_spec.engines.weights import WeightDigests, digest_weights
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
 from reason_spec.evaluation.prompts import prompt_style
+from reason_spec.evaluation.timeline import TIMELINES
 from reason_spec.settings import Settings
 from reason_spec.types import Problem
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
+METRICS = "metrics.json"
 SETTINGS = "settings.yaml"
 LOCK = ".lock"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
+_TAIL_BYTES = 1 << 16
 _OTHER_FOLDER = "Name another folder with --output."
 _REMEDY = "Name another folder with --output, or start anew with --fresh."
 
@@ -135,7 +138,7 @@ class RunFolder:
         if self._lock is not None:
             if self._created and not self.outcomes and not (self.path / SETTINGS).exists():
                 with contextlib.suppress(OSError):
-                    for name in (RESULTS, SUMMARY, LOCK):
+                    for name in (RESULTS, SUMMARY, METRICS, TIMELINES, LOCK):
                         (self.path / name).unlink(missing_ok=True)
                     for place in self._created:
                         place.rmdir()
@@ -189,6 +192,10 @@ class RunFolder:
         """Write ``summary.json``."""
         self._replace(SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Write ``metrics.json``."""
+        self._replace(METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+
     def _open(self, problems: Sequence[Problem]) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise DataError(f"{self.path}: cannot be written (it is not a folder). {_OTHER_FOLDER}")
@@ -206,7 +213,7 @@ class RunFolder:
 
     def _delete_earlier(self) -> None:
         with writing(self.path):
-            for name in (RESULTS, SUMMARY, SETTINGS):
+            for name in (RESULTS, SUMMARY, METRICS, TIMELINES, SETTINGS):
                 (self.path / name).unlink(missing_ok=True)
             self._results = self.results_path.open("ab")
         self._replaces = False
@@ -298,7 +305,7 @@ def drop_torn_line(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open("r+b") as file:
-        content = file.read()
+        start, content = _last_lines(file)
         end = content.rfind(b"\n") + 1
         # A crash of the machine, unlike a kill, may leave a line of the right length without its bytes.
         last = content.rfind(b"\n", 0, max(0, end - 1)) + 1
@@ -306,9 +313,21 @@ def drop_torn_line(path: Path) -> bool:
             end = last
         if end == len(content):
             return False
-        file.truncate(end)
+        file.truncate(start + end)
         os.fsync(file.fileno())
         return True
+
+
+def _last_lines(file: BinaryIO) -> tuple[int, bytes]:
+    """Return the end of a file, its last whole line included, and where it begins; files may be large."""
+    size = file.seek(0, os.SEEK_END)
+    length = _TAIL_BYTES
+    while True:
+        start = file.seek(max(0, size - length))
+        content = file.read()
+        if start == 0 or content.count(b"\n") > 1:
+            return start, content
+        length *= 4
 
 
 def read_outcomes(path: Path) -> Iterator[Outcome]:

@@ -111,18 +111,35 @@ def summarize(outcomes: Iterable[Outcome], strategies: Sequence[str] = ()) -> Su
 
     The baseline is ``autoregressive`` where it is among them, else the first strategy.
     """
-    by_strategy: dict[str, list[Outcome]] = {name: [] for name in strategies}
-    for outcome in outcomes:
-        by_strategy.setdefault(outcome.strategy, []).append(outcome)
-    present = {name: items for name, items in by_strategy.items() if items}
+    present = by_strategy(outcomes, strategies)
     if not present:
         return Summary((), ())
-    baseline = BASELINE if BASELINE in present else next(iter(present))
+    baseline = baseline_among(present)
     comparisons = (_compare(items, present[baseline]) for name, items in present.items() if name != baseline)
     return Summary(
         tuple(_summarize_one(items) for items in present.values()),
         tuple(comparison for comparison in comparisons if comparison is not None),
     )
+
+
+def by_strategy(outcomes: Iterable[Outcome], strategies: Sequence[str] = ()) -> dict[str, list[Outcome]]:
+    """Group outcomes by strategy, in the order of ``strategies``; others follow as they come."""
+    groups: dict[str, list[Outcome]] = {name: [] for name in strategies}
+    for outcome in outcomes:
+        groups.setdefault(outcome.strategy, []).append(outcome)
+    return {name: items for name, items in groups.items() if items}
+
+
+def baseline_among(strategies: Iterable[str]) -> str:
+    """Return what the others are compared with: ``autoregressive`` where it is there, else the first."""
+    names = list(strategies)
+    return BASELINE if BASELINE in names else names[0]
+
+
+def pair_up(baseline: Iterable[Outcome], outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Outcome]]:
+    """Return the answers that both strategies have, the baseline's first, in the order of ``outcomes``."""
+    other = {_pair_key(outcome): outcome for outcome in baseline}
+    return [(other[key], outcome) for outcome in outcomes if (key := _pair_key(outcome)) in other]
 
 
 def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
@@ -178,8 +195,7 @@ def _interval(accuracies: dict[str, float]) -> Interval | None:
 
 
 def _compare(outcomes: Sequence[Outcome], baseline: Sequence[Outcome]) -> Comparison | None:
-    other = {_pair_key(outcome): outcome for outcome in baseline}
-    pairs = [(other[key], outcome) for outcome in outcomes if (key := _pair_key(outcome)) in other]
+    pairs = pair_up(baseline, outcomes)
     if not pairs:
         return None
     base_accuracies = _accuracy_by_problem(base for base, _ in pairs if base.answer is not None)

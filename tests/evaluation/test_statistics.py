@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 from reason_spec.evaluation.statistics import (
     Z_ONE_SIDED_95,
     Z_TWO_SIDED_95,
+    clopper_pearson_upper,
     compare_accuracy,
+    exact_interval,
     mcnemar_exact,
+    paired_gain_interval,
     paired_loss_upper,
+    smallest_paired_difference,
     wilson_interval,
 )
 
@@ -134,3 +138,80 @@ def test_means_over_samples_keep_the_problem_as_the_unit() -> None:
 def test_samples_of_different_problems_are_no_pairs() -> None:
     with pytest.raises(ValueError, match="no pairs"):
         compare_accuracy([1.0], [1.0, 0.0])
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 12), (12, 12), (7, 9), (95, 100), (3, 400)])
+def test_intervals_of_shares_are_those_of_statsmodels(successes: int, trials: int) -> None:
+    proportion = pytest.importorskip("statsmodels.stats.proportion")
+    wilson = proportion.proportion_confint(successes, trials, method="wilson")
+    assert tuple(wilson_interval(successes, trials)) == pytest.approx(wilson, abs=1e-9)
+    exact = proportion.proportion_confint(successes, trials, method="beta")
+    assert tuple(exact_interval(successes, trials)) == pytest.approx(exact, abs=1e-9)
+    exact = proportion.proportion_confint(successes, trials, alpha=0.1, method="beta")
+    assert clopper_pearson_upper(successes, trials, 0.95) == pytest.approx(exact[1], abs=1e-9)
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_mcnemar_is_that_of_statsmodels(better: int, worse: int) -> None:
+    tables = pytest.importorskip("statsmodels.stats.contingency_tables")
+    if better + worse:
+        expected = tables.mcnemar([[50, better], [worse, 20]], exact=True).pvalue
+        assert mcnemar_exact(better, worse) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 0.95), (10, 0.95), (30, 0.95), (200, 0.95)])
+def test_exact_intervals_cover_every_share(count: int, least: float) -> None:
+    """Over all outcomes, for shares of 0.5 to 0.995 in steps of half a point."""
+    intervals = [exact_interval(successes, count) for successes in range(count + 1)]
+    for share in (number / 200 for number in range(100, 200)):
+        covered = sum(
+            math.comb(count, successes) * share**successes * (1 - share) ** (count - successes)
+            for successes, (low, high) in enumerate(intervals)
+            if low <= share <= high
+        )
+        assert covered >= least, share
+
+
+def test_effective_trials_may_be_fractions() -> None:
+    one, between, two = (exact_interval(0.8 * n, n) for n in (20, 20.5, 21))
+    assert one.low < between.low < two.low
+    assert one.high > between.high > two.high
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (-1, 5), (6, 5)])
+def test_impossible_counts_have_no_exact_interval(successes: int, trials: int) -> None:
+    with pytest.raises(ValueError, match="successes in"):
+        exact_interval(successes, trials)
+
+
+def test_the_two_sided_interval_of_a_paired_gain_is_wider_than_the_bound_and_mirrored() -> None:
+    low, high = paired_gain_interval(12, 2, 50)
+    assert low < 0.2 < high
+    assert paired_gain_interval(2, 12, 50) == pytest.approx((-high, -low))
+    assert paired_loss_upper(2, 12, 50) < -low
+
+
+@pytest.mark.parametrize(("squares", "count"), [(0.3, 100), (0.3, 250), (0.05, 1319)])
+def test_the_smallest_difference_is_seen_with_the_power_it_says(squares: float, count: int) -> None:
+    """The normal test on drawn pairs finds it four times in five."""
+    import numpy as np
+
+    difference = smallest_paired_difference(squares, count)
+    chances = [(squares + difference) / 2, (squares - difference) / 2, 1 - squares]
+    better, worse, _ = np.random.default_rng(3).multinomial(count, chances, size=20_000).T
+    statistic = (better - worse) / np.sqrt(np.maximum(better + worse, 1))
+    assert (abs(statistic) > Z_TWO_SIDED_95).mean() == pytest.approx(0.8, abs=0.025)
+
+
+def test_pairs_that_all_agree_promise_no_power() -> None:
+    assert smallest_paired_difference(0.0, 30) == pytest.approx(0.24, abs=0.01)
+    assert smallest_paired_difference(0.0, 3) == 1.0
+    assert smallest_paired_difference(0.0, 30, num_samples=4) < smallest_paired_difference(0.0, 30)
+
+
+@given(st.floats(0, 1), st.integers(4, 3000), st.integers(1, 8))
+def test_more_problems_show_smaller_differences(squares: float, count: int, samples: int) -> None:
+    difference = smallest_paired_difference(squares, count, samples)
+    assert 0 < difference <= 1
+    assert smallest_paired_difference(squares, 2 * count, samples) <= difference + 1e-9
+    assert smallest_paired_difference(min(1.0, squares + 0.1), count, samples) >= difference - 1e-9

@@ -1,0 +1,3 @@
+"""What finished runs show, as one page, as pictures and as tables in files."""
+
+from __future__ import annotations
