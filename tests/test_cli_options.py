@@ -90,7 +90,8 @@ def test_flags_change_what_is_written(world: World) -> None:
     succeed(*world.arguments("--output", "c", "--strategy", "autoregressive"))
     assert {step["origin"] for record in results(Path("c")) for step in record["steps"]} == {"target"}
     succeed(*world.arguments("--output", "d", "--depth", "0"))
-    assert sum(record["usage"]["draft"]["num_passes"] for record in results(Path("d"))) == 0
+    assert {record["loss_class"] for record in results(Path("d"))} == {"exact"}
+    assert sum(sum(record["usage"]["verdicts"].values()) for record in results(Path("d"))) == 0
 
 
 def test_flags_beat_the_environment_which_beats_the_file(

@@ -1,0 +1,316 @@
+"""Inspect in process: a `ModelAPI`, named ``reason-spec/MODEL`` wherever Inspect takes a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from reason_spec.chat.base import ChatAnswer, ChatRequest
+from reason_spec.errors import RequestError, SettingsError
+from reason_spec.integrations.base import OPTIONS, InProcess, chat_request, missing, shown_report
+from reason_spec.settings import load_settings
+
+try:
+    from inspect_ai.model import (
+        ChatCompletionChoice,
+        ChatMessage,
+        ChatMessageAssistant,
+        ChatMessageTool,
+        Content,
+        ContentReasoning,
+        ContentText,
+        GenerateConfig,
+        Logprob,
+        Logprobs,
+        ModelAPI,
+        ModelOutput,
+        ModelUsage,
+        StopReason,
+        modelapi,
+    )
+    from inspect_ai.tool import ToolCall, ToolChoice, ToolFunction, ToolInfo
+except ModuleNotFoundError as error:
+    raise missing(error, "inspect-ai", "inspect") from error
+
+PROVIDER: Final = "reason-spec"
+_HONOURED: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "seed": "seed",
+    "max_tokens": "max_tokens",
+    "stop_seqs": "stop",
+    "logit_bias": "logit_bias",
+    "parallel_tool_calls": "parallel_tool_calls",
+}
+"""Fields of GenerateConfig, and what they are called here."""
+
+_PLACED: Final = frozenset({"logprobs", "response_schema", "extra_body", "num_choices", "top_logprobs"})
+"""Those that are looked at one by one."""
+
+_INSPECTS_OWN: Final = frozenset(
+    "max_retries timeout attempt_timeout stream_idle_timeout max_connections adaptive_connections batch "
+    "system_message max_tool_output cache cache_prompt fail_on_refusal reasoning_history "
+    "internal_tools".split()
+)
+"""Those that Inspect acts on by itself, or that say how to talk to a service."""
+
+_STOP: Final[Mapping[str, StopReason]] = {
+    "stop": "stop",
+    "length": "max_tokens",
+    "tool_calls": "tool_calls",
+}
+
+
+class ReasonSpecAPI(ModelAPI):
+    """The accelerator as a model of Inspect's.
+
+    ``reason-spec/embedded`` is the embedded pair, ``reason-spec/ID`` a target of that id or folder. Arguments
+    of the model (``-M``) are options of every call by the names in `integrations.base.OPTIONS`, as
+    ``strategy``; settings with two underscores for the dot, as ``draft__model``; ``config``, a settings file;
+    and ``concurrency``, how many answers are written at once. Thinking is a ContentReasoning; what
+    speculation did is in the output's metadata, as ``reason_spec``.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008 - the form that Inspect calls
+        *,
+        concurrency: int = 1,
+        models: InProcess | None = None,
+        **model_args: Any,
+    ) -> None:
+        """Args:
+        model_name: what is behind the provider's name: the target.
+        concurrency: answers written at once, if Inspect's ``max_connections`` does not say; others wait.
+        models: those of a program that has them; they stay open.
+
+        Raises:
+            SettingsError: an argument has an unknown name or a value that does not fit.
+            RequestError: as SettingsError, of options.
+        """
+        super().__init__(model_name, base_url, api_key, [], config)
+        if base_url is not None:
+            raise SettingsError(
+                f"{PROVIDER} answers in process and has no base_url; name servers with "
+                "-M target__remote__base_urls=..., or use Inspect's openai-api provider for a server"
+            )
+        self.options = {name: value for name, value in model_args.items() if name in OPTIONS}
+        settings = {name: value for name, value in model_args.items() if name not in OPTIONS}
+        self._owned = models is None
+        self.models = models or _models(model_name, settings)
+        self._concurrency = int(config.max_connections or concurrency)
+        self._turns: asyncio.Semaphore | None = None
+
+    async def generate(
+        self,
+        input: list[ChatMessage],  # noqa: A002 - Inspect's name
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> ModelOutput:
+        """Return the next message.
+
+        Raises:
+            RequestError: the configuration or a message asks for what cannot be done; it is named.
+            EngineError: a model failed.
+        """
+        request = self._request(input, tools, tool_choice, config)
+        # Made here: an event loop of Inspect's is there now.
+        self._turns = self._turns or asyncio.Semaphore(self._concurrency)
+        async with self._turns:
+            answer = await self.models.achat(request)
+        return _output(self.model_name, answer, with_logprobs=bool(config.logprobs))
+
+    def _request(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolInfo],
+        choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> ChatRequest:
+        given = {name: value for name, value in config if value is not None}
+        _refuse(given)
+        options = {**self.options}
+        options |= {ours: given[name] for name, ours in _HONOURED.items() if name in given}
+        options |= given.get("extra_body", {})
+        return chat_request(
+            [turn for message in messages for turn in _turns(message)],
+            options,
+            tools=[_tool(tool) for tool in tools],
+            tool_choice=_tool_choice(choice) if tools else None,
+            response_format=_response_format(config),
+        )
+
+    def max_connections(self) -> int:
+        """How many answers are written at once."""
+        return self._concurrency
+
+    def connection_key(self) -> str:
+        """Models are not shared with others."""
+        return f"{self.model_name} {id(self.models)}"
+
+    def should_retry(self, ex: Exception) -> bool:
+        """Nothing here goes away by itself."""
+        return False
+
+    async def aclose(self) -> None:
+        """Free the models."""
+        if self._owned:
+            await asyncio.to_thread(self.models.close)
+
+
+@modelapi(name=PROVIDER)
+def reason_spec() -> type[ModelAPI]:
+    """The provider, as Inspect's registry finds it."""
+    return ReasonSpecAPI
+
+
+def _models(target: str, arguments: Mapping[str, Any]) -> InProcess:
+    flags = {name.replace("__", "."): value for name, value in arguments.items()}
+    config = flags.pop("config", None)
+    for name, value in {"target.model": target}.items():
+        if flags.setdefault(name, value) != value:
+            raise SettingsError(f"{name} is {flags[name]!r} in -M and {value!r} in the model's name")
+    return InProcess(load_settings(None if config is None else Path(config), flags))
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Refuse what is asked for and cannot be honoured."""
+    for name, value in given.items():
+        neutral = (name, value) in (("num_choices", 1), ("frequency_penalty", 0), ("presence_penalty", 0))
+        if name not in _HONOURED and name not in _INSPECTS_OWN and name not in _PLACED and not neutral:
+            raise RequestError(f"{PROVIDER} does not honour {name} ({value!r}); leave it out", param=name)
+    if given.get("num_choices", 1) != 1:
+        raise RequestError(
+            f"num_choices is {given['num_choices']}: one answer is written for a call; use epochs",
+            param="num_choices",
+        )
+    if given.get("top_logprobs"):
+        raise RequestError(
+            "top_logprobs: only the chosen token's is known; leave it out", param="top_logprobs"
+        )
+
+
+# What Inspect says ---------------------------------------------------------------------------
+
+
+def _turns(message: ChatMessage) -> Iterator[dict[str, Any]]:
+    turn: dict[str, Any] = {"role": message.role, "content": _text(message)}
+    if isinstance(message, ChatMessageTool):
+        turn |= {"tool_call_id": message.tool_call_id, "name": message.function}
+        if message.error is not None:
+            turn["content"] = message.error.message
+    if isinstance(message, ChatMessageAssistant):
+        thinking = "".join(
+            part.reasoning for part in _contents(message) if isinstance(part, ContentReasoning)
+        )
+        if thinking:
+            turn["reasoning"] = thinking
+        if message.tool_calls:
+            turn["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.function, "arguments": json.dumps(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+    yield turn
+
+
+def _contents(message: ChatMessage) -> Sequence[Content]:
+    return () if isinstance(message.content, str) else message.content
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    for part in message.content:
+        if not isinstance(part, ContentText | ContentReasoning):
+            raise RequestError(f"a message holds {part.type}: the model reads text", param="messages")
+    return "\n".join(part.text for part in message.content if isinstance(part, ContentText))
+
+
+def _tool(tool: ToolInfo) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters.model_dump(exclude_none=True),
+    }
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoice) -> str:
+    if isinstance(choice, ToolFunction):
+        return str(choice.name)
+    return "required" if choice == "any" else choice
+
+
+def _response_format(config: GenerateConfig) -> dict[str, Any] | None:
+    wanted = config.response_schema
+    if wanted is None:
+        return None
+    schema = wanted.json_schema.model_dump(exclude_none=True)
+    return {"type": "json_schema", "json_schema": {"name": wanted.name, "schema": schema}}
+
+
+# What it is told -----------------------------------------------------------------------------
+
+
+def _output(model: str, answer: ChatAnswer, *, with_logprobs: bool) -> ModelOutput:
+    end = answer.end
+    content: str | list[Content] = answer.content or ""
+    if answer.reasoning:
+        content = [ContentReasoning(reasoning=answer.reasoning), ContentText(text=answer.content or "")]
+    message = ChatMessageAssistant(
+        content=content,
+        tool_calls=[_tool_call(call.id, call.name, call.arguments) for call in answer.tool_calls] or None,
+        source="generate",
+        model=model,
+    )
+    logprobs = None
+    if with_logprobs:
+        if answer.logprobs is None:
+            raise RequestError(
+                f"logprobs are not known under strategy {end.report.strategy}; leave them out, or take "
+                "-M strategy=autoregressive",
+                param="logprobs",
+            )
+        known = [(item.content.decode(errors="replace"), item) for item in answer.logprobs]
+        logprobs = Logprobs(
+            content=[
+                Logprob(token=text, logprob=item.logprob, bytes=list(item.content)) for text, item in known
+            ]
+        )
+    return ModelOutput(
+        model=model,
+        choices=[
+            ChatCompletionChoice(message=message, stop_reason=_STOP[end.finish], logprobs=logprobs),
+        ],
+        usage=ModelUsage(
+            input_tokens=end.num_prompt_tokens - end.num_cached_tokens,
+            input_tokens_cache_read=end.num_cached_tokens,
+            output_tokens=end.num_tokens,
+            reasoning_tokens=end.num_reasoning_tokens,
+            total_tokens=end.num_prompt_tokens + end.num_tokens,
+        ),
+        time=end.report.seconds,
+        metadata={"reason_spec": shown_report(end.report)},
+    )
+
+
+def _tool_call(id_: str, name: str, arguments: str) -> ToolCall:
+    try:
+        parsed = json.loads(arguments)
+        if not isinstance(parsed, dict):
+            raise ValueError("the arguments are no object")
+    except ValueError as error:
+        return ToolCall(id=id_, function=name, arguments={}, parse_error=f"{error}: {arguments}")
+    return ToolCall(id=id_, function=name, arguments=parsed)
