@@ -5,7 +5,7 @@ Run it with: python examples/solve_sync.py
 
 from __future__ import annotations
 
-from reason_spec.accelerator import SyncAccelerator
+from reason_spec.sync import SyncAccelerator
 
 STREAMED = "Leo has 8 flowers. Dan has 3 flowers more than Leo does. How many flowers does Dan have?"
 COUNTED = "Ana has 12 apples. Ben has 5 more apples than Ana. How many apples does Ben have?"

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import queue
-import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from reason_spec.ask import Ask, Prompts
-from reason_spec.control.costs import measure_costs
+from reason_spec.control.costs import measure_batches, measure_costs
+from reason_spec.control.gate import Gate, LoadCosts
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import ChatOptions, Engine, Message, Request
 from reason_spec.engines.weights import identify_model
+from reason_spec.errors import EngineError
 from reason_spec.events import Listener, Recorder
 from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import EngineSettings, RouterSettings, Settings, StrategySettings, load_settings
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _CALIBRATION_TOKENS = 48
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,11 @@ class Accelerator:
             settings, self._cores, draft is not None
         )
         self._lone_target_cores = settings.target.cores or self._shared_target_cores
-        self._cores_now = self._shared_target_cores
+        self._cores_now = self._wanted_cores = self._shared_target_cores
+        self._giving_cores: asyncio.Task[None] | None = None
+        self._is_calibrated = False
+        self.gate: Gate | None = None
+        """Decides how much is speculated under load; made at the start, None where the settings want none."""
         self._started = False
         self.planner: Planner | None = None
         """Made at the start where the settings ask for one; its ``costs`` are what was measured."""
@@ -128,7 +131,9 @@ class Accelerator:
         target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}), suffix)
         draft = None
         if with_draft:
-            draft = create_engine("draft", settings.draft.model_copy(update={"cores": cores[1]}))
+            followed = suffix if settings.suffix.for_draft else None
+            with_cores = settings.draft.model_copy(update={"cores": cores[1]})
+            draft = create_engine("draft", with_cores, followed, texts_of=settings.target)
         accelerator = cls(settings, target, draft, None, names)
         for name in names:
             accelerator.verifier_for(name)
@@ -207,6 +212,11 @@ class Accelerator:
         self._ready = {part for part in self._parts if isinstance(part, Verifier)}
         if self.settings.suffix.use != "none":
             self.memories = await asyncio.to_thread(self._open_memories)
+        try:
+            await self._open_gate()
+        except BaseException:
+            await self.close()
+            raise
         planned = any(strategy_class(name).planned for name in self.strategies)
         wants_planner = planned and self.settings.strategy.planner and self.target.has_costs
         if self.draft is not None and wants_planner and self.draft.has_costs:
@@ -219,6 +229,8 @@ class Accelerator:
     async def close(self) -> None:
         """Stop everything, and keep what was learnt from texts; may be called twice."""
         self._started = False
+        if self._giving_cores is not None:
+            await asyncio.gather(self._giving_cores, return_exceptions=True)
         memories, self.memories = self.memories, None
         if memories is not None:
             await asyncio.to_thread(memories.save)
@@ -233,6 +245,54 @@ class Accelerator:
         max_draft_tokens = strategy.num_draft_tokens if self.target.takes_hints else 0
         return Planner(costs, max_depth=strategy.depth, max_draft_tokens=max_draft_tokens)
 
+    async def _open_gate(self) -> None:
+        """Make the load gate, and let the engines find out what batches cost."""
+        if self.settings.gate.use == "off":
+            return
+        self.gate = Gate(self.settings.gate, self._load_costs, self._give_cores)
+        if self.draft is None or self.settings.gate.at_most == "none":
+            return
+        engines = [engine for engine in (self.target, self.draft) if engine.tells_batches]
+        for engine in engines:
+            await measure_batches(engine, with_drafts=engine is self.target and engine.takes_hints)
+        if self.target.tells_batches and self.all_target_cores != self._shared_target_cores:
+            await self.use_cores(self.all_target_cores)
+            await measure_batches(self.target, with_drafts=False)
+            await self.use_cores(self._shared_target_cores)
+        for engine in engines:
+            await engine.reset_prefix_cache()
+
+    @property
+    def all_target_cores(self) -> tuple[int, ...]:
+        """The cores of a target beside which nobody drafts."""
+        return self.settings.target.cores or self._cores
+
+    def _load_costs(self) -> LoadCosts:
+        draft = () if self.draft is None else self.draft.batch_times
+        threads = len(self._shared_target_cores), len(self.all_target_cores)
+        return LoadCosts.of(self.target.batch_times, draft, *threads)
+
+    def _give_cores(self, all_cores: bool) -> None:
+        """Let the target have all cores or its share of them, without waiting for it."""
+        if self.draft is None or self.gate is None:
+            return
+        self._wanted_cores = self.all_target_cores if all_cores else self._shared_target_cores
+        if self._is_calibrated and self.gate.way == "none" and self.gate.num_live == 1:
+            # What is compared with one answer alone runs on what was measured for that.
+            self._wanted_cores = self._lone_target_cores
+        idle = self._giving_cores is None or self._giving_cores.done()
+        if idle and self._wanted_cores != self._cores_now:
+            self._giving_cores = asyncio.get_running_loop().create_task(self._follow_wanted_cores())
+
+    async def _follow_wanted_cores(self) -> None:
+        # They may change again while the engine is told.
+        while self._cores_now != self._wanted_cores:
+            try:
+                await self.use_cores(self._wanted_cores)
+            except EngineError:
+                # Whoever asks the engine for a text is told.
+                return
+
     def _open_memories(self) -> Memories | None:
         try:
             model = identify_model("target", self.settings.target)
@@ -240,7 +300,7 @@ class Accelerator:
         except Exception as error:
             logger.warning("nothing is proposed from earlier texts: %s: %s", type(error).__name__, error)
             return None
-        return Memories(self.settings.suffix, caches, self.target)
+        return Memories(self.settings.suffix, caches, self.target, self.draft)
 
     async def calibrate(self) -> None:
         """Measure on how many cores the target is fastest alone, and use them when it is alone.
@@ -253,10 +313,11 @@ class Accelerator:
             return
         seconds = {cores: await self._time_target(cores) for cores in candidates}
         self._lone_target_cores = min(seconds, key=seconds.__getitem__)
-        await self._use_cores(self._shared_target_cores)
+        self._is_calibrated = True
+        await self.use_cores(self._shared_target_cores)
 
     async def _time_target(self, cores: tuple[int, ...]) -> float:
-        await self._use_cores(cores)
+        await self.use_cores(cores)
         prefix = Prefix(self.target.tokenizer.encode_chat([{"role": "user", "content": "How many?"}]))
         best = float("inf")
         for _ in range(3):
@@ -265,7 +326,11 @@ class Accelerator:
             best = min(best, (time.perf_counter() - started) / len(result.tokens))
         return best
 
-    async def _use_cores(self, cores: tuple[int, ...]) -> None:
+    async def use_cores(self, cores: tuple[int, ...]) -> None:
+        """Let the target run on these cores from its next pass on; the load gate may give it others later."""
+        self._wanted_cores = cores
+        if self._giving_cores is not None and asyncio.current_task() is not self._giving_cores:
+            await asyncio.wait([self._giving_cores])
         if cores != self._cores_now:
             await self.target.set_cores(cores)
             self._cores_now = cores
@@ -280,7 +345,7 @@ class Accelerator:
         A verifier that was not needed before is loaded.
         Between timed runs this keeps one strategy from living on another one's work.
         """
-        await self._use_cores(self.target_cores(strategy))
+        await self.use_cores(self.target_cores(strategy))
         if (verifier := self.verifier_for(strategy)) is not None:
             await self._make_ready(verifier)
         await self.target.reset_prefix_cache()
@@ -339,9 +404,13 @@ class Accelerator:
         memory = self._open_memory(ask, prompts)
         try:
             request = replace(request, memory=memory)
-            async with aclosing(writer.solve(request, recorder)) as steps:
-                async for step in steps:
-                    yield step
+            with ExitStack() as held:
+                if self.gate is not None:
+                    live = held.enter_context(self.gate.enter(writer.wish))
+                    request = replace(request, live=live)
+                async with aclosing(writer.solve(request, recorder)) as steps:
+                    async for step in steps:
+                        yield step
         finally:
             if memory is not None:
                 memory.close()
@@ -363,10 +432,13 @@ class Accelerator:
 
     async def _writer(self, ask: Ask) -> Strategy:
         """Return the strategy that is asked for, its verifier ready."""
-        writer = self.strategy("autoregressive" if ask.is_bound else ask.strategy, ask.verifier)
+        writer = self._writer_of(ask)
         if writer.uses_verifier:
             await self._make_ready(writer.verifier)
         return writer
+
+    def _writer_of(self, ask: Ask) -> Strategy:
+        return self.strategy("autoregressive" if ask.is_bound else ask.strategy, ask.verifier)
 
     async def _make_ready(self, verifier: Verifier) -> None:
         async with self._making_ready:
@@ -382,9 +454,18 @@ class Accelerator:
         """
         tokenizer = self.target.tokenizer
         target = _encode(ask, self.target, self.target)
-        draft = Prefix(_encode(ask, self.draft, self.target)) if self.draft is not None else None
+        owner = self._owner_of(ask)
+        draft = None
+        if self.draft is not None:
+            draft = Prefix(_encode(ask, self.draft, self.target), owner=owner)
         segments = segments_of(ask.messages, target, tokenizer) if self.memories is not None else ()
-        return Prompts(Prefix(target), draft, segments)
+        return Prompts(Prefix(target, owner=owner), draft, segments)
+
+    def _owner_of(self, ask: Ask) -> str:
+        """Return whose prefixes an ask may be answered from: those of its tenant, and of its salt."""
+        is_own = ask.tenant in (None, self.settings.suffix.tenant) or self.settings.server.share_prefixes
+        tenant = "" if is_own else ask.tenant
+        return f"{tenant}\0{ask.cache_salt}" if tenant or ask.cache_salt else ""
 
     def resolve(self, ask: Ask, prompts: Prompts | None = None) -> SolveRequest:
         """Return what is asked in the tokens of both models. May be called in any thread.
@@ -409,17 +490,20 @@ class Accelerator:
             stops=sampling.stop if ask.stops is None else ask.stops,
             constraint=ask.constraint,
             logit_bias=ask.logit_bias,
+            account=(ask.tenant or self.settings.suffix.tenant, ask.scope),
         )
-        return request.behind(ask.written, self.target, self.draft)
+        return replace(request.behind(ask.written, self.target, self.draft), chars_before=0)
 
     def _open_memory(self, ask: Ask, prompts: Prompts) -> Memory | None:
         if self.memories is None:
             return None
-        segments = prompts.segments
+        segments, of_draft = prompts.segments, prompts.segments
+        if prompts.draft is not None and prompts.draft.to_tuple() != prompts.target.to_tuple():
+            of_draft = (("prompt", prompts.draft.to_tuple()),)
         written = tuple(token for step in ask.written for token in tokens_for(step, self.target))
         if written:
-            segments = (*segments, ("output", written))
-        return self.memories.open(segments, tenant=ask.tenant, scope=ask.scope)
+            segments, of_draft = (*segments, ("output", written)), (*of_draft, ("output", written))
+        return self.memories.open(segments, of_draft, tenant=ask.tenant, scope=ask.scope)
 
     async def answer(
         self,
@@ -434,99 +518,12 @@ class Accelerator:
     ) -> Solution:
         """Solve and return the whole answer with everything counted; see ``solve``."""
         recorder = Recorder(listener)
-        solving = self.solve(
-            prompt,
-            strategy=strategy,
-            problem=problem,
-            sample=sample,
-            tenant=tenant,
-            scope=scope,
-            recorder=recorder,
-        )
-        steps = [step async for step in solving]
+        ask = self._ask(prompt, strategy, problem, sample, tenant, scope)
+        steps = [step async for step in self.solve(ask, recorder=recorder)]
         seconds = time.perf_counter() - recorder.started
-        chosen = self.strategy(strategy if not isinstance(prompt, Ask) else prompt.strategy)
+        writer = self._writer_of(ask)
         text = "".join(step.text for step in steps)
-        return Solution(text, tuple(steps), seconds, chosen.name, chosen.loss_class, recorder)
-
-
-class SyncAccelerator:
-    """The accelerator for programs without an event loop: a context manager with plain methods.
-
-    ::
-
-        with SyncAccelerator.from_settings() as accelerator:
-            print(accelerator.answer("Ana has 3 apples ...").text)
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reason-spec", daemon=True)
-
-    @classmethod
-    def from_settings(
-        cls, settings: Settings | None = None, *, strategies: Sequence[str] = (), **flags: Any
-    ) -> Self:
-        """Like `Accelerator.from_settings`."""
-        return cls(Accelerator.from_settings(settings, strategies=strategies, **flags))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        try:
-            self._run(self.accelerator.start())
-        except BaseException:
-            self._stop_loop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._run(self.accelerator.close())
-        self._stop_loop()
-
-    def answer(self, prompt: str | Sequence[Message], **options: Any) -> Solution:
-        """Like `Accelerator.answer`."""
-        return self._run(self.accelerator.answer(prompt, **options))
-
-    def solve(self, prompt: str | Sequence[Message], **options: Any) -> Iterator[Step]:
-        """Like `Accelerator.solve`; closing the iterator abandons the solution."""
-        steps: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
-        ended = threading.Event()
-
-        async def pump() -> None:
-            try:
-                async with aclosing(self.accelerator.solve(prompt, **options)) as solving:
-                    async for step in solving:
-                        steps.put(step)
-                steps.put(None)
-            except BaseException as error:
-                steps.put(error)
-                raise
-            finally:
-                ended.set()
-
-        pumping = asyncio.run_coroutine_threadsafe(pump(), self._loop)
-        try:
-            while (item := steps.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            pumping.cancel()
-            ended.wait()
-
-    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return Solution(text, tuple(steps), seconds, writer.name, writer.loss_class, recorder)
 
 
 def _question(text: str) -> Sequence[Message]:

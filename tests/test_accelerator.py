@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from reason_spec.accelerator import Accelerator, SyncAccelerator, share_out_cores
+from reason_spec.accelerator import Accelerator, share_out_cores
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import Settings, load_settings
@@ -114,28 +112,3 @@ def test_a_lone_target_gets_every_core() -> None:
 def test_an_unknown_strategy_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(SettingsError, match="did you mean 'lookahead'"):
         Accelerator.from_settings(strategy__name="lookahed")
-
-
-def test_without_an_event_loop_steps_and_answers_are_the_same() -> None:
-    with SyncAccelerator(make()) as accelerator:
-        steps = list(accelerator.solve("question"))
-        answer = accelerator.answer("question")
-    assert "".join(step.text for step in steps) == answer.text
-
-
-def test_abandoning_a_synchronous_solution_cancels_it() -> None:
-    with SyncAccelerator(make()) as accelerator:
-        for _ in accelerator.solve("question"):
-            break
-        target = accelerator.accelerator.target
-        stats = asyncio.run_coroutine_threadsafe(target.stats(), accelerator._loop)
-        assert stats.result().num_running == 0
-
-
-def test_an_error_reaches_the_synchronous_caller() -> None:
-    failing = ScriptedEngine("target", StoryScript(1), fail_after=3)
-    with (
-        SyncAccelerator(make(target=failing)) as accelerator,
-        pytest.raises(EngineError, match="scripted failure"),
-    ):
-        list(accelerator.solve("question"))

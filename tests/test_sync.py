@@ -1,0 +1,49 @@
+"""Without an event loop: the same steps, the same errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.errors import EngineError
+from reason_spec.sync import SyncAccelerator
+from tests.strategies.scripts import StoryScript
+from tests.test_accelerator import BrokenEngine, make
+
+
+def test_without_an_event_loop_steps_and_answers_are_the_same() -> None:
+    with SyncAccelerator(make()) as accelerator:
+        steps = list(accelerator.solve("question"))
+        answer = accelerator.answer("question")
+    assert "".join(step.text for step in steps) == answer.text
+
+
+def test_abandoning_a_synchronous_solution_cancels_it() -> None:
+    with SyncAccelerator(make()) as accelerator:
+        for _ in accelerator.solve("question"):
+            break
+        target = accelerator.accelerator.target
+        assert accelerator._runner.run(target.stats()).num_running == 0
+
+
+def test_an_error_reaches_the_synchronous_caller() -> None:
+    failing = ScriptedEngine("target", StoryScript(1), fail_after=3)
+    with (
+        SyncAccelerator(make(target=failing)) as accelerator,
+        pytest.raises(EngineError, match="scripted failure"),
+    ):
+        list(accelerator.solve("question"))
+
+
+def test_the_thread_ends_with_its_accelerator_also_where_it_cannot_start() -> None:
+    before = threading.active_count()
+    with SyncAccelerator(make()) as accelerator:
+        accelerator.answer("question")
+    broken = SyncAccelerator(make(target=BrokenEngine("target", StoryScript(1))))
+    with pytest.raises(EngineError, match="no such model"), broken:
+        pass
+    assert accelerator._runner.loop.is_closed()
+    assert broken._runner.loop.is_closed()
+    assert threading.active_count() <= before + 1, "but for what runs blocking calls"
