@@ -12,6 +12,8 @@ VENV_AGENTS   ?= .venv-agents
 # CrewAI does not get along with LiteLLM; it is driven from here, without reason-spec.
 VENV_CREWAI   ?= .venv-crewai
 CREWAI        ?= crewai>=1.15,<2
+# Evaluation harnesses and Ray bring some hundred packages more.
+VENV_HARNESS  ?= .venv-harness
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
 TORCH_VERSION ?= 2.13.0
@@ -28,7 +30,7 @@ INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest test-vllm test-agents check lint types imports format install cpu agents router clean
+.PHONY: help solve test test-slow test-oldest test-vllm test-load test-agents test-harness check lint types imports format install cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +72,9 @@ cpu:  ## Install with vLLM for CPUs, into .venv-cpu
 test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
 	@$(VENV_CPU)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) $(wildcard tests/engines/test_vllm_*.py)
 
+chromium:  ## Install Chromium for the tests of the report's page, where that is possible
+	@$(firstword $(PYTHONS)) scripts/install_chromium.py
+
 router: $(INSTALLED)  ## Train the embedded pair's router anew (about half an hour on two cores)
 	$(BIN)/reason-spec router collect --generate 360 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
 	$(BIN)/reason-spec router train runs/router-labels --output reason_spec/pair/weights/router.json
@@ -78,11 +83,20 @@ agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-c
 	@$(MAKE) --no-print-directory VENV=$(VENV_AGENTS) TORCH=cpu $(VENV_AGENTS)/.agents
 	@$(MAKE) --no-print-directory VENV=$(VENV_CREWAI) $(VENV_CREWAI)/.crewai
 
+test-load: $(INSTALLED)  ## Run 2,000 requests of 64 clients against a server, and print how they went
+	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) tests/server/test_load.py
+
 test-agents: agents  ## Run the tests with the frameworks of agents in .venv-agents
 	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations
 
+harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness
+	@$(MAKE) --no-print-directory VENV=$(VENV_HARNESS) TORCH=cpu $(VENV_HARNESS)/.harness
+
+test-harness: harness  ## Run the tests with inspect_ai, lm-eval and Ray in .venv-harness
+	@$(VENV_HARNESS)/bin/python -m pytest -m harness $(PYTEST_ARGS) tests/harness
+
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -127,4 +141,10 @@ $(VENV)/.agents: $(VENV)/.created pyproject.toml scripts/install_torch.py
 $(VENV)/.crewai: $(VENV)/.created
 	@echo "Installing CrewAI"
 	@$(PIP) install '$(CREWAI)'
+	@touch $@
+
+$(VENV)/.harness: $(VENV)/.created pyproject.toml scripts/install_torch.py
+	@$(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION) --constraint $(VENV)/torch.txt
+	@echo "Installing inspect_ai, lm-eval and Ray (some minutes)"
+	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,inspect,harness,ray]'
 	@touch $@

@@ -41,7 +41,7 @@ from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
 from reason_spec.suffix.traces import Conversation, read_traces
-from reason_spec.types import Sampling
+from reason_spec.types import Sampling, Usage
 from reason_spec.verifiers.exact import ExactVerifier
 
 MAX_TOKENS = 448
@@ -187,6 +187,8 @@ class Row:
     steps_from_cache: float
     alpha_step_cache: float | None
     passes_per_token: float
+    run_per_token: float
+    draft_passes_per_token: float
     drafted_per_token: float
     depth: float | None
 
@@ -314,9 +316,16 @@ def row_of(setting: str, arm: Arm, cold: Arm, alone: Sequence[tuple[int, ...]]) 
         steps_from_cache=sum(step.origin == "cache" for step in steps) / len(steps),
         alpha_step_cache=statistics.mean(verdicts) if verdicts else None,
         passes_per_token=sum(r.target_usage.num_passes for r in recorders) / num_tokens,
+        run_per_token=sum(_tokens_run(r.target_usage) for r in recorders) / num_tokens,
+        draft_passes_per_token=sum(r.draft_usage.num_passes for r in recorders) / num_tokens,
         drafted_per_token=sum(r.draft_usage.num_generated_tokens for r in recorders) / num_tokens,
         depth=statistics.mean(depths) if depths else None,
     )
+
+
+def _tokens_run(usage: Usage) -> int:
+    """Return the tokens that passes were over: what was written, and what was drafted in vain."""
+    return usage.num_passes + usage.num_drafted_tokens
 
 
 # --- what is printed -----------------------------------------------------------------------------------

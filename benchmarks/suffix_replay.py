@@ -2,10 +2,14 @@
 
     python benchmarks/suffix_replay.py FILE... [--budgets 4 8 16 32] [--runs=FIRST:LAST] [--no-search]
                                        [--json [FILE]]
+    python benchmarks/suffix_replay.py --store-size TOKENS [--json [FILE]]
 
-Needs the extra ``bench``. A file is jsonl, each line a run with its ``messages``. They are tokenised with the
-tekken tokenizer that lies inside mistral-common. Each assistant turn is written as a greedy target would: the
-cache proposes, the matching path and one token more are taken, and so on; a pass is one such round.
+The second form saves and loads so many tokens, and needs no file.
+
+The first needs the extra ``bench``. A file is jsonl, each line a run with its ``messages``. They are
+tokenised with the tekken tokenizer that lies inside mistral-common. Each assistant turn is written as a
+greedy target would: the cache proposes, the matching path and one token more are taken, and so on; a pass is
+one such round.
 
 Rows, for each budget of drafted tokens in a pass:
 
@@ -28,6 +32,7 @@ import argparse
 import itertools
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,6 +50,9 @@ from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import Source
 from reason_spec.suffix.cache import SuffixCache, warm_up
+from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.store import SuffixStore
+from reason_spec.suffix.texts import TenantTexts
 
 VLLM_DEPTH: Final = 24
 """vLLM's suffix_decoding_max_tree_depth; with it go a factor of 1 and a least token probability of 0.1."""
@@ -398,7 +406,89 @@ def ceiling(budget: int, runs: Sequence[Sequence[Segment]], known: Sequence[npt.
     )
 
 
+# --- the store ------------------------------------------------------------------------------------------
+
+
+class StoreRow(NamedTuple):
+    """Seconds that a store takes for texts of so many tokens in all.
+
+    ``load`` reads and checks, ``make_index`` makes the cache of what was read, ``save_again`` saves what that
+    cache holds over what is there.
+    """
+
+    tokens: int
+    texts: int
+    save: float
+    load: float
+    make_index: float
+    save_again: float
+    bytes_per_token: float
+
+
+def time_store(num_tokens: int, num_texts: int) -> StoreRow:
+    """Save, load and index texts that repeat themselves and each other, as those of agents do."""
+    rng = np.random.default_rng(0)
+    phrases = rng.integers(0, 32_000, (max(1, num_tokens // 400), 20), dtype=np.int32)
+    chosen = rng.integers(0, len(phrases), -(-num_tokens // phrases.shape[1]))
+    tokens = np.ascontiguousarray(phrases[chosen].reshape(-1)[:num_tokens])
+    starts = np.linspace(0, num_tokens, num_texts, endpoint=False).astype(np.int64)
+    texts = TenantTexts(
+        tokens=tokens,
+        document_starts=starts,
+        segment_starts=starts,
+        segment_sources=rng.integers(0, 3, num_texts).astype(np.uint8),
+        last_used=time.time() - np.arange(num_texts, 0.0, -1.0),
+        usefulness=np.zeros(num_texts),
+    )
+    settings = SuffixSettings(max_bytes=1 << 34)
+    with tempfile.TemporaryDirectory() as folder:
+        path, key = Path(folder), StoreKey("benchmark", "benchmark")
+        seconds = [time.perf_counter()]
+        SuffixStore(path, key, max_bytes=settings.max_bytes).save("a", texts)
+        seconds.append(time.perf_counter())
+        store = SuffixStore(path, key, max_bytes=settings.max_bytes)
+        loaded = store.load("a")
+        seconds.append(time.perf_counter())
+        cache = SuffixCache(settings)
+        cache.restore("a", loaded)
+        seconds.append(time.perf_counter())
+        store.save("a", cache.snapshot("a"))
+        seconds.append(time.perf_counter())
+        save, load, make_index, save_again = np.diff(seconds).tolist()
+        if not np.array_equal(loaded.tokens, tokens):
+            raise RuntimeError("what was loaded is not what was saved")
+        num_bytes = sum(file.stat().st_size for file in path.glob("*.suffix"))
+    return StoreRow(num_tokens, num_texts, save, load, make_index, save_again, num_bytes / num_tokens)
+
+
+def time_stores(num_tokens: int) -> list[StoreRow]:
+    """Time few long texts and many short ones."""
+    warm_up()
+    return [time_store(num_tokens, max(1, num_tokens // length)) for length in (5_000, 200)]
+
+
 # --- command --------------------------------------------------------------------------------------------
+
+
+def write_out(rows: Sequence[Row] | Sequence[StoreRow], file: Path | None) -> None:
+    """Print rows as a table, and write them to a file; to - as JSON alone."""
+    if file != Path("-"):
+        stores = [row for row in rows if isinstance(row, StoreRow)]
+        print_stores(stores) if stores else print_rows([row for row in rows if isinstance(row, Row)])
+    if file is not None:
+        fields = [row._asdict() if isinstance(row, StoreRow) else asdict(row) for row in rows]
+        text = json.dumps(fields, indent=2) + "\n"
+        sys.stdout.write(text) if file == Path("-") else file.write_text(text)
+
+
+def print_stores(rows: Sequence[StoreRow]) -> None:
+    table = Table()
+    for heading in "tokens|texts|save s|load s|index s|save again s|bytes/token".split("|"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        seconds = (f"{value:.3f}" for value in (row.save, row.load, row.make_index, row.save_again))
+        table.add_row(f"{row.tokens:,}", f"{row.texts:,}", *seconds, f"{row.bytes_per_token:.2f}")
+    Console(width=150).print(table)
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -448,7 +538,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--store-size", type=int, metavar="TOKENS", help="time saving and loading so many tokens instead"
+    )
     parser.add_argument("--budgets", nargs="+", type=int, default=[4, 8, 16, 32])
     parser.add_argument(
         "--runs", type=_range, default=slice(None), help="only these, as --runs=0:50 or --runs=-50:"
@@ -458,6 +551,13 @@ def main() -> None:
         "--json", nargs="?", type=Path, const=Path("-"), help="also to FILE, or only to stdout"
     )
     options = parser.parse_args()
+    if (options.store_size is None) == (not options.files):
+        parser.error("give either files or --store-size")
+    if options.store_size is not None:
+        if options.store_size < 1000:
+            parser.error(f"--store-size is {options.store_size}; it has to be 1000 or more")
+        write_out(time_stores(options.store_size), options.json)
+        return
     try:
         runs = read_runs(options.files)[options.runs]
         rows = measure(runs, options.budgets, not options.no_search)
@@ -465,14 +565,7 @@ def main() -> None:
         sys.exit(f"{error.name} is missing; install it with: pip install 'reason-spec[bench]'")
     except (DataError, OSError) as error:
         sys.exit(str(error))
-    if options.json != Path("-"):
-        print_rows(rows)
-    if options.json is not None:
-        text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-        if options.json == Path("-"):
-            sys.stdout.write(text)
-        else:
-            options.json.write_text(text)
+    write_out(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from reason_spec.accelerator import Solution, SyncAccelerator
+from reason_spec.accelerator import Solution
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.settings import Settings, load_settings
+from reason_spec.sync import SyncAccelerator
 
 QUESTIONS = [json.loads(line)["question"] for line in SAMPLE_PATH.read_text().splitlines()][:3]
 
@@ -52,7 +53,7 @@ def under(running: SyncAccelerator, settings: Settings, question: str, **options
     before = running.accelerator.settings
     running.accelerator.settings = settings
     try:
-        running._run(running.accelerator.prepare(settings.strategy.name))
+        running._runner.run(running.accelerator.prepare(settings.strategy.name))
         return running.answer(question, **options)
     finally:
         running.accelerator.settings = before
@@ -117,3 +118,31 @@ def test_a_place_that_is_no_folder_costs_a_warning_and_not_the_answer(
         solution = accelerator.answer(QUESTIONS[0])
     assert solution.text
     assert "is not a folder" in caplog.text
+
+
+def test_the_draft_model_writes_what_is_known_in_fewer_passes_also_after_a_restart(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, strategy__name="speculative", sampling__max_tokens=160)
+    question = QUESTIONS[1]
+    changed = question.replace("1", "2").replace("4", "3")
+    rates, answers = [], []
+    for number, asked in enumerate((question, changed)):
+        with SyncAccelerator.from_settings(settings) as accelerator:
+            for tenant in (f"nobody {number}", "somebody"):
+                solution = accelerator.answer(asked, tenant=tenant)
+                usage = solution.recorder.draft_usage
+                rates.append(usage.num_passes / usage.num_generated_tokens)
+                answers.append(tokens_of(solution))
+    *_, cold, restarted = rates
+    assert restarted < 0.8 * cold
+    assert answers[0] == answers[1]
+    assert answers[2] == answers[3] != answers[0]
+
+
+def test_the_draft_model_is_left_alone_where_that_is_set(tmp_path: Path) -> None:
+    settings = settings_for(
+        tmp_path, strategy__name="speculative", sampling__max_tokens=60, suffix__for_draft=False
+    )
+    with SyncAccelerator.from_settings(settings) as accelerator:
+        for _ in range(2):
+            usage = accelerator.answer(QUESTIONS[0]).recorder.draft_usage
+            assert usage.num_drafted_tokens == 0
