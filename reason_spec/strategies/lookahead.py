@@ -66,7 +66,8 @@ class Lookahead(Strategy):
             return self._whole(settings, request, recorder)
         return write_gated(
             lambda left: self._search(settings, left, recorder),
-            lambda left: self._whole(settings, left, recorder),
+            # One request instead of several has the tokens of all of them.
+            lambda left: self._whole(self.settings, left, recorder),
             request,
             recorder,
             self.target,
