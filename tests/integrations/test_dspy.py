@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 dspy = pytest.importorskip("dspy")
 pytestmark = pytest.mark.agents
 
-from tests.server.processes import ServeProcess
+from tests.integrations.conftest import SCRIPT
+from tests.server.processes import ServeProcess, serving
 
 QUESTION = "How warm is it in Paris?"
 ANSWER = "It is 21 degrees in Paris."
 
 
+def model_of(server: ServeProcess) -> dspy.LM:
+    return dspy.LM("openai/says", api_base=f"{server.url}/v1", api_key="unused", cache=False, timeout=60)
+
+
 @pytest.fixture
 def served(scripted_server: ServeProcess) -> Iterator[None]:
-    lm = dspy.LM(
-        "openai/says", api_base=f"{scripted_server.url}/v1", api_key="unused", cache=False, timeout=60
-    )
-    with dspy.context(lm=lm):
+    with dspy.context(lm=model_of(scripted_server)):
         yield
 
 
@@ -73,3 +76,12 @@ def test_a_stream_that_is_left_can_be_followed_by_another() -> None:
 
     assert ANSWER.startswith(asyncio.run(first_piece()).strip())
     assert heard(dspy.Predict("question -> answer"), "answer")[1].answer == ANSWER
+
+
+def test_steps_that_come_whole_are_told_apart_by_field(tmp_path: Path) -> None:
+    options = ["--target", str(SCRIPT), "--draft", str(SCRIPT), "--strategy", "lookahead"]
+    options += ["--verifier", "numbers", "--set", "target.kind=scripted", "--set", "draft.kind=scripted"]
+    with serving(*options, cwd=tmp_path) as server, dspy.context(lm=model_of(server)):
+        pieces, prediction = heard(dspy.ChainOfThought("question -> answer"), "reasoning", "answer")
+    told = [(piece.signature_field_name, piece.chunk) for piece in pieces if piece.chunk]
+    assert told == [("reasoning", prediction.reasoning), ("answer", ANSWER)]
