@@ -438,7 +438,10 @@ class Accelerator:
         return writer
 
     def _writer_of(self, ask: Ask) -> Strategy:
-        return self.strategy("autoregressive" if ask.is_bound else ask.strategy, ask.verifier)
+        writer = self.strategy("autoregressive" if ask.is_bound else ask.strategy, ask.verifier)
+        if ask.stop_ids and not writer.takes_stop_ids:
+            return self.strategy("autoregressive")
+        return writer
 
     async def _make_ready(self, verifier: Verifier) -> None:
         async with self._making_ready:
@@ -488,6 +491,7 @@ class Accelerator:
             sampling=ask.sampling or sampling.for_sample(0, 0),
             boundary=self.settings.boundary.to_boundary(),
             stops=sampling.stop if ask.stops is None else ask.stops,
+            stop_ids=ask.stop_ids,
             constraint=ask.constraint,
             logit_bias=ask.logit_bias,
             account=(ask.tenant or self.settings.suffix.tenant, ask.scope),

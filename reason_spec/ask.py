@@ -30,6 +30,8 @@ class Ask:
         sampling: how tokens are chosen, keys of the noise included.
         max_tokens: tokens at the most, those of ``written`` not counted.
         stops: texts that end the answer; they are cut off.
+        stop_ids: tokens of the target that end the answer, and are no part of its text. Where the strategy
+            writes steps the target writes alone instead.
         constraint, logit_bias: bound what is written; the target then writes alone, whatever the strategy.
         tenant: whose texts the suffix cache learns and proposes, and the engines' prefix caches use again.
         cache_salt: prefixes are used again for asks with the same salt alone.
@@ -47,6 +49,7 @@ class Ask:
     sampling: Sampling | None = None
     max_tokens: int | None = None
     stops: tuple[str, ...] | None = None
+    stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     tenant: str | None = None

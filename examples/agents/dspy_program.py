@@ -39,8 +39,13 @@ async def run_a_program() -> None:
     print("answer:", program(question=TASK).answer)
     listener = dspy.streaming.StreamListener(signature_field_name="answer")
     streamed = dspy.streamify(dspy.Predict("question -> answer"), stream_listeners=[listener])
-    pieces = [item async for item in streamed(question=TASK)]
-    print(f"streamed in {len(pieces)} pieces:", pieces[-1].answer)
+    pieces = []
+    async for item in streamed(question=TASK):
+        if isinstance(item, dspy.streaming.StreamResponse):
+            pieces.append(item.chunk)
+        else:
+            print(f"streamed in {len(pieces)} pieces:", "".join(pieces).strip())
+            print("prediction:", item.answer)
 
 
 if __name__ == "__main__":

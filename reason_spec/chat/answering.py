@@ -115,7 +115,8 @@ class Answering:
         writer = self._writers.answer if self._thinking is not None else self._writers.first
         assert writer is not None, "somebody writes the answer behind the thinking"
         writing = self._write(writer, self._prepared.ask.stops or ())
-        writing.ask = replace(writing.ask, constraint=self._prepared.constraint)
+        stop_ids = self._prepared.ask.stop_ids
+        writing.ask = replace(writing.ask, constraint=self._prepared.constraint, stop_ids=stop_ids)
         self._answer.append(writing)
         return writing.pieces()
 
@@ -130,6 +131,8 @@ class Answering:
         """Tell whether a stop ended the answer in the white space before it; it goes on then."""
         writing = self._answer[-1]
         if self._leading.is_over or writing.finish != "stop" or writing.is_cut_short:
+            return False
+        if writing.stop_id is not None:
             return False
         text = self._accelerator.target.tokenizer.decode(writing.tokens)
         self._add(writing)
@@ -155,6 +158,7 @@ class Answering:
             sampling=self._sampling,
             max_tokens=self._num_left,
             stops=stops,
+            stop_ids=frozenset(),
             written=self._written,
         )
         return Writing(self._accelerator, ask, self._prepared.prompts)

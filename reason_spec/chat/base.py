@@ -32,7 +32,8 @@ class Policy:
 class ChatSampling:
     """How tokens are chosen and where the answer ends; None is as the settings say.
 
-    ``seed`` keys the noise: equal seeds draw equal samples. ``stop`` strings are cut off. With ``ignore_eos``
+    ``seed`` keys the noise: equal seeds draw equal samples. ``stop`` strings are cut off, and so is the token
+    of ``stop_token_ids``, ids of the target, at which the answer ended. With ``ignore_eos``
     the end of the text is never chosen, which binds like a bias.
     """
 
@@ -127,7 +128,7 @@ class SpeculationReport:
     Args:
         strategy, loss_class: what ran; where thinking and answer were written apart, those of the thinking.
         exact_answer_by: the strategy that wrote the answer behind the thinking; None where one wrote it all.
-        reason: why the target wrote alone where speculation was asked for, such as ``bound output``.
+        reason: why another strategy wrote than was asked for, such as ``bound output``.
         steps_by_origin: number of final steps by who wrote them.
         verdicts: number of verdicts about proposed steps by decision.
         alpha_step, alpha_token: acceptance of the two layers; None where nothing was tried.
@@ -161,8 +162,8 @@ class ChatEnd:
     num_reasoning_tokens: int
     num_cached_tokens: int
     report: SpeculationReport
-    stop: str | None = None
-    """The stop string that ended it, if one did."""
+    stop: str | int | None = None
+    """The stop string, or the id of ``stop_token_ids``, that ended it, if one did."""
 
 
 ChatEvent: TypeAlias = TextDelta | ToolCallDelta | ChatEnd

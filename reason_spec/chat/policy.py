@@ -9,7 +9,8 @@ A request may name a strategy and a verifier, or bound what they may change by a
 
 A depth or a width that is asked for is kept to: the planner is left out.
 
-What is bound (by a constraint, by biases) the target writes alone, whatever the policy.
+What is bound (by a constraint, by biases) the target writes alone, whatever the policy. What ends at a token
+of the target is written without steps: a step of another model need not have that token.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Writers:
     """Who writes what of an answer.
 
     ``first`` writes the thinking, and all there is where the model does not think; ``answer`` what follows.
-    ``reason`` says why the target writes alone where speculation was asked for.
+    ``reason`` says why the target writes alone, or without steps, where more was asked for.
     """
 
     first: Writer
@@ -71,6 +72,16 @@ class Writers:
             return self
         return Writers(alone, self.answer and alone, reason)
 
+    def without_steps(self, accelerator: Accelerator, reason: str) -> Writers:
+        """Return the same with an answer that comes without steps; the thinking is left as it is."""
+        last = self.answer or self.first
+        if not last.is_stepwise:
+            return self
+        whole = exact_writer(accelerator)
+        if self.answer is None:
+            return Writers(whole, None, reason)
+        return replace(self, answer=whole, reason=reason)
+
 
 def writers_for(
     accelerator: Accelerator,
@@ -80,6 +91,7 @@ def writers_for(
     offers_tools: bool,
     is_constrained: bool,
     is_biased: bool,
+    ends_at_tokens: bool,
     draft_has_room: bool,
 ) -> Writers:
     """Return who writes an answer, thinking included; `reason_spec.chat.thinking` says why.
@@ -104,6 +116,8 @@ def writers_for(
         return writers.without_drafts(accelerator, "bound output")
     if is_constrained and exact.name != "autoregressive":
         return replace(writers, answer=target_alone(accelerator), reason="bound output")
+    if ends_at_tokens:
+        return writers.without_steps(accelerator, "stop token ids")
     return writers
 
 

@@ -113,12 +113,12 @@ class Preparation:
 
     async def _prepare(self, request: ChatRequest | TextRequest) -> Prepared:
         accelerator, sampling = self._accelerator, request.sampling
-        _refuse_what_engines_cannot(sampling)
         asked = await self._conversation(request) if isinstance(request, ChatRequest) else _Asked()
         ask = replace(
             asked.ask or Ask(prompt=_prompt(accelerator, request)),
             sampling=_sampling(accelerator, sampling),
             stops=_stops(accelerator, sampling),
+            stop_ids=_stop_ids(accelerator, sampling),
             logit_bias=_logit_bias(accelerator, sampling),
             tenant=request.tenant,
             cache_salt=request.cache_salt,
@@ -134,6 +134,7 @@ class Preparation:
             offers_tools=asked.form is not None,
             is_constrained=constraint is not None,
             is_biased=bool(ask.logit_bias),
+            ends_at_tokens=bool(ask.stop_ids),
             draft_has_room=draft is None or len(prompts.draft or ()) < draft.max_context,
         )
         num_opening = len(accelerator.target.tokenizer.encode(thinking.opening)) if thinking else 0
@@ -243,13 +244,6 @@ def _with_calls(constraint: Constraint | None, asked: _Asked) -> Constraint:
     return calls_grammar(asked.tools, parallel=asked.parallel, answer_schema=constraint.json_schema)
 
 
-def _refuse_what_engines_cannot(sampling: ChatSampling) -> None:
-    if sampling.stop_token_ids:
-        raise RequestError(
-            "stop_token_ids cannot be honoured: use stop, which is text", param="stop_token_ids"
-        )
-
-
 def _sampling(accelerator: Accelerator, asked: ChatSampling) -> Sampling:
     given = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     given |= {"max_tokens": asked.max_tokens, "seed": asked.seed}
@@ -267,6 +261,29 @@ def _stops(accelerator: Accelerator, asked: ChatSampling) -> tuple[str, ...]:
     return tuple(check_text(stop, "stop") for stop in asked.stop) or accelerator.settings.sampling.stop
 
 
+def _stop_ids(accelerator: Accelerator, asked: ChatSampling) -> frozenset[int]:
+    target = accelerator.target
+    if not asked.stop_token_ids:
+        return frozenset()
+    if not target.takes_stop_ids:
+        raise RequestError(
+            f"the server behind {target.name!r} takes and returns no token ids: give stop, which is text",
+            param="stop_token_ids",
+        )
+    size = getattr(target.tokenizer, "vocab_size", None)
+    known = "0 or more" if size is None else f"0 to {size - 1}"
+    for index, token in enumerate(asked.stop_token_ids):
+        if token < 0 or (size is not None and token >= size):
+            raise RequestError(
+                f"stop_token_ids[{index}]: the model has no token {token}; its ids are {known}: "
+                "correct it or leave it out",
+                param="stop_token_ids",
+            )
+    ends = frozenset() if asked.ignore_eos else target.tokenizer.eos_ids
+    # Where the end of the text ends it anyway nobody is told of a stop.
+    return frozenset(asked.stop_token_ids) - ends
+
+
 def _logit_bias(accelerator: Accelerator, asked: ChatSampling) -> tuple[tuple[int, float], ...]:
     target = accelerator.target
     if not (asked.logit_bias or asked.ignore_eos):
@@ -280,7 +297,9 @@ def _logit_bias(accelerator: Accelerator, asked: ChatSampling) -> tuple[tuple[in
             raise RequestError(f"logit_bias: the model has no token {token}", param="logit_bias")
         if not isfinite(bias):
             raise RequestError(f"logit_bias of token {token} is {bias}, not a number", param="logit_bias")
-    ends = dict.fromkeys(target.tokenizer.eos_ids, _NEVER) if asked.ignore_eos else {}
+    # An end of the text that is asked for as a stop is one.
+    ignored = target.tokenizer.eos_ids - set(asked.stop_token_ids) if asked.ignore_eos else ()
+    ends = dict.fromkeys(ignored, _NEVER)
     return tuple({**asked.logit_bias, **ends}.items())
 
 

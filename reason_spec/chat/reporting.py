@@ -56,8 +56,10 @@ def _finish(writings: Sequence[Writing], *, is_thinking: bool, num_calls: int) -
     return "tool_calls" if num_calls else "stop"
 
 
-def _stop(accelerator: Accelerator, writing: Writing) -> str | None:
-    """Return the stop string that ended a text; None where none did."""
+def _stop(accelerator: Accelerator, writing: Writing) -> str | int | None:
+    """Return the stop string or the token that ended a text; None where none did."""
+    if writing.stop_id is not None:
+        return writing.stop_id
     stops = writing.ask.stops or ()
     if writing.finish != "stop":
         return None

@@ -74,6 +74,14 @@ class Writing:
     def finish(self) -> FinishReason:
         return self.steps[-1].finish if self.steps else "length"
 
+    @property
+    def stop_id(self) -> int | None:
+        """The token of ``stop_ids`` that ended it; None where none did."""
+        last = self.steps[-1] if self.steps else None
+        if self.is_cut_short or last is None or not last.ends_text or not last.tokens:
+            return None
+        return last.tokens[-1] if last.tokens[-1] in self.ask.stop_ids else None
+
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield the text as it becomes certain; closing it returns when the engines hold nothing of it.
 

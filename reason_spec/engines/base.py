@@ -97,6 +97,7 @@ class Request:
     ``boundary`` None writes to the end of the text; else the generation ends with its step.
     ``stop_context`` is the end of the text already written, in which a stop may have begun;
     ``step_context`` the beginning of a step that the prefix ends within.
+    ``stop_ids`` are tokens of the model that end the generation as a stop does; their text is left out.
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
     a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
     one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
@@ -121,6 +122,7 @@ class Request:
     boundary: Boundary | None = None
     stops: tuple[str, ...] = ()
     stop_context: str = ""
+    stop_ids: frozenset[int] = frozenset()
     step_context: str = ""
     hint: tuple[int, ...] = ()
     text: int | None = None
@@ -395,6 +397,11 @@ class Engine(ABC):
     @abstractmethod
     def max_context(self) -> int:
         """The largest number of tokens, prefix and continuation together."""
+
+    @property
+    def takes_stop_ids(self) -> bool:
+        """Whether requests end at their ``stop_ids``; not where the engine sees text alone."""
+        return True
 
     @property
     def failure(self) -> str | None:

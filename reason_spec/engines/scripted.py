@@ -390,6 +390,8 @@ class ScriptedEngine(Engine):
     def _finish_of(self, running: _Running, token: int) -> FinishReason | None:
         if token == END_OF_TEXT:
             return "eos"
+        if token in running.generation.request.stop_ids:
+            return "stop"
         if running.stop_scanner.feed(self._tokenizer.decode([token])) is not None:
             return "stop"
         if running.scanner is not None and running.scanner.feed(self._tokenizer.token_bytes(token)):
@@ -403,9 +405,10 @@ class ScriptedEngine(Engine):
         if running in self._running:
             self._running.remove(running)
         request = running.generation.request
-        text = self._tokenizer.decode(running.tokens)
+        stopped_by_id = finish == "stop" and running.tokens[-1] in request.stop_ids
+        text = self._tokenizer.decode(running.tokens[:-1] if stopped_by_id else running.tokens)
         overlap = 0
-        if finish == "stop":
+        if finish == "stop" and not stopped_by_id:
             # Found again from the start: the scanner's own position counts from its context.
             hit = StopScanner(request.stops, request.stop_context).feed(text)
             assert hit is not None

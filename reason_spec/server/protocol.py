@@ -219,7 +219,9 @@ class Body(Part):
     top_k: int | None = Field(default=None, ge=-1, lt=_INT64, description="vLLM's; 0 and -1: off")
     seed: int | None = Field(default=None, ge=-_INT64, lt=_INT64)
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = Field(default=None, max_length=64, description="vLLM's")
+    stop_token_ids: list[int] | None = Field(
+        default=None, max_length=64, description="vLLM's: ids at which the answer ends"
+    )
     ignore_eos: bool | None = Field(default=None, description="vLLM's: write on to the last token")
     logit_bias: dict[str, float] | None = Field(default=None, description="token id to what is added")
     stream: bool | None = None

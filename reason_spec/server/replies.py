@@ -134,13 +134,13 @@ class MessageBody(TypedDict):
 
 
 class ChatChoice(TypedDict):
-    """One answer. ``stop_reason`` is the stop string that ended it, as vLLM names it."""
+    """One answer. ``stop_reason`` is the stop string or token id that ended it, as vLLM names it."""
 
     index: int
     message: MessageBody
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
-    stop_reason: str | None
+    stop_reason: str | int | None
     reason_spec: NotRequired[SpeculationBody]
 
 
@@ -169,7 +169,7 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
-    stop_reason: str | None
+    stop_reason: str | int | None
     reason_spec: NotRequired[SpeculationBody]
 
 

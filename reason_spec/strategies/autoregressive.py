@@ -22,6 +22,7 @@ class Autoregressive(Strategy):
 
     name: ClassVar[str] = "autoregressive"
     needs_draft: ClassVar[bool] = False
+    takes_stop_ids: ClassVar[bool] = True
 
     @property
     def loss_class(self) -> LossClass:
@@ -72,6 +73,7 @@ class Autoregressive(Strategy):
             sampling=request.sampling,
             stops=request.stops,
             stop_context=request.stop_context(request.text_before),
+            stop_ids=request.stop_ids,
             text=self._text(request),
             account=request.account,
             token_drafter=self.token_drafter,

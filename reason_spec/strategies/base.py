@@ -32,6 +32,7 @@ class SolveRequest:
     ``live`` is what the load gate allows it, None where nothing is held back. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
+    ``stop_ids`` are tokens of the target at which the answer ends, for strategies that take them.
     """
 
     question: str
@@ -41,6 +42,7 @@ class SolveRequest:
     sampling: Sampling = field(default_factory=Sampling)
     boundary: Boundary = field(default_factory=Boundary)
     stops: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
     text_before: str = ""
     num_steps_before: int = 0
     memory: Memory | None = None
@@ -96,6 +98,8 @@ class Strategy(ABC):
     default_verifier: ClassVar[str | None] = None
     """The verifier it uses where none is named; None: it needs none."""
     needs_router: ClassVar[bool] = False
+    takes_stop_ids: ClassVar[bool] = False
+    """Whether an answer ends at ``stop_ids``: the target writes every token of it, in its own numbers."""
     planned: ClassVar[bool] = False
     """Whether a planner may choose how far ahead it goes."""
 

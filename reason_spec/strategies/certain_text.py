@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from itertools import takewhile
 
 from reason_spec.engines.base import Request, Tokenizer
 from reason_spec.events import TextListener
@@ -24,13 +25,15 @@ class CertainText:
         # A character may be spread over two tokens.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = StopScanner(request.stops, request.stop_context)
+        self._stop_ids = request.stop_ids
         self._is_cut = False
         self._text = ""
         self._num_told = 0
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Take tokens of the generation, told of or not."""
-        text = self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, tokens)))
+        read = list(takewhile(lambda token: token not in self._stop_ids, tokens))
+        text = self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, read)))
         self._text += text
         # Where a stop was found the final step says how much of the text is left.
         self._is_cut = self._is_cut or self._stops.feed(text) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import reason_spec.pair
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatEnd, ChatSampling, Policy, TextDelta
 from reason_spec.chat.service import Chat
+from reason_spec.errors import RequestError
 from reason_spec.settings import load_settings
 from tests.chat.scripted import ADD, asks, events_of, num_running
 
@@ -73,6 +75,59 @@ async def test_a_stop_inside_a_step_cuts_the_same_everywhere(chat: Chat) -> None
         answer = await chat.answer(asks(QUESTION, policy=policy, sampling=ChatSampling(stop=(stop,))))
         assert answer.content == whole[: whole.index(stop)]
         assert answer.end.stop == stop
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+async def test_a_token_that_ends_an_answer_cuts_the_targets_own_text(
+    chat: Chat, share: float, temperature: float
+) -> None:
+    tokenizer = chat.accelerator.target.tokenizer
+    sampling = ChatSampling(temperature=temperature, seed=5)
+    request = asks(QUESTION, policy=Policy(off=True), sampling=sampling)
+    whole = (await chat.answer(request)).content or ""
+    tokens = tokenizer.encode(whole)
+    assert tokenizer.decode(tokens) == whole
+    stop = tokens[int(share * len(tokens))]
+    expected = tokenizer.decode(tokens[: tokens.index(stop)])
+    sampling = replace(sampling, stop_token_ids=(stop,))
+    for policy in (
+        Policy(off=True),
+        Policy(loss_class="exact"),
+        Policy(strategy="speculative"),
+        Policy(strategy="token"),
+        Policy(verifier="numbers"),
+        Policy(strategy="hybrid"),
+    ):
+        request = asks(QUESTION, policy=policy, sampling=sampling)
+        *pieces, end = await events_of(chat, request)
+        assert isinstance(end, ChatEnd)
+        assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == expected
+        assert (end.finish, end.stop, end.num_tokens) == ("stop", stop, tokens.index(stop) + 1)
+        assert end.report.loss_class == "exact"
+        was_whole = policy.off or policy.strategy in ("speculative", "token")
+        assert end.report.reason == (None if was_whole else "stop token ids")
+    assert await num_running(chat) == 0
+
+
+async def test_the_end_of_a_text_is_a_stop_where_it_is_ignored_and_asked_for(chat: Chat) -> None:
+    free = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    (end,) = chat.accelerator.target.tokenizer.eos_ids
+    for ignore_eos in (False, True):
+        sampling = ChatSampling(stop_token_ids=(end,), ignore_eos=ignore_eos)
+        answer = await chat.answer(asks(QUESTION, policy=Policy(off=True), sampling=sampling))
+        assert (answer.content, answer.end.finish) == (free.content, "stop")
+        assert answer.end.stop == (end if ignore_eos else None)
+
+
+async def test_a_token_that_there_is_not_ends_nothing(chat: Chat) -> None:
+    size = chat.accelerator.target.tokenizer.vocab_size
+    for wrong in (size, -1):
+        sampling = ChatSampling(stop_token_ids=(1, wrong))
+        with pytest.raises(
+            RequestError, match=rf"stop_token_ids\[1\]: .* {wrong}; .* 0 to {size - 1}: .*leave"
+        ):
+            await chat.check(asks(QUESTION, sampling=sampling))
 
 
 @pytest.mark.parametrize("num_events", [1, 6])

@@ -121,15 +121,19 @@ def test_what_is_exact_is_written_with_all_there_is_for_tokens(
         ({"is_constrained": True}, "autoregressive", None, "bound output"),
         ({"is_constrained": True, "thinks": True}, "lookahead", "autoregressive", "bound output"),
         ({"is_biased": True, "thinks": True}, "autoregressive", "autoregressive", "logit bias"),
+        ({"ends_at_tokens": True}, "speculative", None, "stop token ids"),
+        ({"ends_at_tokens": True, "thinks": True}, "lookahead", "speculative", None),
+        ({"ends_at_tokens": True, "is_biased": True}, "autoregressive", None, "logit bias"),
         ({"draft_has_room": False}, "autoregressive", None, "the prompt is longer than the draft's context"),
     ],
 )
 def test_what_is_asked_decides_what_speculation_may_touch(
     situation: dict[str, bool], first: str, answer: str | None, reason: str | None
 ) -> None:
-    usual = {"thinks": False, "offers_tools": False, "is_constrained": False, "is_biased": False}
+    names = ("thinks", "offers_tools", "is_constrained", "is_biased", "ends_at_tokens")
+    usual = {**dict.fromkeys(names, False), "draft_has_room": True}
     with accelerator() as running:
-        writers = writers_for(running, Policy(), **{**usual, "draft_has_room": True, **situation})
+        writers = writers_for(running, Policy(), **{**usual, **situation})
     assert writers.first.name == first
     assert (writers.answer.name if writers.answer else None) == answer
     assert writers.reason == reason

@@ -105,7 +105,7 @@ async def test_the_context_bounds_answers_and_refuses_prompts() -> None:
 @pytest.mark.parametrize(
     ("sampling", "param"),
     [
-        (ChatSampling(stop_token_ids=(1,)), "stop_token_ids"),
+        (ChatSampling(stop_token_ids=(1, -1)), "stop_token_ids"),
         (ChatSampling(temperature=-1.0), "temperature"),
         (ChatSampling(top_p=2.0), "top_p"),
         (ChatSampling(top_k=-3), "top_k"),

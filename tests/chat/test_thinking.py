@@ -67,6 +67,19 @@ async def test_stops_are_for_the_answer_alone(stop: str) -> None:
     assert answer.end.stop == (stop if found >= 0 else None)
 
 
+async def test_stop_tokens_are_for_the_answer_alone_and_may_be_its_first() -> None:
+    async with chat_with(ANSWERS, thinking=True) as chat:
+        whole = await chat.answer(asks("two and two"))
+        tokens = chat.accelerator.target.tokenizer.encode(whole.content or "")
+        for place, stop in enumerate(tokens):
+            sampling = ChatSampling(stop_token_ids=(stop,))
+            answer = await chat.answer(asks("two and two", sampling=sampling))
+            assert answer.reasoning == whole.reasoning
+            assert (whole.content or "").startswith(answer.content or "")
+            assert (answer.end.finish, answer.end.stop) == ("stop", stop)
+            assert place or not answer.content
+
+
 @pytest.mark.parametrize("max_tokens", [1, 4, 9])
 async def test_thinking_without_an_end_leaves_no_answer(max_tokens: int) -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:

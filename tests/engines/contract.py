@@ -29,6 +29,19 @@ class WorkerEngineContract:
     same model in Transformers.
     """
 
+    async def test_a_stop_token_ends_a_text_and_is_no_part_of_it(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        expected = served.generate(PROMPT.to_tuple(), 30)
+        stop = expected[11]
+        cut = expected.index(stop)
+        for more in ({}, {"hint": expected, "num_draft_tokens": 8}):
+            request = Request(PROMPT, 30, stop_ids=frozenset({stop}), **more)
+            result = await engine.submit(request).result()
+            assert (result.tokens, result.finish) == (expected[: cut + 1], "stop")
+            assert result.text == engine.tokenizer.decode(expected[:cut])
+            assert len(result.logprobs) == len(result.tokens)
+
     async def test_streams_what_the_model_writes(self, engine: WorkerEngine, served: Served) -> None:
         expected = served.generate(PROMPT.to_tuple(), 30)
         generation = engine.submit(Request(PROMPT, 30))

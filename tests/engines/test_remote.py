@@ -166,6 +166,24 @@ async def test_a_stop_cuts_the_text_and_ends_the_request(
             assert (result.finish, result.num_stop_overlap) == ("stop", 1)
 
 
+async def test_stop_tokens_are_told_to_a_server_that_has_tokens(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer
+) -> None:
+    tokens = tokenizer.encode(ANSWER)
+    stop = tokens[len(tokens) // 2]
+    with serving(make_upstream(takes_tokens=True)) as upstream:
+        async with remote(folder, upstream) as engine:
+            assert engine.takes_stop_ids
+            result = await engine.submit(Request(prompt, 200, stop_ids=frozenset({stop}))).result()
+    cut = tokens.index(stop)
+    assert (result.text, result.finish) == (tokenizer.decode(tokens[:cut]), "stop")
+    assert result.tokens == tokens[: cut + 1]
+    assert upstream.streams[-1]["stop_token_ids"] == [stop]
+    with serving(make_upstream(takes_tokens=False)) as upstream:
+        async with remote(folder, upstream) as engine:
+            assert not engine.takes_stop_ids
+
+
 @pytest.mark.parametrize("takes_tokens", [True, False])
 async def test_the_limit_ends_a_text(
     make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, takes_tokens: bool

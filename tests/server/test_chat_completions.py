@@ -64,6 +64,28 @@ def test_a_stop_cuts_inside_a_step(pair):
     assert text_of(streamed(pair, stop=[stop])) == whole[: whole.index(stop)]
 
 
+def test_a_stop_token_cuts_inside_a_step_and_is_told(pair):
+    tokenizer = pair.accelerator.target.tokenizer
+    whole = ask(pair).choices[0].message.content
+    tokens = tokenizer.encode(whole)
+    stop = tokens[len(tokens) // 2]
+    expected = tokenizer.decode(tokens[: tokens.index(stop)])
+    body = {"stop_token_ids": [tokenizer.vocab_size - 1, stop]}
+    cut = ask(pair, extra_body=body, logprobs=True).choices[0]
+    assert (cut.message.content, cut.finish_reason, cut.stop_reason) == (expected, "stop", stop)
+    assert "".join(one.token for one in cut.logprobs.content) == expected
+    chunks = streamed(pair, extra_body=body)
+    assert text_of(chunks) == expected
+    assert (chunks[-1].choices[0].finish_reason, chunks[-1].choices[0].stop_reason) == ("stop", stop)
+
+
+def test_a_stop_token_that_there_is_not_is_refused(pair):
+    size = pair.accelerator.target.tokenizer.vocab_size
+    with pytest.raises(openai.BadRequestError, match=rf"stop_token_ids\[1\].* no token {size}") as error:
+        ask(pair, extra_body={"stop_token_ids": [0, size]})
+    assert error.value.param == "stop_token_ids"
+
+
 def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(pair):
     usage = ask(pair).usage
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens

@@ -46,6 +46,18 @@ def test_a_stream_says_the_same_for_every_prompt(pair):
     assert last.usage.completion_tokens == whole.usage.completion_tokens
 
 
+def test_a_stop_token_ends_a_text(pair):
+    tokenizer = pair.accelerator.target.tokenizer
+    tokens = tokenizer.encode(go_on(pair, PROMPTS[1]).choices[0].text)
+    stop = tokens[4]
+    expected = tokenizer.decode(tokens[: tokens.index(stop)])
+    choice = go_on(pair, PROMPTS[1], extra_body={"stop_token_ids": [stop]}).choices[0]
+    assert (choice.text, choice.finish_reason, choice.stop_reason) == (expected, "stop", stop)
+    *_, last = chunks = list(go_on(pair, PROMPTS[1], extra_body={"stop_token_ids": [stop]}, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == expected
+    assert last.choices[0].stop_reason == stop
+
+
 def test_logprobs_are_those_of_the_tokens(pair):
     choice = go_on(pair, PROMPTS[0], logprobs=0).choices[0]
     assert "".join(choice.logprobs.tokens) == choice.text

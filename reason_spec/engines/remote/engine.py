@@ -196,6 +196,10 @@ class RemoteEngine(Engine):
         await asyncio.gather(*self._live, return_exceptions=True)
         await self._wire.close()
 
+    @property
+    def takes_stop_ids(self) -> bool:
+        return self._by_tokens
+
     # --- requests ----------------------------------------------------------------------------------
 
     async def check_constraint(self, constraint: Constraint) -> None:

@@ -91,6 +91,7 @@ class TokenWriting(Writing):
         self._eos_ids = tokenizer.eos_ids
         self._boundary_ids = boundary_ids
         self._written = WrittenTokens(request, tokenizer, max_context - len(self._prompt))
+        self._stop_reason: object = None
 
     @property
     def finish(self) -> FinishReason | None:
@@ -111,7 +112,7 @@ class TokenWriting(Writing):
             "max_tokens": self._written.max_tokens - len(self._written.tokens),
             "logprobs": 0,
             "return_token_ids": True,
-            "stop_token_ids": sorted(self._boundary_ids),
+            "stop_token_ids": sorted(self._boundary_ids | self._request.stop_ids),
             # A server may have defaults of its own for all of these.
             "top_k": self._request.sampling.top_k,
             "min_p": 0.0,
@@ -122,6 +123,7 @@ class TokenWriting(Writing):
 
     def take(self, choice: dict[str, Any]) -> Delta | None:
         tokens = choice.get("token_ids") or []
+        self._stop_reason = choice.get("stop_reason")
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
         if tokens:
             self._num_passes += 1
@@ -136,6 +138,9 @@ class TokenWriting(Writing):
         written = self._written
         if reason == "length":
             written.finish = "length"
+        elif isinstance(self._stop_reason, int) and self._stop_reason in self._request.stop_ids:
+            # A server may leave out of its ids the one that it stopped at.
+            written.take([self._stop_reason], [math.nan])
         elif not (written.tokens and written.tokens[-1] in self._boundary_ids):
             # The server ended the text by a token of its own, and did not send it.
             ending = sorted(self._eos_ids)[:1]

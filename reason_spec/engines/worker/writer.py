@@ -24,12 +24,14 @@ class Vocabulary(Protocol):
 class TextWriter:
     """The text written so far, and why it ended.
 
-    A stop beats a boundary that is completed by the same token, and both beat the length limit.
+    A stop beats a boundary that is completed by the same token, and both beat the length limit. Of a token
+    that is a stop itself nothing is read, so that no stop string is found in it.
     """
 
     def __init__(self, request: Request, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = vocabulary.eos_ids
+        self._stop_ids = request.stop_ids
         self._max_tokens = request.max_tokens
         self._num_tokens = 0
         self._scanner = request.boundary_scanner()
@@ -46,6 +48,9 @@ class TextWriter:
         if token in self._eos_ids:
             self.finish = "eos"
             return self.finish
+        if token in self._stop_ids:
+            self.finish = "stop"
+            return self.finish
         token_bytes = self._vocabulary.token_bytes(token)
         text = self._decoder.decode(token_bytes)
         self._parts.append(text)
@@ -59,10 +64,10 @@ class TextWriter:
         return self.finish
 
     def ends_behind(self, tokens: Sequence[int]) -> int | None:
-        """Return how many of the tokens that may follow end the generation; stops are not looked for."""
+        """Return how many of the tokens that may follow end the generation, stop strings left out."""
         scanner = None if self._scanner is None else self._scanner.copy()
         for count, token in enumerate(tokens, start=1):
-            if token in self._eos_ids:
+            if token in self._eos_ids or token in self._stop_ids:
                 return count
             if scanner is not None and scanner.feed(self._vocabulary.token_bytes(token)):
                 return count
@@ -105,7 +110,7 @@ class WrittenTokens:
                 return
 
     def ends_behind(self, tokens: Sequence[int]) -> int | None:
-        """Return how many of the tokens that may follow end the generation; stops are not looked for."""
+        """Return how many of the tokens that may follow end the generation, stop strings left out."""
         return self._writer.ends_behind(tokens)
 
     def take_delta(self) -> Delta | None:
