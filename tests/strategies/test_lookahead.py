@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.gate import Gate, Wish
 from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import EngineError, SettingsError
-from reason_spec.settings import StrategySettings
+from reason_spec.settings import GateSettings, StrategySettings
 from reason_spec.strategies.autoregressive import DraftModelSpeculation
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -277,3 +278,15 @@ def test_every_plan_can_be_written_whether_the_target_takes_hints_or_not(
     ahead = solve(planned(plan), *scripts, target_kind=target_kind)
     assert ahead.tokens == solve(autoregressive, *scripts).tokens
     assert ahead.left_running == 0
+
+
+def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_share() -> None:
+    passes = {}
+    for name, make in (("planned", planned(Plan(4, 1))), ("speculative", speculative())):
+        with Gate(GateSettings(at_most="tokens"), lambda: None).enter(Wish(4, 16)) as live:
+            # A slow target, so that the draft writes all it may during a pass.
+            gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, live=live)
+        passes[name] = gated.recorder.target_usage.num_passes
+        assert len(gated.tokens) > 60
+    assert passes["planned"] <= passes["speculative"] + 4
+    assert passes["planned"] < len(gated.tokens) / 3
