@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from reason_spec.engines.base import PassTime
@@ -39,6 +39,8 @@ _WINDOW_SECONDS, _WINDOW_TOKENS = 2.0, 64
 """The least that an outcome is told by."""
 _SETTLING_SECONDS = 0.3
 """Behind a change of the way, in which what is written belongs to neither."""
+_MOST_BEGUN = 0.75
+"""Share of the live answers that must be past their prompts for an outcome to count."""
 _HALF_LIFE = 60.0
 """Seconds after which an outcome counts for half: what was slow once is tried again."""
 _TRY_SECONDS, _TRY_FOR = 30.0, 4.0
@@ -139,6 +141,7 @@ class Live:
         """Whether no other answer was live at any time."""
         self.begun = False
         """Whether words of it are there."""
+        self._told_early = 0
         self._steps = _Rate(0.0, 0.0)
         self._tokens = _Rate(0.0, 0.0)
 
@@ -170,11 +173,19 @@ class Live:
             self._tokens.add(num_right, num_right + parted)
             self._gate.token_rate.add(num_right, num_right + parted)
 
-    def wrote(self, num_tokens: int) -> None:
-        """Tell of tokens that became certain.
+    def certain(self, num_tokens: int) -> None:
+        """Tell of certain tokens of a step that is not over yet; `wrote` does not count them again."""
+        self._told_early += num_tokens
+        self._count(num_tokens)
 
-        The first time begins the answer: until then its prompt was read, which takes every way as long.
-        """
+    def wrote(self, num_tokens: int) -> None:
+        """Tell of a step that became final."""
+        early = min(num_tokens, self._told_early)
+        self._told_early -= early
+        self._count(num_tokens - early)
+
+    def _count(self, num_tokens: int) -> None:
+        """Count certain tokens, but not the first: until they come the prompt is read, whatever the way."""
         if self.begun:
             self._gate.wrote(num_tokens)
         self.begun = True
@@ -198,8 +209,12 @@ class _Window:
     began: float
     expected: float = 0.0
     requests: float = 0.0
+    lasted: float = 0.0
+    """Seconds that are counted."""
     written: int = 0
-    counted_to: float = field(default=0.0)
+    counted: int = 0
+    """Of ``written`` those of the counted seconds."""
+    counted_to: float = 0.0
 
 
 class Gate:
@@ -414,16 +429,21 @@ class Gate:
             window.written = 0
             return
         seconds = max(0.0, now - max(window.counted_to, window.began))
-        begun = sum(live.begun for live in self._live) / max(1, len(self._live))
-        window.expected += self._predicted * begun * seconds
-        window.requests += len(self._live) * seconds
         window.counted_to = now
-        lasted = now - window.began
-        enough = lasted >= _WINDOW_SECONDS and window.written >= _WINDOW_TOKENS
+        begun = sum(live.begun for live in self._live) / max(1, len(self._live))
+        if begun < _MOST_BEGUN:
+            # Passes are full of prompts, which tells nothing of the way.
+            window.written = window.counted
+        else:
+            window.expected += self._predicted * begun * seconds
+            window.requests += len(self._live) * seconds
+            window.lasted += seconds
+            window.counted = window.written
+        enough = window.lasted >= _WINDOW_SECONDS and window.written >= _WINDOW_TOKENS
         if enough and window.expected > 0:
-            load = max(1.0, window.requests / lasted)
+            load = max(1.0, window.requests / window.lasted)
             outcomes = self._outcomes.setdefault((self.way, round(math.log2(load))), _Outcomes())
-            outcomes.add(window.written / window.expected, min(lasted, 5.0), now)
+            outcomes.add(window.written / window.expected, min(window.lasted, 5.0), now)
         if enough or ends:
             self._window = _Window(now, counted_to=now)
 

@@ -48,6 +48,8 @@ class Autoregressive(Strategy):
                 self.target.tokenizer, request.boundary, self.settings.step_max_tokens, "target"
             )
             async for delta in generation:
+                if request.live is not None:
+                    request.live.certain(len(delta.tokens))
                 if ahead is not None:
                     ahead.confirm(delta.tokens)
                 if certain is not None:

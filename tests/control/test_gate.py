@@ -261,3 +261,41 @@ def test_idle_time_tells_of_nothing() -> None:
     world.wait(3)
     world.load(0)
     assert sum(world.gate.seconds.values()) < 10
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), min_size=1, max_size=8))
+def test_tokens_told_before_their_step_is_final_count_once(steps: list[tuple[int, int]]) -> None:
+    counted = []
+    for early in (True, False):
+        world = World(costs(token=0.0001))
+        world.load(4)
+        live = world.live[0]
+        live.wrote(1)
+        total = []
+        world.gate.wrote = total.append  # type: ignore[method-assign]
+        for num_tokens, num_early in steps:
+            if early:
+                live.certain(min(num_early, num_tokens))
+            live.wrote(num_tokens)
+        counted.append(sum(total))
+    assert counted == [sum(num_tokens for num_tokens, _ in steps)] * 2
+
+
+def test_a_way_is_not_judged_while_most_answers_read_their_prompts() -> None:
+    world = World(costs(token=0.0001, draft=0.0002))
+    world.load(16)
+    way = world.gate.way
+    assert way != "none"
+    world.wait(1.5)
+    before = world.gate.expected[way]
+    # A few answers write slowly beside the prompts of all others.
+    for live in world.live[:4]:
+        live.wrote(1)
+    for _ in range(20):
+        world.now += 0.3
+        for live in world.live[:4]:
+            live.wrote(5)
+    assert world.gate.way == way
+    assert world.gate.expected[way] == pytest.approx(before)
+    write(world, 5.0, of_expected=0.3)
+    assert world.gate.expected[way] < 0.8 * before
