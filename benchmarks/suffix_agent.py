@@ -6,11 +6,11 @@ With a FILE of past conversations (JSON lines of messages) each of its answers i
 scripted target, once with no cache and once with one that learns as it goes. The draft writes nothing that
 is right, so that all that is saved is the cache's work; passes are counted, not timed.
 
-Then the embedded pair solves problems it has solved before, the same with one number changed in each, and
-both after a restart that loads what was saved. ``cold`` is the same setting with an empty cache. Cold and
-warm take turns in an order shuffled with the seed, prefix caches are emptied before each, and each has a
-planner of its own. ``ratio`` is the median over problems of the seconds cold over those warm. Stop other
-work first.
+Then the embedded pair solves problems it has solved before, the same with one person's name changed in each
+and with one number changed, and all after a restart that loads what was saved. ``cold`` is the same setting
+with an empty cache. Cold and warm take turns in an order shuffled with the seed, prefix caches are emptied
+before each, and each has a planner of its own. ``ratio`` is the median over problems of the seconds cold
+over those warm. Stop other work first.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Message
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.pair.generator import problems
+from reason_spec.pair.wording import NAMES
 from reason_spec.settings import Settings, SuffixSettings, load_settings
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.file_format import StoreKey
@@ -193,6 +194,14 @@ class Row:
     depth: float | None
 
 
+def change_a_name(question: str, rng: random.Random) -> str:
+    """Return the question with one of its people called otherwise throughout."""
+    found = sorted(set(re.findall(r"\w+", question)) & set(NAMES))
+    name = rng.choice(found)
+    other = rng.choice([one for one in NAMES if one not in found])
+    return re.sub(rf"\b{name}\b", other, question)
+
+
 def change_a_number(question: str, rng: random.Random) -> str:
     """Return the question with one of its numbers replaced by another of as many digits."""
     found = rng.choice(list(re.finditer(r"\d+", question)))
@@ -279,7 +288,11 @@ async def measure(name: str, flags: dict[str, Any], num_problems: int, seed: int
         )
         rows: list[Row] = []
         for warm_name in ("warm", "restarted"):
-            lists = {"repeated": asked, "changed": [change_a_number(question, rng) for question in asked]}
+            lists = {
+                "repeated": asked,
+                "name changed": [change_a_name(question, rng) for question in asked],
+                "number changed": [change_a_number(question, rng) for question in asked],
+            }
             strategies = ("lookahead", "autoregressive")
             async with Accelerator.from_settings(settings, strategies=strategies) as accelerator:
                 solver = Solver(accelerator, settings)
