@@ -21,7 +21,7 @@ from reason_spec.settings import EngineSettings, Settings
 from reason_spec.types import Problem, Usage
 
 if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog, EvalSample
+    from inspect_ai.log import EvalLog, EvalSample, EvalSpec
     from inspect_ai.model import ModelUsage, StopReason
 
 FORMATS = (".eval", ".json")
@@ -112,64 +112,23 @@ def log_of(run: StoredRun, strategy: str) -> EvalLog:
     acceptance rates and times are each sample's. Grades are one scorer's, with Inspect's own accuracy and its
     standard error. A run that lacks answers is ``cancelled``.
     """
-    from inspect_ai.log import (
-        EvalConfig,
-        EvalDataset,
-        EvalLog,
-        EvalPlan,
-        EvalPlanStep,
-        EvalSpec,
-        EvalStats,
-        recompute_metrics,
-    )
-    from inspect_ai.log._log import EvalMetricDefinition, EvalScorer
+    from inspect_ai.log import EvalLog, EvalPlan, EvalPlanStep, EvalStats, recompute_metrics
     from inspect_ai.model import ModelUsage
 
     outcomes = [outcome for outcome in run.outcomes if outcome.strategy == strategy]
-    num_samples = 1 + max(outcome.sample for outcome in outcomes)
-    num_problems = run.content["problems"]["num_problems"]
-    tasks = {outcome.task for outcome in outcomes}
-    identity = f"{run.content.get('settings_hash')} {run.content['problems']['sha256']} {strategy}"
-    sessions = [session for session in run.content["sessions"] if strategy in session["strategies"]]
+    spec = _spec_of(run, strategy, outcomes)
     samples = [_sample(outcome, run.settings) for outcome in sorted(outcomes, key=_place)]
     usage: defaultdict[str, ModelUsage] = defaultdict(ModelUsage)
     for sample in samples:
         for model, used in sample.model_usage.items():
             usage[model] += used
-    metrics: list[Any] = [EvalMetricDefinition(name=f"inspect_ai/{name}") for name in ("accuracy", "stderr")]
+    num_expected = spec.dataset.samples * spec.config.epochs
     log = EvalLog(
-        status="success" if len(outcomes) == num_problems * num_samples else "cancelled",
-        eval=EvalSpec(
-            eval_id=_digest("eval", identity),
-            run_id=_digest("run", str(run.content.get("settings_hash"))),
-            task_id=_digest("task", identity),
-            created=_first_start(sessions),
-            task=tasks.pop() if len(tasks) == 1 and tasks != {"auto"} else run.path.resolve().name,
-            dataset=EvalDataset(
-                name=run.path.resolve().name,
-                samples=num_problems,
-                sample_ids=list(dict.fromkeys(outcome.id for outcome in outcomes)),
-                shuffled=False,
-            ),
-            model=_model_name(run.settings.target),
-            model_args={"strategy": strategy},
-            model_generate_config=_generate_config(run.settings),
-            config=EvalConfig(epochs=num_samples, epochs_reducer=["mean"]),
-            packages=_packages(sessions),
-            tags=["reason-spec", strategy],
-            metadata={
-                "strategy": strategy,
-                "settings": run.content["settings"],
-                "settings_hash": outcomes[0].settings_hash,
-                "weights": run.content.get("weights"),
-                "concurrency": run.content["concurrency"],
-                "sessions": sessions,
-            },
-            scorers=[EvalScorer(name=SCORER, metrics=metrics)],
-        ),
+        status="success" if len(outcomes) == num_expected else "cancelled",
+        eval=spec,
         plan=EvalPlan(name=strategy, steps=[EvalPlanStep(solver=f"reason-spec/{strategy}")]),
         stats=EvalStats(
-            started_at=_first_start(sessions),
+            started_at=spec.created,
             completed_at=_time((run.path / RESULTS).stat().st_mtime),
             model_usage=dict(usage),
         ),
@@ -177,6 +136,46 @@ def log_of(run: StoredRun, strategy: str) -> EvalLog:
     )
     recompute_metrics(log)
     return log
+
+
+def _spec_of(run: StoredRun, strategy: str, outcomes: Sequence[Outcome]) -> EvalSpec:
+    """Return what was evaluated, on what, and how."""
+    from inspect_ai.log import EvalConfig, EvalDataset, EvalSpec
+    from inspect_ai.log._log import EvalMetricDefinition, EvalScorer
+
+    num_samples = 1 + max(outcome.sample for outcome in outcomes)
+    tasks = {outcome.task for outcome in outcomes}
+    identity = f"{run.content.get('settings_hash')} {run.content['problems']['sha256']} {strategy}"
+    sessions = [session for session in run.content["sessions"] if strategy in session["strategies"]]
+    metrics: list[Any] = [EvalMetricDefinition(name=f"inspect_ai/{name}") for name in ("accuracy", "stderr")]
+    return EvalSpec(
+        eval_id=_digest("eval", identity),
+        run_id=_digest("run", str(run.content.get("settings_hash"))),
+        task_id=_digest("task", identity),
+        created=_first_start(sessions),
+        task=tasks.pop() if len(tasks) == 1 and tasks != {"auto"} else run.path.resolve().name,
+        dataset=EvalDataset(
+            name=run.path.resolve().name,
+            samples=run.content["problems"]["num_problems"],
+            sample_ids=list(dict.fromkeys(outcome.id for outcome in outcomes)),
+            shuffled=False,
+        ),
+        model=_model_name(run.settings.target),
+        model_args={"strategy": strategy},
+        model_generate_config=_generate_config(run.settings),
+        config=EvalConfig(epochs=num_samples, epochs_reducer=["mean"]),
+        packages=_packages(sessions),
+        tags=["reason-spec", strategy],
+        metadata={
+            "strategy": strategy,
+            "settings": run.content["settings"],
+            "settings_hash": outcomes[0].settings_hash,
+            "weights": run.content.get("weights"),
+            "concurrency": run.content["concurrency"],
+            "sessions": sessions,
+        },
+        scorers=[EvalScorer(name=SCORER, metrics=metrics)],
+    )
 
 
 def _sample(outcome: Outcome, settings: Settings) -> EvalSample:
