@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reason_spec.errors import MissingDependencyError, SettingsError
+from reason_spec.loading import LOADING
 from reason_spec.verifiers.batching import Batcher, no_progress_bars, use_one_core
 from reason_spec.verifiers.wordvectors import WordVectors
 
@@ -180,7 +181,7 @@ def _load_model(name: str | None, sha256: str | None) -> SentenceTransformer:
     except ImportError:
         raise MissingDependencyError("sentence-transformers", "comparing steps by embedding") from None
     try:
-        with no_progress_bars():
+        with LOADING, no_progress_bars():
             return SentenceTransformer(path, device="cpu", local_files_only=True)
     except Exception as error:
         raise SettingsError(

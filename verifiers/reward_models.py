@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from reason_spec.errors import SettingsError
+from reason_spec.loading import LOADING
 from reason_spec.verifiers.batching import no_progress_bars
 from reason_spec.verifiers.reward import PROBE, Reward, SoFar, StepToken
 
@@ -38,7 +39,7 @@ def load_classifier(
     import torch
 
     try:
-        with no_progress_bars():
+        with LOADING, no_progress_bars():
             tokenizer, module = _load(model, by_token=step_token is not None, trusted=trust_remote_code)
     except Exception as error:
         # A model's own code fails in its own ways.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reason_spec.engines.factory import resolve_model
 from reason_spec.engines.machine import auto_device
 from reason_spec.errors import EngineError
+from reason_spec.loading import LOADING
 from reason_spec.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _count_parameters(config: PretrainedConfig, settings: EngineSettings) -> int
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with LOADING, torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
     model.tie_weights()
     return sum(parameter.numel() for parameter in model.parameters())

@@ -13,6 +13,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from reason_spec.loading import LOADING
 from reason_spec.pair.tokenizer import MAX_LENGTH
 
 if TYPE_CHECKING:
@@ -148,5 +149,6 @@ def save_model(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
 
 def load_model(folder: Path) -> Qwen3ForCausalLM:
     """Load a saved model in float32."""
-    model: Qwen3ForCausalLM = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with LOADING:
+        model: Qwen3ForCausalLM = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval()

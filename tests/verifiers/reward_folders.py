@@ -16,6 +16,7 @@ from transformers import (
     Qwen2Model,
 )
 
+from reason_spec.loading import LOADING
 from tests.engines.tiny_models import byte_level_tokenizer
 
 STEP_TOKEN = "<extra_0>"
@@ -110,7 +111,8 @@ def _head() -> nn.Sequential:
 def reward_at_last_step_token(folder: Path, question: str, answer: str) -> float:
     """The reward by the whole conversation, whose template goes on behind the step token."""
     ids, place = _conversation(folder, question, answer)
-    module = Qwen2ForTokenClassification.from_pretrained(folder).eval()
+    with LOADING:
+        module = Qwen2ForTokenClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         return _chance(module(ids).logits[0, place])
 
@@ -131,7 +133,8 @@ def process_reward(folder: Path, question: str, answer: str) -> float:
 def outcome_reward(folder: Path, question: str, answer: str) -> float:
     """What a sequence classifier says of the whole conversation."""
     ids, _ = _conversation(folder, question, answer)
-    module = Qwen2ForSequenceClassification.from_pretrained(folder).eval()
+    with LOADING:
+        module = Qwen2ForSequenceClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         return _chance(module(ids).logits[0])
 

@@ -22,6 +22,7 @@ from reason_spec.engines.torch.attention import (
 from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.loading import LOADING
 from reason_spec.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -220,13 +221,14 @@ def _load_module(settings: EngineSettings, config: PretrainedConfig, dtype: torc
     transformers_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
-        module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            settings.model,
-            config=config,
-            dtype=dtype,
-            attn_implementation="eager",
-            **_source_arguments(settings),
-        )
+        with LOADING:
+            module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                settings.model,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                **_source_arguments(settings),
+            )
     except Exception as error:
         raise _not_loadable(settings.model, error) from error
     return module
