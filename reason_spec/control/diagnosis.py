@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, log
 
+from reason_spec.control.costs import PassCost
 from reason_spec.control.formulas import (
     asynchronous_speedup,
     judged_ahead_speedup,
@@ -35,6 +36,8 @@ class MeasuredRun:
     ``mode`` None is the token level alone. ``num_drafts`` tokens were planned for each branch of a pass,
     ``pass_drafts`` were in one on average, and ``pass_tokens`` came out of it. ``speedup`` is over the
     target alone: by the same run's ``autoregressive`` answers where ``has_baseline``, else by T(1).
+    ``pass_cost_at_work`` is T(n) while both models worked (None: not known). Before it writes an answer of
+    ``answer_tokens`` tokens the target reads ``prompt_tokens`` (0: not known).
     """
 
     strategy: str
@@ -48,6 +51,19 @@ class MeasuredRun:
     speedup: float
     has_baseline: bool
     num_answers: int
+    pass_cost_at_work: PassCost | None = None
+    prompt_tokens: float = 0.0
+    answer_tokens: float = 0.0
+
+    @property
+    def prompt_share(self) -> float:
+        """The share of the target's time, alone, that it reads the prompt."""
+        if not self.prompt_tokens:
+            return 0.0
+        ratio, requests = self.workload.pass_ratio, self.workload.requests
+        others = ratio(requests - 1) if requests > 1 else 0.0
+        reading = ratio(self.prompt_tokens + requests - 1) - others
+        return reading / (reading + max(0.0, self.answer_tokens - 1.0) * ratio(requests) / requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +122,9 @@ def diagnose(
         speedup = simulate(workload, scheme, num_steps=num_steps or SIMULATED_STEPS, seed=seed).speedup
         left.append((name, meaning, speedup))
         advance()
+    if run.prompt_share:
+        meaning = f"the target alone reads the prompt for {run.prompt_share:.1%} of its time"
+        left.append(("prompts", meaning, _with_prompts(left[-1][2], run.prompt_share)))
     shortfall = log(ideal / run.speedup)
     divisible = abs(shortfall) >= _SMALLEST_SHORTFALL
     terms: list[Term] = []
@@ -169,10 +188,21 @@ def _ablations(run: MeasuredRun) -> list[tuple[str, str, Workload, Scheme]]:
         add("uneven steps", f"steps have {full.step_tokens:.0f} ± {full.step_tokens_std:.0f} tokens")
     workload = replace(workload, pass_cost=full.pass_cost, draft_pass_cost=full.draft_pass_cost)
     add("pass time", f"a pass of 16 tokens takes {full.pass_ratio(16):.2f} times one of 1 token")
+    if run.pass_cost_at_work is not None:
+        workload = replace(workload, pass_cost=run.pass_cost_at_work)
+        add(
+            "passes at work",
+            f"while both models work it takes {workload.pass_ratio(16):.2f} times one of 1 token",
+        )
     if full.requests > 1:
         workload = replace(workload, requests=full.requests)
         add("answers at once", f"{full.requests} at once share the passes")
     return found
+
+
+def _with_prompts(speedup: float, share: float) -> float:
+    """Return the speed-up where a share of the time is as long as before (Amdahl's law)."""
+    return 1.0 / (share + (1.0 - share) / speedup)
 
 
 def _rate_of(pass_tokens: float, num_drafts: int) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, log
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from reason_spec.control.costs import Costs
@@ -29,10 +30,14 @@ _MEMORY = 0.98
 """What an observation still counts after each later answer."""
 _CORRECTION_WEIGHT = 0.5
 """Answers that a prediction counts for against what answers really took."""
+_CORRECTION_MEMORY = 0.9
+"""What such an answer still counts after each later one: the rates that it was predicted by have moved on."""
 _ROUNDS = 4
 """Rounds in which the size of a pass and what is drafted during it settle."""
 _TRY_EVERY = 16
 """Answers after which the step level is tried again where it was left out: its rate may have changed."""
+_STEPS_MARGIN = 1.1
+"""Steps ahead have to be expected so many times as fast: what loses was written, and others may be waiting."""
 _LEAST_KNOWN = 2.0
 """Where the suffix cache expects so many tokens of the first pass to be right it knows an answer in part."""
 
@@ -43,14 +48,15 @@ class _Mean:
 
     total: float
     count: float
+    memory: float = _MEMORY
 
     @classmethod
-    def assumed(cls, value: float, weight: float = _PRIOR_WEIGHT) -> _Mean:
-        return cls(weight * value, weight)
+    def assumed(cls, value: float, weight: float = _PRIOR_WEIGHT, memory: float = _MEMORY) -> _Mean:
+        return cls(weight * value, weight, memory)
 
     def add(self, total: float, count: float) -> None:
-        self.total = self.total * _MEMORY + total
-        self.count = self.count * _MEMORY + count
+        self.total = self.total * self.memory + total
+        self.count = self.count * self.memory + count
 
     @property
     def value(self) -> float:
@@ -88,8 +94,8 @@ class _History:
         self.token_rate = _Mean.assumed(token_rate)
         self.step_tokens = _Mean.assumed(step_tokens)
         self.verifier_seconds = _Mean.assumed(verdict)
-        self.corrections: dict[_Layers, _Mean] = {
-            layers: _Mean.assumed(1.0, _CORRECTION_WEIGHT) for layers in get_args(_Layers)
+        self.log_corrections: dict[_Layers, _Mean] = {
+            layers: _Mean.assumed(0.0, _CORRECTION_WEIGHT, _CORRECTION_MEMORY) for layers in get_args(_Layers)
         }
         self.num_without_steps = 0
         self.tried_steps = False
@@ -100,8 +106,9 @@ class _History:
         confirmed = usage.num_accepted_draft_tokens
         # Behind the last step only what was cancelled is noted.
         ended = next(event.at for event in reversed(answer.events) if event.kind == "final")
-        speed = num_tokens / max(ended, 1e-9)
-        self.corrections[_layers(plan.depth, plan.num_draft_tokens)].add(speed / predicted, 1.0)
+        speed = max(num_tokens, 1) / max(ended, 1e-9)
+        layers = _layers(plan.depth, plan.num_draft_tokens)
+        self.log_corrections[layers].add(log(speed / predicted), 1.0)
         self.step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
         self.token_rate.add(confirmed, confirmed + usage.num_partings)
         self.step_tokens.add(num_tokens, len(answer.steps))
@@ -140,18 +147,22 @@ class Planner:
     def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
         """Return the plan that is expected to be fastest for an answer of which so much is known."""
         plans, history = self._plans(known), self._history(known.something)
-        untried = known.something and not history.tried_steps
-        best = max((plan for plan in plans if plan.depth == 0 or not untried), key=_speed)
-        if best.depth > 0 or self._max_depth == 0:
-            return best
+        flat = max((plan for plan in plans if plan.depth == 0), key=_speed)
+        if self._max_depth == 0:
+            return flat
+        ahead = max((plan for plan in plans if plan.depth > 0), key=_speed)
         if history.num_without_steps >= _TRY_EVERY:
-            return max((plan for plan in plans if plan.depth > 0), key=_speed)
-        return best
+            return ahead
+        untried = known.something and not history.tried_steps
+        pays = _speed(ahead) > _STEPS_MARGIN * _speed(flat)
+        return ahead if pays and not untried else flat
 
     def expect(self, depth: int, num_draft_tokens: int, known: Known = NOTHING_KNOWN) -> float:
         """Return the tokens a second that are expected of a split."""
-        correction = self._history(known.something).corrections[_layers(depth, num_draft_tokens)].value
-        return correction * self._predict(depth, num_draft_tokens, known)
+        log_correction = (
+            self._history(known.something).log_corrections[_layers(depth, num_draft_tokens)].value
+        )
+        return exp(log_correction) * self._predict(depth, num_draft_tokens, known)
 
     def _history(self, known: bool) -> _History:
         return self._known if known else self._unknown

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 
 from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.control.planner import Planner
 from reason_spec.errors import SettingsError
 from reason_spec.evaluation import report
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
@@ -284,6 +285,7 @@ async def _solve_rest(
             )
             async with aclosing(results):
                 await store_results(results, folder, failures, progress)
+        folder.end_session(costs_at_work(accelerator))
     finally:
         await accelerator.close()
 
@@ -396,10 +398,19 @@ def session_details(accelerator: Accelerator, options: RunOptions) -> dict[str, 
         "target_cores": {name: list(accelerator.target_cores(name)) for name in options.strategies},
     }
     if accelerator.planner is not None:
-        costs = accelerator.planner.costs
-        details["costs"] = {
-            "target_pass_ms": {size: round(1000 * seconds, 3) for size, seconds in costs.target.points},
-            "draft_token_ms": round(1000 * costs.draft_token, 3),
-            "c": round(costs.c, 4),
-        }
+        details["costs"] = _costs(accelerator.planner)
     return details
+
+
+def costs_at_work(accelerator: Accelerator) -> dict[str, Any]:
+    """Return what passes took while answers were written, for the session that ends."""
+    return {} if accelerator.planner is None else {"costs_at_work": _costs(accelerator.planner)}
+
+
+def _costs(planner: Planner) -> dict[str, Any]:
+    costs = planner.costs
+    return {
+        "target_pass_ms": {size: round(1000 * seconds, 3) for size, seconds in costs.target.points},
+        "draft_token_ms": round(1000 * costs.draft_token, 3),
+        "c": round(costs.c, 4),
+    }

@@ -16,6 +16,7 @@ from reason_spec.evaluation.console import (
     RunOptions,
     Screen,
     already_there,
+    costs_at_work,
     default_folder,
     mention_omissions,
     session_details,
@@ -105,6 +106,8 @@ class _Evaluation:
             else:
                 accelerator, session = await self._start(self._screen)
                 await self._solve_rest(self._results(accelerator, session), done)
+                # An engine that died was started again, as another session.
+                self._folder.end_session(costs_at_work(self._accelerator or accelerator))
         finally:
             await self._close()
 

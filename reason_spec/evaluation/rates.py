@@ -51,9 +51,15 @@ def measured_runs(
             f"Solve with one of {', '.join(MODES)}."
         )
     costs = _costs(folder, settings, c_step, pass_cost)
+    at_work = None if pass_cost is not None else _costs_at_work(folder / SETTINGS, settings)
     return [
         _measured(
-            name, [outcome for outcome in outcomes if outcome.strategy == name], baseline, settings, costs
+            name,
+            [outcome for outcome in outcomes if outcome.strategy == name],
+            baseline,
+            settings,
+            costs,
+            at_work,
         )
         for name in names
     ]
@@ -153,12 +159,20 @@ def _session_costs(path: Path, settings: Mapping[str, Any]) -> tuple[PassCost, f
     return pass_cost_of(measured[-1]["target_pass_ms"], str(path)), float(measured[-1]["c"])
 
 
+def _costs_at_work(path: Path, settings: Mapping[str, Any]) -> PassCost | None:
+    """Return T(n) while answers were written, where the last session was brought to its end."""
+    sessions = settings.get("sessions") or [{}]
+    found = sessions[-1].get("costs_at_work")
+    return pass_cost_of(found["target_pass_ms"], str(path)) if found else None
+
+
 def _measured(
     name: str,
     outcomes: Sequence[Outcome],
     baseline: Sequence[Outcome],
     settings: Mapping[str, Any],
     costs: tuple[PassCost, float],
+    at_work: PassCost | None,
 ) -> MeasuredRun:
     pass_cost, c_step = costs
     strategy = settings["settings"]["strategy"]
@@ -205,7 +219,18 @@ def _measured(
         speedup=per_token / _seconds_per_token(outcomes),
         has_baseline=bool(paired),
         num_answers=len(outcomes),
+        pass_cost_at_work=at_work,
+        prompt_tokens=_prompt_tokens_read(paired),
+        answer_tokens=fmean(outcome.tokens for outcome in outcomes),
     )
+
+
+def _prompt_tokens_read(baseline: Sequence[Outcome]) -> float:
+    """Return how many tokens the target alone read before it wrote, 0 where it did not take part."""
+    if not baseline:
+        return 0.0
+    usages = [outcome.usage.target for outcome in baseline]
+    return fmean(usage.num_prompt_tokens - usage.num_cached_prompt_tokens for usage in usages)
 
 
 def _seconds_per_token(outcomes: Sequence[Outcome]) -> float:

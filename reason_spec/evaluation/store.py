@@ -163,6 +163,19 @@ class RunFolder:
         }
         session |= {"strategies": list(strategies), "versions": package_versions(), **details}
         self._sessions.append(session)
+        self._write_settings()
+
+    def end_session(self, details: Mapping[str, Any]) -> None:
+        """Add to ``settings.yaml`` what was found out in the session that was begun last.
+
+        Raises:
+            DataError: the folder cannot be written.
+        """
+        if details:
+            self._sessions[-1] |= details
+            self._write_settings()
+
+    def _write_settings(self) -> None:
         identity = self._identity
         content = {
             "settings": identity.settings.model_dump(mode="json"),

@@ -120,17 +120,19 @@ def test_depth_is_bounded_by_what_was_asked_for() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0.0005, 0.05), st.floats(0.0, 0.01))
-def test_the_plan_is_the_split_that_is_expected_to_be_fastest(
+def test_the_plan_is_the_fastest_split_and_has_steps_ahead_where_these_pay_clearly(
     step_rate: float, token_rate: float, draft_token: float, slope: float
 ) -> None:
     costs = Costs(PassCost(((1, 0.020), (64, 0.020 + 63 * slope))), draft_token)
     chosen = planner(costs, step_rate, token_rate)
     plan = chosen.plan()
     assert plan.tokens_per_second == chosen.expect(plan.depth, plan.num_draft_tokens)
-    plain = chosen.expect(0, 0)
-    assert plan.tokens_per_second is not None
-    assert plan.tokens_per_second >= plain
-    assert plain == pytest.approx(1 / 0.020)
+    assert chosen.expect(0, 0) == pytest.approx(1 / 0.020)
+    sizes = (0, 1, 2, 4, 8, 16)
+    flat = max(chosen.expect(0, size) for size in sizes)
+    ahead = max(chosen.expect(depth, size) for depth in range(1, 5) for size in sizes)
+    assert plan.tokens_per_second == (ahead if plan.depth else flat)
+    assert (plan.depth > 0) == (ahead > 1.1 * flat)
 
 
 def test_what_the_suffix_cache_knows_is_written_as_one_request() -> None:

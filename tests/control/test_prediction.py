@@ -92,6 +92,42 @@ def test_the_term_that_slowed_a_run_down_is_blamed(term: str, changed: dict[str,
     assert found.simulated == pytest.approx(made, rel=0.03)
 
 
+def test_prompts_are_blamed_where_they_take_long_and_answers_are_short() -> None:
+    workload = Workload(0.63, 0.1)
+    decoding = simulate(workload, Scheme(4), num_steps=2500, seed=5).speedup
+    run = replace(run_of(workload, 1.0), prompt_tokens=100.0, answer_tokens=4.0)
+    assert run.prompt_share == pytest.approx(1 / 4), "one pass reads, and three more write"
+    made = 4 / (1 + 3 / decoding)
+    found = diagnose(replace(run, speedup=made), num_steps=2500)
+    assert found.worst is not None
+    assert found.worst.name == "prompts"
+    assert found.simulated == pytest.approx(made, rel=0.03)
+
+
+def test_answers_at_once_wait_for_each_others_prompts() -> None:
+    cost = PassCost(((1, 1.0), (101, 101.0)))
+    run = replace(
+        run_of(Workload(0.63, 0.1, pass_cost=cost, requests=4), 1.5), prompt_tokens=50.0, answer_tokens=101.0
+    )
+    # Fifty tokens more in a pass take 50; a hundred passes of four tokens are shared by four answers.
+    assert run.prompt_share == pytest.approx(50 / (50 + 100))
+
+
+def test_passes_that_take_longer_while_both_models_work_are_a_term_of_their_own() -> None:
+    workload = Workload(0.0, 0.1, alpha_token=0.9)
+    run = replace(
+        run_of(workload, 2.0, depth=0, num_drafts=8),
+        mode=None,
+        pass_tokens=5.7,
+        pass_drafts=8.0,
+        pass_cost_at_work=PassCost(((1, 1.0), (9, 3.0))),
+    )
+    found = diagnose(run, num_steps=2000)
+    assert [term.name for term in found.terms] == ["token drafts", "pass time", "passes at work"]
+    before, after = found.terms[-2:]
+    assert before.speedup / after.speedup == pytest.approx(3.0, rel=0.05)
+
+
 def test_shares_add_up_to_the_whole_shortfall() -> None:
     workload = Workload(0.63, 0.1, 0.7, 0.0, 0.05, step_tokens_std=40, pass_cost=STEEP, answer_steps=8)
     run = replace(run_of(workload, 1.2, num_drafts=4), pass_tokens=2.0)

@@ -23,7 +23,9 @@ def answer_of(strategy: str, number: int, seconds: float) -> Outcome:
     steps = tuple(
         StepRecord("x", "target", tokens, "boundary", None, tuple(range(tokens))) for tokens in _LENGTHS
     )
-    written = Usage(num_generated_tokens=120, num_passes=120)
+    written = Usage(
+        num_prompt_tokens=70, num_cached_prompt_tokens=10, num_generated_tokens=120, num_passes=120
+    )
     speculated = Usage(
         num_generated_tokens=140, num_passes=60, num_partings=20, num_drafted_tokens=120,
         num_accepted_draft_tokens=80,
@@ -44,6 +46,7 @@ def write_run(
     *,
     answers: Sequence[Outcome] = (),
     costs: Mapping[str, Any] | None = COSTS,
+    at_work: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a folder as a run does: the target alone and lookahead, twice as fast, or ``answers``."""
     folder.mkdir()
@@ -53,7 +56,8 @@ def write_run(
         for strategy, seconds in (("autoregressive", 2.4), ("lookahead", 1.2))
     ]
     (folder / "results.jsonl").write_text("".join(answer.to_json() + "\n" for answer in answers))
-    session = {"session": "one", **({"costs": dict(costs)} if costs else {})}
+    measured = {"costs": costs, "costs_at_work": at_work}
+    session = {"session": "one"} | {name: dict(found) for name, found in measured.items() if found}
     content = {"settings": Settings().model_dump(mode="json"), "sessions": [session]}
     (folder / "settings.yaml").write_text(yaml.safe_dump(content))
     return folder

@@ -32,6 +32,25 @@ def test_rates_costs_and_lengths_are_those_of_the_answers(tmp_path: Path) -> Non
     assert found.pass_drafts == pytest.approx(2.0)
 
 
+def test_prompts_are_counted_as_the_target_alone_read_them(tmp_path: Path) -> None:
+    (found,) = measured_runs(write_run(tmp_path / "run"))
+    assert (found.prompt_tokens, found.answer_tokens) == (60.0, 120.0)
+    # T(60) / T(1) on the line through T(4) and T(16), and 119 passes of one token.
+    reading = 1.2 + (60 - 4) * 0.4 / 12
+    assert found.prompt_share == pytest.approx(reading / (reading + 119))
+    (alone,) = measured_runs(write_run(tmp_path / "alone", answers=[answer_of("lookahead", 0, 1.2)]))
+    assert alone.prompt_share == 0.0, "nobody measured how long the target alone reads"
+
+
+def test_what_passes_took_at_work_is_kept_apart(tmp_path: Path) -> None:
+    at_work = {"target_pass_ms": {1: 10.0, 4: 14.0, 16: 24.0}}
+    (found,) = measured_runs(write_run(tmp_path / "run", at_work=at_work))
+    assert found.workload.pass_ratio(16) == pytest.approx(1.6)
+    assert found.pass_cost_at_work == PassCost(((1, 10.0), (4, 14.0), (16, 24.0)))
+    (given,) = measured_runs(tmp_path / "run", pass_cost=PassCost(((1, 1.0), (8, 2.0))))
+    assert given.pass_cost_at_work is None
+
+
 def test_what_is_given_replaces_what_was_measured(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", costs=None)
     with pytest.raises(DataError, match=r"measured no costs.*--c-step"):

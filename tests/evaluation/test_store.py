@@ -177,11 +177,13 @@ def test_settings_hold_what_made_the_results(tmp_path: Path) -> None:
     begun(tmp_path)
     with open_folder(tmp_path) as folder:
         folder.begin_session("two", ["token"], {"target_cores": {"token": [0, 1]}})
+        folder.end_session({"costs_at_work": {"c": 0.2}})
     content = yaml.safe_load((tmp_path / "settings.yaml").read_text())
     assert content["settings"] == Settings().model_dump(mode="json")
     assert content["settings_hash"] == Settings().hash
     assert [session["session"] for session in content["sessions"]] == ["one", "two"]
     assert content["sessions"][1]["target_cores"] == {"token": [0, 1]}
+    assert [session.get("costs_at_work") for session in content["sessions"]] == [None, {"c": 0.2}]
     assert "torch" in content["sessions"][0]["versions"]
     assert load_settings(tmp_path / "settings.yaml") == Settings()
 
