@@ -37,7 +37,7 @@ _ROUNDS = 4
 _TRY_EVERY = 16
 """Answers after which the step level is tried again where it was left out: its rate may have changed."""
 _STEPS_MARGIN = 1.1
-"""Steps ahead have to be expected so many times as fast: what loses was written, and others may be waiting."""
+"""Steps ahead have to be expected so many times as fast: what loses was written, and others may wait."""
 _LEAST_KNOWN = 2.0
 """Where the suffix cache expects so many tokens of the first pass to be right it knows an answer in part."""
 
@@ -213,8 +213,9 @@ class Planner:
         Where the target parts from the drafts, the pass after it has none: the draft is writing them.
         """
         rate = history.token_rate.value
-        # What the draft writes during one pass, for all branches, is what there is to check in the next.
-        supplied = float(num_draft_tokens)
+        # What the draft writes during one pass, for all branches, is what there is to check in the next. The
+        # two share what may wait: a half is checked while the other is written.
+        supplied = min(float(num_draft_tokens), max(1.0, num_draft_tokens / 2))
         seconds = self.costs.target.seconds(branches * (1 + supplied))
         for _ in range(_ROUNDS):
             supplied = min(supplied, seconds / (branches * self.costs.draft_token))

@@ -268,7 +268,7 @@ def _blame(found: Diagnosis) -> str:
         return "The run is faster than the formulas say: they do not describe it."
     worst = found.worst
     if worst is None or (worst.share or 0.0) < found.unexplained:
-        return "Most of the shortfall is in no term: other work on the machine, waiting, reading of prompts."
+        return "Most of the shortfall is in no term: other work on the machine, or waiting."
     return f"Most to blame: {worst.name} ({worst.meaning})."
 
 
