@@ -32,6 +32,8 @@ _CORRECTION_WEIGHT = 0.5
 """Answers that a prediction counts for against what answers really took."""
 _CORRECTION_MEMORY = 0.9
 """What such an answer still counts after each later one: the rates that it was predicted by have moved on."""
+_DEPTH_WEIGHT = 1.0
+"""Answers of a depth that those of all depths count for in what it is corrected by."""
 _ROUNDS = 4
 """Rounds in which the size of a pass and what is drafted during it settle."""
 _TRY_EVERY = 16
@@ -97,8 +99,25 @@ class _History:
         self.log_corrections: dict[_Layers, _Mean] = {
             layers: _Mean.assumed(0.0, _CORRECTION_WEIGHT, _CORRECTION_MEMORY) for layers in get_args(_Layers)
         }
+        self.depth_corrections: dict[int, _Mean] = {}
         self.num_without_steps = 0
         self.tried_steps = False
+
+    def log_correction(self, depth: int, num_draft_tokens: int) -> float:
+        """Return what a prediction is corrected by, in logarithms.
+
+        A depth that few answers had goes by all with steps ahead.
+        """
+        shared = self.log_corrections[_layers(depth, num_draft_tokens)].value
+        own = self.depth_corrections.get(depth)
+        if own is None:
+            return shared
+        return (own.total + _DEPTH_WEIGHT * shared) / (own.count + _DEPTH_WEIGHT)
+
+    def num_answers(self, depth: int) -> float:
+        """Return how many answers of late had this depth."""
+        own = self.depth_corrections.get(depth)
+        return 0.0 if own is None else own.count
 
     def learn(self, answer: Recorder, plan: Plan, predicted: float) -> None:
         compared, usage = answer.verdicts, answer.target_usage
@@ -107,8 +126,11 @@ class _History:
         # Behind the last step only what was cancelled is noted.
         ended = next(event.at for event in reversed(answer.events) if event.kind == "final")
         speed = max(num_tokens, 1) / max(ended, 1e-9)
-        layers = _layers(plan.depth, plan.num_draft_tokens)
-        self.log_corrections[layers].add(log(speed / predicted), 1.0)
+        ratio = log(speed / predicted)
+        self.log_corrections[_layers(plan.depth, plan.num_draft_tokens)].add(ratio, 1.0)
+        if plan.depth > 0:
+            none = _Mean(0.0, 0.0, _CORRECTION_MEMORY)
+            self.depth_corrections.setdefault(plan.depth, none).add(ratio, 1.0)
         self.step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
         self.token_rate.add(confirmed, confirmed + usage.num_partings)
         self.step_tokens.add(num_tokens, len(answer.steps))
@@ -150,18 +172,19 @@ class Planner:
         flat = max((plan for plan in plans if plan.depth == 0), key=_speed)
         if self._max_depth == 0:
             return flat
-        ahead = max((plan for plan in plans if plan.depth > 0), key=_speed)
         if history.num_without_steps >= _TRY_EVERY:
-            return ahead
+            # The formulas may name the wrong depth: the one that is known least is tried.
+            return max(
+                plans, key=lambda plan: (plan.depth > 0, -history.num_answers(plan.depth), _speed(plan))
+            )
+        ahead = max((plan for plan in plans if plan.depth > 0), key=_speed)
         untried = known.something and not history.tried_steps
         pays = _speed(ahead) > _STEPS_MARGIN * _speed(flat)
         return ahead if pays and not untried else flat
 
     def expect(self, depth: int, num_draft_tokens: int, known: Known = NOTHING_KNOWN) -> float:
         """Return the tokens a second that are expected of a split."""
-        log_correction = (
-            self._history(known.something).log_corrections[_layers(depth, num_draft_tokens)].value
-        )
+        log_correction = self._history(known.something).log_correction(depth, num_draft_tokens)
         return exp(log_correction) * self._predict(depth, num_draft_tokens, known)
 
     def _history(self, known: bool) -> _History:

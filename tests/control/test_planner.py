@@ -88,6 +88,19 @@ def test_a_layer_that_is_slower_than_predicted_is_left_out() -> None:
     assert depths[15:].count(0) >= 12
 
 
+def test_depths_are_corrected_apart_so_that_a_better_one_is_found() -> None:
+    """Where the formulas name the wrong depth, trials of it lead to the others."""
+    chosen = planner(FLAT)
+    best = 4 if chosen.plan().depth != 4 else 1
+    depths: list[int] = []
+    for _ in range(120):
+        plan = chosen.plan()
+        depths.append(plan.depth)
+        chosen.learn(answer(plan, all_stand=True, speed=400.0 if plan.depth == best else 150.0))
+    assert depths[0] != best
+    assert depths[-20:].count(best) >= 18
+
+
 def test_an_answer_without_a_step_teaches_nothing() -> None:
     chosen = planner(FLAT)
     before = chosen.plan()
