@@ -37,7 +37,7 @@ _DEPTH_WEIGHT = 1.0
 _ROUNDS = 4
 """Rounds in which the size of a pass and what is drafted during it settle."""
 _TRY_EVERY = 16
-"""Answers after which the step level is tried again where it was left out: its rate may have changed."""
+"""Answers after which a layer is tried again where it was left out: its rate or its cost may have changed."""
 _STEPS_MARGIN = 1.1
 """Steps ahead have to be expected so many times as fast: what loses was written, and others may wait."""
 _LEAST_KNOWN = 2.0
@@ -100,7 +100,7 @@ class _History:
             layers: _Mean.assumed(0.0, _CORRECTION_WEIGHT, _CORRECTION_MEMORY) for layers in get_args(_Layers)
         }
         self.depth_corrections: dict[int, _Mean] = {}
-        self.num_without_steps = 0
+        self.num_without: dict[_Layers, int] = {"tokens": 0, "steps": 0}
         self.tried_steps = False
 
     def log_correction(self, depth: int, num_draft_tokens: int) -> float:
@@ -127,7 +127,8 @@ class _History:
         ended = next(event.at for event in reversed(answer.events) if event.kind == "final")
         speed = max(num_tokens, 1) / max(ended, 1e-9)
         ratio = log(speed / predicted)
-        self.log_corrections[_layers(plan.depth, plan.num_draft_tokens)].add(ratio, 1.0)
+        layers = _layers(plan.depth, plan.num_draft_tokens)
+        self.log_corrections[layers].add(ratio, 1.0)
         if plan.depth > 0:
             none = _Mean(0.0, 0.0, _CORRECTION_MEMORY)
             self.depth_corrections.setdefault(plan.depth, none).add(ratio, 1.0)
@@ -135,7 +136,7 @@ class _History:
         self.token_rate.add(confirmed, confirmed + usage.num_partings)
         self.step_tokens.add(num_tokens, len(answer.steps))
         self.verifier_seconds.add(answer.verifier_seconds, len(compared))
-        self.num_without_steps = 0 if plan.depth > 0 else self.num_without_steps + 1
+        self.num_without = {one: 0 if one == layers else num + 1 for one, num in self.num_without.items()}
         self.tried_steps = self.tried_steps or plan.depth > 0
 
 
@@ -169,10 +170,12 @@ class Planner:
     def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
         """Return the plan that is expected to be fastest for an answer of which so much is known."""
         plans, history = self._plans(known), self._history(known.something)
+        if history.num_without["tokens"] >= _TRY_EVERY:
+            return max((plan for plan in plans if not plan.depth and plan.num_draft_tokens), key=_speed)
         flat = max((plan for plan in plans if plan.depth == 0), key=_speed)
         if self._max_depth == 0:
             return flat
-        if history.num_without_steps >= _TRY_EVERY:
+        if history.num_without["steps"] >= _TRY_EVERY:
             # The formulas may name the wrong depth: the one that is known least is tried.
             return max(
                 plans, key=lambda plan: (plan.depth > 0, -history.num_answers(plan.depth), _speed(plan))

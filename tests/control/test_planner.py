@@ -121,6 +121,26 @@ def test_passes_that_became_dear_for_many_tokens_take_the_drafts_out_again() -> 
     assert chosen.costs.target.seconds(64) > 3
 
 
+def test_drafts_that_were_left_out_while_the_machine_was_busy_come_back() -> None:
+    """Without drafts no pass of many tokens is seen: a trial has to find out that they are cheap again."""
+    chosen = planner(FLAT, max_depth=0)
+    alone = PassTime(1, 0.020, 100)
+    busy = [alone, *(PassTime(size, 3.0, 100) for size in (2, 4, 8, 16))]
+    quiet = [alone, *(PassTime(size, 0.021, 100) for size in (2, 4, 8, 16))]
+    for _ in range(10):
+        plan = chosen.plan()
+        chosen.learn(answer(plan, all_stand=True, speed=5.0 if plan.num_draft_tokens else 50.0), target=busy)
+    assert chosen.plan().num_draft_tokens == 0
+    sizes = []
+    for _ in range(40):
+        plan = chosen.plan()
+        sizes.append(plan.num_draft_tokens)
+        speed = 200.0 if plan.num_draft_tokens else 50.0
+        chosen.learn(answer(plan, all_stand=True, speed=speed), target=quiet if any(sizes) else busy)
+    assert sizes[:5] == [0] * 5
+    assert min(sizes[25:]) > 0
+
+
 def test_dear_verdicts_count_from_the_first_answer_on() -> None:
     dear = Costs(FLAT.target, FLAT.draft_token, verdict=2.0)
     assert planner(FLAT).plan().depth > 0

@@ -34,6 +34,22 @@ def test_a_machine_that_has_become_slower_shows_after_some_passes() -> None:
     assert mean.seconds > 0.028
 
 
+def test_a_size_that_is_not_seen_any_more_tells_less_and_less() -> None:
+    """Or passes that were dear once, beside other work, would never be tried again."""
+    times = PassTimes()
+    for _ in range(100):
+        times.add(16, 3.0)
+    at_first = times.means()[-1].count
+    for _ in range(500):
+        times.add(1, 0.02)
+    small, large = times.means()
+    assert large.seconds == pytest.approx(3.0)
+    assert large.count < 0.1 * at_first < small.count
+    for _ in range(2000):
+        times.add(1, 0.02)
+    assert [round(mean.num_tokens) for mean in times.means()] == [1]
+
+
 def test_sizes_near_each_power_of_two_are_kept_apart() -> None:
     times = PassTimes()
     for num_tokens in (1, 2, 3, 4, 6, 17, 64, 96, 97):

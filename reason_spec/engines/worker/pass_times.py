@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log2
+from typing import NamedTuple
 
 from reason_spec.engines.base import PassTime
 from reason_spec.speculation.goodput import BatchTime
@@ -11,10 +12,25 @@ _LARGEST = 96
 """Larger passes hold prompts; no draft is as long."""
 _MEMORY = 0.99
 """What a pass still counts after each later one of about its size."""
+_FADING = 0.995
+"""What the mean of a size counts after each pass of another: what it took may have changed since."""
+_FORGOTTEN = 0.01
+"""A mean that counts for less is dropped."""
 _NUM_KNOWN = 16
 """Passes after which it is known what a token costs."""
 _FIT_EVERY = 64
 """Passes after which the time of a batch is fitted anew."""
+
+
+class _Mean(NamedTuple):
+    """Sums over passes of about one size, and how many they are of, all of them faded."""
+
+    tokens: float
+    seconds: float
+    count: float
+
+    def faded(self, by: float) -> _Mean:
+        return _Mean(self.tokens * by, self.seconds * by, self.count * by)
 
 
 class PassTimes:
@@ -25,7 +41,7 @@ class PassTimes:
         self.num_passes = 0
         self.num_threads = 0
         """How many compute the passes from now on; means of batches are kept apart by it."""
-        self._means: dict[int, tuple[float, float, float]] = {}
+        self._means: dict[int, _Mean] = {}
         self._batches: dict[tuple[int, int, int], tuple[float, float, float, float]] = {}
         self._fitted: tuple[int, int, BatchTime] | None = None
         self._num_batches = 0
@@ -39,12 +55,10 @@ class PassTimes:
         if not 0 < num_tokens <= _LARGEST:
             return
         near = round(log2(num_tokens))
-        tokens, total, count = self._means.get(near, (0.0, 0.0, 0.0))
-        self._means[near] = (
-            tokens * _MEMORY + num_tokens,
-            total * _MEMORY + seconds,
-            count * _MEMORY + 1.0,
-        )
+        before = self._means.pop(near, _Mean(0.0, 0.0, 0.0)).faded(_MEMORY)
+        others = ((size, mean.faded(_FADING)) for size, mean in self._means.items())
+        self._means = {size: mean for size, mean in others if mean.count > _FORGOTTEN}
+        self._means[near] = _Mean(before.tokens + num_tokens, before.seconds + seconds, before.count + 1.0)
 
     def means(self) -> tuple[PassTime, ...]:
         """Return the mean size and time of passes of each size, the smallest first."""
