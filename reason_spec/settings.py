@@ -223,7 +223,7 @@ class StrategySettings(_Section):
         description="drafts tokens for the draft model: only where its larger passes cost no more",
     )
     num_draft_tokens: int = Field(
-        default=16,
+        default=24,
         ge=1,
         le=128,
         description="token drafts of a branch checked in one pass, at the most; torch: three times as many "

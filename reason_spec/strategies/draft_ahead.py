@@ -68,7 +68,7 @@ class DraftAhead:
     stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by.
     No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
     one pass, so that the next pass has as many.
-    With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told. The
+    With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
     With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
     The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     """
