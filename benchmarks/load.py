@@ -45,7 +45,8 @@ from reason_spec.settings import Settings, load_settings
 
 BASELINES = ("alone", "alone-shared")
 _BOOTSTRAPS = 2000
-_FEWEST_ANSWERS = 4
+_WARM_UP = 4
+_FEWEST_ANSWERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespa
     rng = random.Random(options.seed)
     left = options.repeats * len(arms) * (len(options.loads) + len(options.poisson))
     for arm in arms:
-        await bench.closed_loop(arm, _FEWEST_ANSWERS, -1, _FEWEST_ANSWERS)
+        await bench.closed_loop(arm, _WARM_UP, -1, _WARM_UP)
     started, num_timed = time.perf_counter(), 0
 
     def note(run: Run) -> None:

@@ -27,6 +27,8 @@ Ways: TypeAlias = tuple[Speculation, ...]
 WAYS: Ways = ("none", "tokens", "steps")
 """From the least to the most that is speculated."""
 
+_AHEAD_OF_SHARE = 2
+"""What may wait in multiples of what a pass should hold: while that is checked, as much is written."""
 _ROUND_SECONDS = 0.25
 """Between two rounds, unless an answer begins or ends."""
 _LEAST_SECONDS = 0.0005
@@ -155,7 +157,7 @@ class Live:
     def num_draft_tokens(self) -> int:
         """How many tokens the draft model may write ahead now; 0: it is to write none."""
         self._gate.refresh()
-        return self.share.num_draft_tokens
+        return min(self.wish.num_draft_tokens, _AHEAD_OF_SHARE * self.share.num_draft_tokens)
 
     @property
     def beside_others(self) -> bool:

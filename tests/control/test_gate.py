@@ -200,6 +200,18 @@ def test_an_answer_whose_drafts_are_wrong_gets_fewer_of_them_and_the_others_keep
     assert min(live.num_draft_tokens for live in good) > 0
 
 
+def test_twice_what_a_pass_is_to_hold_may_be_ahead_and_no_more_than_was_asked_for() -> None:
+    """Or half of the share would be checked while the other half is written."""
+    world = World(costs(0.002, alone=1.0), at_most="tokens")
+    world.load(8)
+    world.wait(2)
+    for live in world.live:
+        share = live.share.num_draft_tokens
+        assert 0 < share
+        assert live.num_draft_tokens == min(WISH.num_draft_tokens, 2 * share)
+    assert any(live.share.num_draft_tokens < live.num_draft_tokens for live in world.live)
+
+
 def write(world: World, seconds: float, *, of_expected: float) -> None:
     """Let all answers write at a share of what is expected of the way they are written in, by costs alone."""
     for _ in range(round(seconds / 0.3)):
