@@ -207,7 +207,7 @@ def test_twice_what_a_pass_is_to_hold_may_be_ahead_and_no_more_than_was_asked_fo
     world.wait(2)
     for live in world.live:
         share = live.share.num_draft_tokens
-        assert 0 < share
+        assert share > 0
         assert live.num_draft_tokens == min(WISH.num_draft_tokens, 2 * share)
     assert any(live.share.num_draft_tokens < live.num_draft_tokens for live in world.live)
 
