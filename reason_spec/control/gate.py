@@ -31,8 +31,8 @@ _AHEAD_OF_SHARE = 2
 """What may wait in multiples of what a pass should hold: while that is checked, as much is written."""
 _ROUND_SECONDS = 0.25
 """Between two rounds, unless an answer begins or ends."""
-_LEAST_SECONDS = 0.0005
-"""Between two rounds in any case, for each live answer: many may begin at once, and all wait for a round."""
+_LEAST_SECONDS, _LEAST_SECONDS_EACH = 0.02, 0.0005
+"""Between two rounds in any case, and for each live answer: many may begin at once, and all wait."""
 _STEP_RATE, _TOKEN_RATE = 0.6, 0.9
 _PRIOR_STEPS, _PRIOR_TOKENS = 4.0, 32.0
 """What the rate of all answers counts for beside an answer's own."""
@@ -303,7 +303,8 @@ class Gate:
     def refresh(self) -> None:
         """Decide anew where the last round is some time ago, or an answer has begun or ended since."""
         passed = self._clock() - self._decided_at
-        if passed >= (_LEAST_SECONDS * len(self._live) if self._stale else _ROUND_SECONDS):
+        least = _LEAST_SECONDS + _LEAST_SECONDS_EACH * len(self._live)
+        if passed >= (least if self._stale else _ROUND_SECONDS):
             self.decide()
 
     def _like_others(self, wish: Wish) -> Share:

@@ -8,6 +8,7 @@ that what pays for one request alone slows a full batch down.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ _NEAR = 0.7
 _FIT_WEIGHT = 0.02
 """Passes that the straight line counts for beside measurements at hand."""
 _FEWEST_SIZES = 2
-_NUM_ASKED = 256
+_NUM_ASKED = 128
 """Sizes of a pass whose time is asked for at the most."""
 ASSUMED_RATE = 0.7
 """How often a drafted token is right where it must not count how often they were."""
@@ -144,15 +145,14 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     num_requests = len(demands)
     if not num_requests:
         return Allotment((), 0, 0.0, 0.0)
+    if not any(demand.max_tokens or demand.max_depth for demand in demands):
+        alone = float(time.seconds(num_requests, num_requests)[0])
+        return Allotment((Share(0, 0),) * num_requests, num_requests, float(num_requests), alone)
     chances, depths, places, owners = _drafts(demands)
     added = np.arange(len(chances) + 1)
     opened = np.concatenate([[0], np.cumsum(places == 0)])
     certain = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
-    # Between sizes this close T is straight enough; asking for each of thousands takes longer than it is
-    # worth.
-    asked = added
-    if len(added) > _NUM_ASKED:
-        asked = np.unique(np.geomspace(1, len(added), _NUM_ASKED).astype(np.int64)) - 1
+    asked = _asked(len(added))
     asked_seconds = time.seconds(num_requests + added[asked], num_requests + opened[asked])
     seconds = np.interp(added, added[asked], asked_seconds)
     goodput = np.divide(certain, seconds, out=np.zeros_like(certain), where=seconds > 0)
@@ -167,6 +167,14 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
         float(certain[best]),
         float(seconds[best]),
     )
+
+
+@lru_cache(maxsize=256)
+def _asked(num_sizes: int) -> npt.NDArray[np.int64]:
+    """Return the sizes to ask T for; between sizes this close it is straight enough."""
+    if num_sizes <= _NUM_ASKED:
+        return np.arange(num_sizes)
+    return np.unique(np.geomspace(1, num_sizes, _NUM_ASKED).astype(np.int64)) - 1
 
 
 def draft_limits(demands: Sequence[Demand], time: BatchTime) -> list[int]:
