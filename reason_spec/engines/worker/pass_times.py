@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2
-from typing import NamedTuple
 
 from reason_spec.engines.base import PassTime
 from reason_spec.speculation.goodput import BatchTime
@@ -22,7 +22,8 @@ _FIT_EVERY = 64
 """Passes after which the time of a batch is fitted anew."""
 
 
-class _Mean(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Mean:
     """Sums over passes of about one size, and how many they are of, all of them faded."""
 
     tokens: float
@@ -63,8 +64,8 @@ class PassTimes:
     def means(self) -> tuple[PassTime, ...]:
         """Return the mean size and time of passes of each size, the smallest first."""
         return tuple(
-            PassTime(tokens / count, seconds / count, count)
-            for _, (tokens, seconds, count) in sorted(self._means.items())
+            PassTime(mean.tokens / mean.count, mean.seconds / mean.count, mean.count)
+            for _, mean in sorted(self._means.items())
         )
 
     def add_batch(self, num_tokens: int, num_requests: int, seconds: float) -> None:
@@ -108,7 +109,7 @@ class PassTimes:
         tokens: one that is less likely than that costs more than it brings (Dinkelbach's rule for the
         best ratio of tokens to seconds).
         """
-        if self._seconds <= 0 or sum(count for _, _, count in self._means.values()) < _NUM_KNOWN:
+        if self._seconds <= 0 or sum(mean.count for mean in self._means.values()) < _NUM_KNOWN:
             return 0.0
         return self._written / self._seconds * self._token_seconds()
 
