@@ -289,7 +289,11 @@ class Gate:
                 one.alone_throughout = False
             live.share = self._like_others(wish)
         self._stale = True
-        self.refresh()
+        if len(self._live) == 2:
+            # Until now one answer had all there is; nobody is to begin like that beside it.
+            self.decide()
+        else:
+            self.refresh()
         try:
             yield live
         finally:

@@ -187,6 +187,15 @@ def test_answers_that_draft_nothing_count_as_load_and_leave_the_target_all_cores
     assert not plain.cores[-1], "all cores are slower here"
 
 
+def test_of_many_that_begin_at_once_none_begins_as_one_alone_would() -> None:
+    """Steps ahead that are opened and then given up cost more than they could bring."""
+    world = World(costs(0.001, alone=1.0))
+    with ExitStack() as stack:
+        begun = [stack.enter_context(world.gate.enter(WISH)) for _ in range(16)]
+        assert world.gate.way == "tokens"
+        assert [live.depth for live in begun] == [0] * 16
+
+
 def test_an_answer_whose_drafts_are_wrong_gets_fewer_of_them_and_the_others_keep_theirs() -> None:
     world = World(costs(0.002, alone=1.0), at_most="tokens")
     world.load(4)
