@@ -10,7 +10,8 @@ Then the embedded pair solves problems it has solved before, the same with one p
 and with one number changed, and all after a restart that loads what was saved. ``cold`` is the same setting
 with an empty cache. Cold and warm take turns in an order shuffled with the seed, prefix caches are emptied
 before each, and each has a planner of its own. ``ratio`` is the median over problems of the seconds cold
-over those warm. Stop other work first.
+over those warm, ``ratio_of_sums`` that of all seconds of a list; the rows ``all`` are of the three lists
+together. Stop other work first.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ class Row:
     s_per_problem: float
     ratio: float
     ratio_of_medians: float
+    ratio_of_sums: float
     tokens_per_s: float
     same_tokens: float
     steps_from_cache: float
@@ -307,7 +309,16 @@ async def measure(name: str, flags: dict[str, Any], num_problems: int, seed: int
                 own = [alone[question] for question in questions]
                 pair = [arm for arm in arms if arm.kind == kind]
                 rows += [row_of(name, arm, pair[0], own) for arm in pair]
+            together = [joined(arms, arm_name) for arm_name in ("cold", warm_name)]
+            own = [alone[question] for questions in lists.values() for question in questions]
+            rows += [row_of(name, arm, together[0], own) for arm in together]
     return rows
+
+
+def joined(arms: Sequence[Arm], name: str) -> Arm:
+    """Return the arms of this name as one, their lists in the order of the arms."""
+    runs = [arm.runs[index] for arm in arms if arm.name == name for index in sorted(arm.runs)]
+    return Arm("all", name, dict(enumerate(runs)))
 
 
 def row_of(setting: str, arm: Arm, cold: Arm, alone: Sequence[tuple[int, ...]]) -> Row:
@@ -324,6 +335,7 @@ def row_of(setting: str, arm: Arm, cold: Arm, alone: Sequence[tuple[int, ...]]) 
         s_per_problem=statistics.median(own),
         ratio=statistics.median(before / after for before, after in zip(base, own, strict=True)),
         ratio_of_medians=statistics.median(base) / statistics.median(own),
+        ratio_of_sums=sum(base) / sum(own),
         tokens_per_s=num_tokens / sum(own),
         same_tokens=sum(a == b for a, b in zip(arm.texts, alone, strict=True)) / len(alone),
         steps_from_cache=sum(step.origin == "cache" for step in steps) / len(steps),
