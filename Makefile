@@ -30,7 +30,7 @@ INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest test-vllm test-load test-agents test-harness check lint types imports format install cpu agents harness chromium router clean
+.PHONY: help solve test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,8 +41,8 @@ solve: $(INSTALLED)  ## Solve the shipped sample anew, with both layers and with
 test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(INSTALLED)  ## Run the long tests as well
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test-slow: $(INSTALLED)  ## Run the long tests, with 2,000 requests of 64 clients against a server
+	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_DIR)/.installed  ## Run the engines' and the pair's tests on the oldest transformers
 	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"
@@ -82,9 +82,6 @@ router: $(INSTALLED)  ## Train the embedded pair's router anew (about half an ho
 agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-crewai
 	@$(MAKE) --no-print-directory VENV=$(VENV_AGENTS) TORCH=cpu $(VENV_AGENTS)/.agents
 	@$(MAKE) --no-print-directory VENV=$(VENV_CREWAI) $(VENV_CREWAI)/.crewai
-
-test-load: $(INSTALLED)  ## Run 2,000 requests of 64 clients against a server, and print how they went
-	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) tests/server/test_load.py
 
 test-agents: agents  ## Run the tests with the frameworks of agents in .venv-agents
 	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations

@@ -33,6 +33,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_under_the_exact_verifier_lookahead_writes_the_targets_tokens(tmp_path: Path) -> None:
     result = run(
         *SAMPLE, "--limit", "4", "--verifier", "exact", "--compare", BOTH, "--output", "out", cwd=tmp_path
@@ -61,6 +62,7 @@ def test_a_question_is_answered_out_of_the_box(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_sampled_run_goes_on_to_the_same_answers_and_leaves_no_worker(tmp_path: Path) -> None:
     limit = 6
     sampled = ("--temperature", "0.8", "--seed", "3", "--verifier", "exact")
@@ -134,6 +136,7 @@ def test_a_long_prompt_fails_alone_and_the_rest_is_solved(tmp_path: Path) -> Non
     assert [record["id"] for record in records(tmp_path / "out")] == ["short", "last"]
 
 
+@pytest.mark.slow
 def test_drafted_steps_are_labelled_by_what_the_target_makes_of_them(tmp_path: Path) -> None:
     collecting = ("router", "collect", "--generate", "4", "--generate-seed", "3", "--rollouts", "1", "--json")
     result = run(*collecting, "--output", "labels", cwd=tmp_path)

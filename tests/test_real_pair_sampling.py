@@ -187,6 +187,7 @@ def test_token_level_speculation_keeps_the_targets_distribution(
     assert truth.p_value(sampled.pairs) > ALARM
 
 
+@pytest.mark.slow
 def test_drafts_from_earlier_texts_keep_the_targets_distribution(target: Served, truth: Truth) -> None:
     """What was written last for the prompt is drafted for the next sample."""
     earlier = EarlierTexts(naive_caches())

@@ -91,6 +91,7 @@ def test_what_one_tenant_was_answered_is_proposed_to_no_other(running: SyncAccel
     assert tokens_of(other) == tokens_of(cold) == tokens_of(warm)
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_there_after_a_restart(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, sampling__max_tokens=160)
     solutions = []
@@ -120,6 +121,7 @@ def test_a_place_that_is_no_folder_costs_a_warning_and_not_the_answer(
     assert "is not a folder" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_draft_model_writes_what_is_known_in_fewer_passes_also_after_a_restart(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, strategy__name="speculative", sampling__max_tokens=160)
     question = QUESTIONS[1]

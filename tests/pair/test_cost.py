@@ -15,6 +15,7 @@ from reason_spec.pair.tokenizer import build_tokenizer
 from tests.pair.tiny import TINY, save_tiny
 
 
+@pytest.mark.slow
 async def test_a_deeper_model_costs_more(tmp_path: Path) -> None:
     deep = new_model(replace(TINY, layers=24), build_tokenizer(), 0, 24)
     # Text of any length: a random model might end it at once.

@@ -41,6 +41,7 @@ def _rows_of_card(label: str) -> list[list[float]]:
     return [[float(share) / 100 for share in re.findall(r"([\d.]+)%", row)] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_card_holds_on_problems_of_another_seed() -> None:
     torch.set_num_threads(1)
     target, draft = (load_pair_model(embedded_path(role)) for role in ("target", "draft"))
