@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 Source: TypeAlias = Literal["prompt", "tool", "output"]
 """Where tokens come from: what a model was told, what a tool returned, what the model itself wrote."""
@@ -13,8 +13,7 @@ SOURCES: tuple[Source, ...] = ("prompt", "tool", "output")
 """In the order of their numbers in arrays and files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Tokens that may come next, as a draft tree.
 
     Parents stand before their children; ``parents[i]`` is the place of a node's parent, -1 where it follows

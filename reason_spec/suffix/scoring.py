@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ def initial_model() -> Floats:
     return np.array(_INITIAL)
 
 
+@lru_cache
 def least_chance(budget: int) -> float:
     """Return how likely a drafted token must be to be worth its place among ``budget`` of one pass.
 
