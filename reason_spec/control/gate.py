@@ -140,7 +140,7 @@ class Live:
         self.wish = wish
         self.share = Share(wish.depth, wish.num_draft_tokens)
         self.alone_throughout = True
-        """Whether it could always use what it wished for, with no other answer live at any time."""
+        """Whether no other answer was live at any time."""
         self.begun = False
         """Whether words of it are there."""
         self._told_early = 0
@@ -253,8 +253,6 @@ class Gate:
         self._counted_to = clock()
         self._changed_at = -math.inf
         self._tried_until = -math.inf
-        self._shared_at = -math.inf
-        """When several answers were last live."""
         self._began = clock()
         self._decided_at = -math.inf
         self._stale = False
@@ -299,8 +297,6 @@ class Gate:
         try:
             yield live
         finally:
-            if len(self._live) > 1:
-                self._shared_at = self._clock()
             self._live.remove(live)
             self._stale = True
             if self._live:
@@ -346,9 +342,6 @@ class Gate:
         self._give_cores(costs)
         self._predicted = allotments[self.way].goodput
         if len(self._live) == 1 and self.way != "none":
-            (live,) = self._live
-            if live.wish.depth and self.way == "tokens":
-                live.alone_throughout = False
             self._lift(self.way)
             return
         for live, share in zip(self._live, allotments[self.way].shares, strict=True):
@@ -362,10 +355,7 @@ class Gate:
         if not any(live.wish.depth or live.wish.num_draft_tokens for live in self._live):
             most = 0
         if len(self._live) == 1:
-            # How much of it one answer alone uses is the planner's business, and the settings'. But where
-            # others were live just now more will come, and steps ahead would be given up as soon as they are open.
-            if self._live[0].wish.num_draft_tokens and self._held_since(self._shared_at):
-                most = min(most, WAYS.index("tokens"))
+            # How much of it one answer alone uses is the planner's business, and the settings'.
             return WAYS[most : most + 1]
         return WAYS[: most + 1]
 
@@ -392,13 +382,10 @@ class Gate:
         present, margin = self._expected[self.way], 1.0 + self._settings.margin
         # Back to the target alone at once; to speculation, and between its ways, only after a while.
         if self._expected["none"] > present * margin:
-            return "none" if self._held_since(self._changed_at) else best
-        held = self._held_since(self._changed_at)
-        return self.way if held or self._expected[best] <= present * margin else best
-
-    def _held_since(self, at: float) -> bool:
-        """Tell whether what was so then is kept still."""
-        return self._clock() - at < self._settings.hold_seconds
+            held = best == "none" or now - self._changed_at >= self._settings.hold_seconds
+            return best if held else "none"
+        held = now - self._changed_at >= self._settings.hold_seconds
+        return best if held and self._expected[best] > present * margin else self.way
 
     def _is_worth_a_try(self, now: float) -> bool:
         """Tell whether the target alone should be tried: an expectation that nobody checks may be wrong."""

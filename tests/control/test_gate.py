@@ -175,27 +175,6 @@ def test_one_answer_alone_speculates_at_once_whatever_was_before_it() -> None:
     assert (world.live[0].depth, world.live[0].num_draft_tokens) == WISH
 
 
-def test_an_answer_whose_company_has_just_gone_takes_no_steps_ahead_for_a_while() -> None:
-    """More will come, and what was opened would be given up."""
-    world = World(costs(0.001), hold_seconds=1.0)
-    world.load(2)
-    world.load(1)
-    assert (world.live[0].depth, world.live[0].num_draft_tokens) == (0, WISH.num_draft_tokens)
-    world.load(0)
-    world.load(1)
-    assert world.live[0].depth == 0
-    assert not world.live[0].alone_throughout, "the planner is not to learn from it"
-    world.wait(1.2)
-    assert (world.live[0].depth, world.live[0].num_draft_tokens) == WISH
-
-
-def test_where_only_steps_can_be_drafted_one_answer_has_them_at_once() -> None:
-    world = World(costs(0.001), hold_seconds=100.0)
-    world.load(2, Wish(2, 0))
-    world.load(1)
-    assert world.live[0].depth == 2
-
-
 def test_answers_that_draft_nothing_count_as_load_and_leave_the_target_all_cores() -> None:
     world = World(costs(0.004))
     world.load(3, Wish())
