@@ -22,7 +22,8 @@ def create_engine(
         texts_of: the model whose texts these are, where it is another one.
 
     Raises:
-        EngineError: a scripted engine's script cannot be read, or the embedded model is missing.
+        EngineError: a scripted engine's script cannot be read, the embedded model is missing, or there is
+            nothing at the model's path.
         MissingDependencyError: the engine's package is not installed.
     """
     if settings.kind == "scripted":
@@ -36,6 +37,12 @@ def create_engine(
         from reason_spec.engines.remote.engine import RemoteEngine
 
         return RemoteEngine(name, settings)
+    # The engine would say so as well, but only seconds later, when all that starts beside it has started.
+    if settings.model.startswith((".", "/")) and not Path(settings.model).exists():
+        raise EngineError(
+            f"engine {name!r}: there is no model at {settings.model!r}; name a folder with a config.json, or "
+            "the id of a model"
+        )
     if settings.kind == "vllm":
         from reason_spec.engines.vllm.engine import VllmEngine
 

@@ -184,7 +184,7 @@ async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Ca
     ("kind", "error", "message"),
     [
         ("mamba", UnsupportedModelError, "'target'.*mamba.*plain attention"),
-        (None, EngineError, "'target'.*nowhere"),
+        (None, EngineError, "'target'.*empty"),
     ],
 )
 async def test_a_model_that_cannot_be_served_is_named(
@@ -194,7 +194,9 @@ async def test_a_model_that_cannot_be_served_is_named(
     model_folder: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    engine = make_engine(model_folder(kind) if kind else tmp_path / "nowhere")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    engine = make_engine(model_folder(kind) if kind else empty)
     with pytest.raises(error, match=message) as caught:
         await engine.start()
     assert "Traceback" not in str(caught.value)
