@@ -52,8 +52,10 @@ class _Draft:
 
     def __init__(self) -> None:
         self.candidates: Ints = np.empty((kernels.CANDIDATE_ROWS, kernels.MAX_CANDIDATES), np.int32)
-        self.nodes: Ints = np.empty((kernels.NODE_ROWS, kernels.MAX_NODES), np.int32)
-        self.values: Floats = np.empty((kernels.VALUE_ROWS, kernels.MAX_NODES))
+        # Rows of a power of two would all fall into the same few lines of the processor's first cache.
+        row = kernels.MAX_NODES + 16
+        self.nodes: Ints = np.empty((kernels.NODE_ROWS, row), np.int32)
+        self.values: Floats = np.empty((kernels.VALUE_ROWS, row))
         self.tokens: Ints = np.empty((2, kernels.MAX_BUDGET), np.int32)
         self.chances: Floats = np.empty(kernels.MAX_BUDGET)
         # Tuples are made faster of these than of the arrays.
