@@ -171,17 +171,20 @@ async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engi
 
 
 async def test_scores_are_the_models_log_probabilities(engine: VllmEngine, served: Served) -> None:
-    """Also a second time, when the prefix cache holds all of it."""
-    prefix = PROMPT.extend(tuple(range(20, 70)))
+    """Also when the prefix cache holds all of it, and others were scored with the same continuation."""
     continuation = tuple(range(30, 45))
-    text = prefix.to_tuple() + continuation
-    logits = served.logits(text)
-    rows = logits.log_softmax(-1)[len(prefix) - 1 : -1]
-    exact = [float(row[token]) for row, token in zip(rows, continuation, strict=True)]
-    for _ in range(2):
-        score = await engine.score(prefix, continuation)
-        assert score.logprobs == pytest.approx(exact, abs=2e-4)
-        assert score.best == tuple(rows.argmax(-1).tolist())
+    expected = []
+    for stride in (1, 2, 3):
+        prefix = PROMPT.extend(tuple(range(20, 20 + 50 * stride, stride)))
+        logits = served.logits((*prefix.to_tuple(), *continuation))
+        rows = logits.log_softmax(-1)[len(prefix) - 1 : -1]
+        exact = [float(row[token]) for row, token in zip(rows, continuation, strict=True)]
+        expected.append((prefix, exact, tuple(rows.argmax(-1).tolist())))
+    for _ in range(50):
+        for prefix, exact, best in expected:
+            score = await engine.score(prefix, continuation)
+            assert score.logprobs == pytest.approx(exact, abs=2e-4)
+            assert score.best == best
 
 
 @pytest.mark.parametrize(

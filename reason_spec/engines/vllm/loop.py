@@ -174,7 +174,7 @@ class VllmLoop:
                 self._end(number, "failed", "vLLM gave the request up; its log says why")
         elif (scoring := self._scoring.get(number)) is not None and output.finished:
             del self._scoring[number], self._names[number]
-            score = scoring.read(output.prompt_logprobs)
+            score = scoring.read(output.prompt_logprobs, output.num_cached_tokens)
             if score is None:
                 self._start_scoring(number, scoring)
                 return
@@ -287,24 +287,26 @@ class _Scoring:
         self.reads_cache = True
         self._num_passes = 0
 
-    def read(self, rows: Any) -> Score | None:
-        """Return the score, None where it has to be tried again without the cache."""
+    def read(self, rows: Any, num_cached: int | None) -> Score | None:
+        """Return the score, None where it has to be tried again without the cache.
+
+        vLLM's rows of cached positions are memory that nobody wrote: they may hold the right tokens with the
+        values of an earlier request, so nothing in them tells that they are not scores.
+        """
         self._num_passes += 1
-        wanted = rows[len(self.prefix) :]
-        found = [
-            row[token].logprob if row is not None and token in row else None
-            for row, token in zip(wanted, self.continuation, strict=True)
-        ]
-        if self.reads_cache and any(logprob is None for logprob in found):
+        if self.reads_cache and (num_cached or 0) >= len(self.prefix):
             self.reads_cache = False
             return None
+        # From the end: some of vLLM's runners leave out the rows of cached positions.
+        wanted = rows[-len(self.continuation) :]
+        found = [row[token].logprob for row, token in zip(wanted, self.continuation, strict=True)]
         usage = Usage(
             num_prompt_tokens=len(self.prefix),
             num_passes=self._num_passes,
             num_scored_tokens=len(self.continuation),
         )
         best = tuple(max(row, key=lambda token: row[token].logprob) for row in wanted)
-        return Score(tuple(logprob for logprob in found if logprob is not None), best, usage)
+        return Score(tuple(found), best, usage)
 
 
 def _writing_parameters(request: Request, num_prompt: int) -> Any:

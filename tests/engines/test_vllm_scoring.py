@@ -1,0 +1,55 @@
+"""What is read of vLLM's log-probabilities of a prompt; vLLM itself is not needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.engines.vllm.loop import _Scoring
+
+PREFIX, CONTINUATION = (1, 2, 3, 4, 5), (6, 7, 8)
+TEXT = (*PREFIX, *CONTINUATION)
+
+
+@dataclass
+class Value:
+    """vLLM's ``Logprob``, as far as it is read."""
+
+    logprob: float
+
+
+@pytest.fixture
+def rows() -> list[dict[int, Value] | None]:
+    """One for each token of the text; the first has nothing before it."""
+    return [None, *({token: Value(-token / 10), 99: Value(-0.05)} for token in TEXT[1:])]
+
+
+@given(num_cached=st.integers(len(PREFIX), len(TEXT) - 1))
+def test_rows_of_cached_positions_are_not_read_whatever_they_hold(num_cached: int) -> None:
+    """The first position that is computed again tells of the token behind it."""
+    scoring = _Scoring(PREFIX, CONTINUATION, owner="")
+    stale = [None, *({token: Value(0.14)} for token in TEXT[1:])]
+    assert scoring.read(stale, num_cached) is None
+    assert not scoring.reads_cache
+
+
+@pytest.mark.parametrize("num_cached", [0, 3, 4])
+def test_rows_behind_the_cache_are_read_whether_or_not_others_are_left_out(
+    rows: list[dict[int, Value] | None], num_cached: int
+) -> None:
+    for given_rows in (rows, [None, *rows[num_cached + 1 :]]):
+        score = _Scoring(PREFIX, CONTINUATION, owner="").read(given_rows, num_cached)
+        assert score is not None
+        assert score.logprobs == (-0.6, -0.7, -0.8)
+        assert score.best == (99, 99, 99)
+
+
+def test_the_second_try_is_read_and_counts_two_passes(rows: list[dict[int, Value] | None]) -> None:
+    scoring = _Scoring(PREFIX, CONTINUATION, owner="")
+    assert scoring.read(rows, len(PREFIX)) is None
+    score = scoring.read(rows, 0)
+    assert score is not None
+    assert score.usage.num_passes == 2
