@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from math import log2
+from operator import itemgetter
 
 from reason_spec.engines.base import Engine, PassTime, Request
 from reason_spec.types import Prefix
@@ -33,6 +34,7 @@ _TEXT = (
     "How many apples are there in all, if we add three to the seven that Ana has, take two of them away "
     "again, give half to Ben and then share the rest equally among four friends? "
 )
+_SIZE = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class PassCost:
 
     def seconds(self, num_tokens: float) -> float:
         """Return T(n), on straight lines between what was measured and beyond the last of it."""
-        sizes = [size for size, _ in self.points]
-        if len(sizes) == 1 or num_tokens <= sizes[0]:
-            return self.points[0][1]
-        right = min(max(bisect_left(sizes, num_tokens), 1), len(sizes) - 1)
-        (x0, y0), (x1, y1) = self.points[right - 1], self.points[right]
+        points = self.points
+        if len(points) == 1 or num_tokens <= points[0][0]:
+            return points[0][1]
+        right = min(bisect_left(points, num_tokens, key=_SIZE), len(points) - 1)
+        (x0, y0), (x1, y1) = points[right - 1], points[right]
         return y0 + (y1 - y0) * (num_tokens - x0) / (x1 - x0)
 
     def remeasured(self, times: Sequence[PassTime]) -> PassCost:

@@ -237,6 +237,8 @@ class Gate:
     ) -> None:
         self._settings = settings
         self._costs = costs
+        self._fitted: LoadCosts | None = None
+        self._fitted_at = -math.inf
         self._on_cores = on_cores
         self._clock = clock
         self._live: list[Live] = []
@@ -267,7 +269,7 @@ class Gate:
     @property
     def knows(self) -> bool:
         """Whether it knows what passes cost, and so decides."""
-        costs = self._costs()
+        costs = self._costs_at(self._clock())
         return costs is not None and costs.known
 
     @property
@@ -329,7 +331,7 @@ class Gate:
         self._measure(now)
         if not self._live:
             return
-        costs = self._costs()
+        costs = self._costs_at(now)
         if costs is None or not costs.known:
             self._lift(self._settings.at_most)
             return
@@ -346,6 +348,12 @@ class Gate:
             return
         for live, share in zip(self._live, allotments[self.way].shares, strict=True):
             live.share = share
+
+    def _costs_at(self, now: float) -> LoadCosts | None:
+        """Return what passes take; means over many do not change between rounds that follow at once."""
+        if self._fitted is None or not self._fitted.known or now - self._fitted_at >= _ROUND_SECONDS:
+            self._fitted, self._fitted_at = self._costs(), now
+        return self._fitted
 
     def _open_ways(self) -> Ways:
         """Return the ways there are: those that the settings allow and an answer has a use for."""

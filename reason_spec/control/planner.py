@@ -187,17 +187,26 @@ class Planner:
 
     def expect(self, depth: int, num_draft_tokens: int, known: Known = NOTHING_KNOWN) -> float:
         """Return the tokens a second that are expected of a split."""
-        log_correction = self._history(known.something).log_correction(depth, num_draft_tokens)
-        return exp(log_correction) * self._predict(depth, num_draft_tokens, known)
+        predicted = self._predict(depth, num_draft_tokens, known)
+        return self._corrected(predicted, depth, num_draft_tokens, known)
+
+    def _corrected(self, predicted: float, depth: int, num_draft_tokens: int, known: Known) -> float:
+        """Return a prediction as answers turned out against theirs."""
+        history = self._history(known.something)
+        return exp(history.log_correction(depth, num_draft_tokens)) * predicted
 
     def _history(self, known: bool) -> _History:
         return self._known if known else self._unknown
 
-    def _predict(self, depth: int, num_draft_tokens: int, known: Known) -> float:
-        """Return the tokens a second of a split by costs and rates alone."""
+    def _predict(self, depth: int, num_draft_tokens: int, known: Known, alone: float | None = None) -> float:
+        """Return the tokens a second of a split by costs and rates alone.
+
+        ``alone`` is the seconds of a step that has every pass to itself; None: not worked out yet.
+        """
         history = self._history(known.something)
         parallel = depth + 1
-        alone = self._step_seconds(history, 1, num_draft_tokens)
+        if alone is None:
+            alone = self._step_seconds(history, 1, num_draft_tokens)
         if depth == 0:
             drafted = history.step_tokens.value / alone
             return max(drafted, self._predict_known(num_draft_tokens, known)) if known.something else drafted
@@ -227,8 +236,16 @@ class Planner:
     def _plans(self, known: Known) -> list[Plan]:
         sizes = [0, *(size for size in (1, 2, 4, 8, 16, 32, 64) if size < self._max_draft_tokens)]
         sizes.append(self._max_draft_tokens)
+        history = self._history(known.something)
+        alone = {size: self._step_seconds(history, 1, size) for size in sizes}
         return [
-            Plan(depth, size, self.expect(depth, size, known), known.num_right, known.num_drafted)
+            Plan(
+                depth,
+                size,
+                self._corrected(self._predict(depth, size, known, alone[size]), depth, size, known),
+                known.num_right,
+                known.num_drafted,
+            )
             for depth in range(self._max_depth + 1)
             for size in sizes
         ]
@@ -244,7 +261,10 @@ class Planner:
         supplied = min(float(num_draft_tokens), max(1.0, num_draft_tokens / 2))
         seconds = self.costs.target.seconds(branches * (1 + supplied))
         for _ in range(_ROUNDS):
-            supplied = min(supplied, seconds / (branches * self.costs.draft_token))
+            written = seconds / (branches * self.costs.draft_token)
+            if written >= supplied:
+                break
+            supplied = written
             seconds = self.costs.target.seconds(branches * (1 + supplied))
         tokens = tokens_per_pass(rate, supplied)
         parted = 1.0 - float(rate**supplied)

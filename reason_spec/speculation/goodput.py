@@ -20,6 +20,8 @@ _NEAR = 0.7
 """How far a measurement tells of its surroundings, in doublings of tokens and of requests."""
 _FIT_WEIGHT = 0.02
 """Passes that the straight line counts for beside measurements at hand."""
+_MOST_PASSES = 50.0
+"""Passes that a measurement counts for at the most."""
 _FEWEST_SIZES = 2
 _NUM_ASKED = 128
 """Sizes of a pass whose time is asked for at the most."""
@@ -51,39 +53,38 @@ class BatchTime:
     """
 
     def __init__(self, measured: Sequence[Measured]) -> None:
-        self._sizes = np.array([[one.num_tokens, one.num_requests] for one in measured], dtype=np.float64)
-        self._sizes = np.maximum(self._sizes.reshape(-1, 2), 1.0)
+        sizes = np.array([[one.num_tokens, one.num_requests] for one in measured], dtype=np.float64)
+        sizes = np.maximum(sizes.reshape(-1, 2), 1.0)
         seconds = np.array([one.seconds for one in measured], dtype=np.float64)
-        self._counts = np.array([one.count for one in measured], dtype=np.float64)
+        counts = np.minimum([one.count for one in measured], _MOST_PASSES)
         known = len(measured) > 0 and bool((seconds > 0).all())
-        self.known = known and len({round(float(n)) for n, _ in self._sizes}) >= _FEWEST_SIZES
+        self.known = known and len({round(num_tokens) for num_tokens, _ in sizes.tolist()}) >= _FEWEST_SIZES
         """Whether there is enough to tell what a token more costs."""
+        self._log_tokens, self._log_requests = np.log2(sizes.T)
         self._plane = np.zeros(3)
-        self._ratios = np.ones(len(seconds))
+        ratios = np.ones(len(seconds))
         if known:
             from scipy.optimize import nnls
 
-            columns = np.column_stack([np.ones(len(seconds)), self._sizes])
+            columns = np.column_stack([np.ones(len(seconds)), sizes])
             # Each measurement is to be met by the same share of itself.
-            weights = np.sqrt(np.minimum(self._counts, 50.0)) / seconds
+            weights = np.sqrt(counts) / seconds
             self._plane, _ = nnls(columns * weights[:, None], seconds * weights)
-            self._ratios = seconds / np.maximum(columns @ self._plane, 1e-12)
+            ratios = seconds / np.maximum(columns @ self._plane, 1e-12)
+        self._bends = np.column_stack([counts * ratios, counts])
 
     def seconds(self, num_tokens: npt.ArrayLike, num_requests: npt.ArrayLike) -> Floats:
         """Return T for each pair, sizes ascending: a larger pass never counts as the faster one."""
-        tokens, requests = np.broadcast_arrays(
-            np.asarray(num_tokens, np.float64), np.asarray(num_requests, np.float64)
-        )
-        tokens, requests = np.atleast_1d(tokens), np.atleast_1d(requests)
+        tokens = np.atleast_1d(np.asarray(num_tokens, np.float64))
+        requests = np.atleast_1d(np.asarray(num_requests, np.float64))
         plane: Floats = self._plane[0] + self._plane[1] * tokens + self._plane[2] * requests
-        if not len(self._ratios):
+        if not len(self._bends):
             return plane
-        places = np.log2(np.column_stack([tokens, requests]))
-        away = places[:, None, :] - np.log2(self._sizes)[None, :, :]
+        away = (np.log2(tokens)[:, None] - self._log_tokens) ** 2
+        away += (np.log2(requests)[:, None] - self._log_requests) ** 2
         # Far from all that was measured the plane alone tells.
-        near = np.exp(-(away**2).sum(axis=2) / (2 * _NEAR**2)) * np.minimum(self._counts, 50.0)
-        ratio = (near @ self._ratios + _FIT_WEIGHT) / (near.sum(axis=1) + _FIT_WEIGHT)
-        longest: Floats = np.maximum.accumulate(plane * ratio)
+        bent, near = (np.exp(away * (-0.5 / _NEAR**2)) @ self._bends + _FIT_WEIGHT).T
+        longest: Floats = np.maximum.accumulate(plane * bent / near)
         return longest
 
     def of_one(self, num_tokens: float, num_requests: float) -> float:
