@@ -258,6 +258,8 @@ class Gate:
         self._began = clock()
         self._decided_at = -math.inf
         self._stale = False
+        self._undisputed = True
+        """Whether the way was the only one in the last round: it says nothing of what is better now."""
         self._expected: dict[Speculation, float] = {}
         self._predicted = 0.0
         self._window = _Window(clock())
@@ -300,10 +302,9 @@ class Gate:
             yield live
         finally:
             self._live.remove(live)
+            # The others decide at their next words: often another answer has begun by then.
             self._stale = True
-            if self._live:
-                self.refresh()
-            else:
+            if not self._live:
                 self._measure(self._clock(), ends=True)
 
     def refresh(self) -> None:
@@ -341,6 +342,7 @@ class Gate:
             for way, allotted in allotments.items()
         }
         self._change(self._choose(now), now)
+        self._undisputed = len(allotments) == 1
         self._give_cores(costs)
         self._predicted = allotments[self.way].goodput
         if len(self._live) == 1 and self.way != "none":
@@ -385,7 +387,7 @@ class Gate:
             return best
         if now < self._tried_until or self._is_worth_a_try(now):
             return "none"
-        if self.way not in self._expected or best == self.way:
+        if self._undisputed or self.way not in self._expected or best == self.way:
             return best
         present, margin = self._expected[self.way], 1.0 + self._settings.margin
         # Back to the target alone at once; to speculation, and between its ways, only after a while.

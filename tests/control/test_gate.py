@@ -74,6 +74,17 @@ def test_one_answer_is_left_to_the_planner_and_a_full_engine_to_the_target() -> 
     assert world.cores[-1], "the target has not got the draft's core"
 
 
+def test_how_one_answer_was_written_alone_is_not_held_on_to_beside_another() -> None:
+    world = World(costs(draft=0.004, token=0.002), hold_seconds=100.0)
+    for _ in range(3):
+        world.load(1)
+        assert world.gate.way == "steps"
+        world.load(2)
+        assert world.gate.way == "tokens"
+    world.wait(10)
+    assert world.gate.way == "tokens"
+
+
 def test_it_comes_back_after_a_spike() -> None:
     world = World(costs(token=0.002))
     world.load(2)
