@@ -80,11 +80,12 @@ class BatchTime:
         plane: Floats = self._plane[0] + self._plane[1] * tokens + self._plane[2] * requests
         if not len(self._bends):
             return plane
-        away = (np.log2(tokens)[:, None] - self._log_tokens) ** 2
-        away += (np.log2(requests)[:, None] - self._log_requests) ** 2
+        tokens_away = np.log2(tokens)[:, None] - self._log_tokens
+        requests_away = np.log2(requests)[:, None] - self._log_requests
         # Far from all that was measured the plane alone tells.
-        bent, near = (np.exp(away * (-0.5 / _NEAR**2)) @ self._bends + _FIT_WEIGHT).T
-        longest: Floats = np.maximum.accumulate(plane * bent / near)
+        near = np.exp((tokens_away**2 + requests_away**2) * (-0.5 / _NEAR**2))
+        ratios, weights = (near @ self._bends + _FIT_WEIGHT).T
+        longest: Floats = np.maximum.accumulate(plane * ratios / weights)
         return longest
 
     def of_one(self, num_tokens: float, num_requests: float) -> float:

@@ -48,6 +48,13 @@ times = st.builds(
 )
 
 
+@given(times, st.lists(st.integers(1, 64), min_size=1, max_size=5).map(sorted), st.integers(1, 64))
+def test_one_size_may_be_asked_with_many_of_the_other(time: BatchTime, many: list[int], one: int) -> None:
+    ones = [one] * len(many)
+    assert time.seconds(many, one) == pytest.approx(time.seconds(many, ones))
+    assert time.seconds(one, many) == pytest.approx(time.seconds(ones, many))
+
+
 @given(batches, times, st.floats(0.0, 0.01))
 def test_no_batch_is_expected_to_be_slower_than_without_drafts(
     batch: list[Demand], time: BatchTime, draft_seconds: float
