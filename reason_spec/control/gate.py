@@ -46,13 +46,15 @@ _MOST_BEGUN = 0.75
 _HALF_LIFE = 60.0
 """Seconds after which an outcome counts for half: what was slow once is tried again."""
 _TRY_SECONDS, _TRY_FOR = 30.0, 4.0
-"""After so long, and for so long, the target alone is tried where its speed at a load is not known."""
+"""After so long of writing, for so long, the target alone is tried where its speed at a load is not known."""
 _TRY_LOAD, _TRY_SHARE = 4, 0.65
 """It is tried with so many live answers, where such a share of the present goodput is expected of it."""
 _FASTER = 0.97
 """All cores are taken where a pass takes less than this share of its time on the others."""
 _ASSUMED_OF_STEPS = math.log(0.55)
 """Steps ahead bring less than their chances: each is a request of its own, and what is lost was written."""
+_LOST_IN_ALL_WAYS = math.log(0.8)
+"""What is missing where tokens are drafted is taken to be lost between passes, in all ways, down to this."""
 _KNOWN_SECONDS = 600.0
 """So long an outcome is remembered as one that was seen."""
 _CORRECTION_WEIGHT = 1.5
@@ -255,7 +257,8 @@ class Gate:
         self._counted_to = clock()
         self._changed_at = -math.inf
         self._tried_until = -math.inf
-        self._began = clock()
+        self._written_for = 0.0
+        """Seconds that several answers were past their prompts, since the way was changed."""
         self._decided_at = -math.inf
         self._stale = False
         self._undisputed = True
@@ -385,7 +388,7 @@ class Gate:
         best = max(self._expected, key=self._expected.__getitem__)
         if len(self._expected) == 1:
             return best
-        if now < self._tried_until or self._is_worth_a_try(now):
+        if (now < self._tried_until and self._none_is_close(best)) or self._is_worth_a_try(best, now):
             return "none"
         if self._undisputed or self.way not in self._expected or best == self.way:
             return best
@@ -397,22 +400,26 @@ class Gate:
         held = now - self._changed_at >= self._settings.hold_seconds
         return best if held and self._expected[best] > present * margin else self.way
 
-    def _is_worth_a_try(self, now: float) -> bool:
+    def _is_worth_a_try(self, best: Speculation, now: float) -> bool:
         """Tell whether the target alone should be tried: an expectation that nobody checks may be wrong."""
         outcomes = self._outcomes.get(("none", round(math.log2(len(self._live)))), _Outcomes())
         unknown = outcomes.weight == 0.0 or now - outcomes.at > _KNOWN_SECONDS
-        close = self._expected["none"] >= _TRY_SHARE * self._expected.get(self.way, math.inf)
-        due = len(self._live) >= _TRY_LOAD and now - max(self._began, self._changed_at) >= _TRY_SECONDS
-        if self.way == "none" or not (unknown and close and due):
+        due = len(self._live) >= _TRY_LOAD and self._written_for >= _TRY_SECONDS
+        if self.way == "none" or not (unknown and due and self._none_is_close(best)):
             return False
         self._tried_until = now + _TRY_FOR
         return True
+
+    def _none_is_close(self, best: Speculation) -> bool:
+        """Tell whether the target alone may be the best: what its passes took so far does not rule it out."""
+        return self._expected["none"] >= _TRY_SHARE * self._expected[best]
 
     def _change(self, way: Speculation, now: float) -> None:
         if way == self.way:
             return
         self._measure(now, ends=True)
         self.way = way
+        self._written_for = 0.0
         if len(self._expected) > 1:
             # Where there is but one way nothing was decided that might be regretted.
             self.num_changes += 1
@@ -455,6 +462,7 @@ class Gate:
             window.expected += self._predicted * begun * seconds
             window.requests += len(self._live) * seconds
             window.lasted += seconds
+            self._written_for += seconds if len(self._live) >= _TRY_LOAD else 0.0
             window.counted = window.written
         enough = window.lasted >= _WINDOW_SECONDS and window.written >= _WINDOW_TOKENS
         if enough and window.expected > 0:
@@ -471,8 +479,12 @@ class Gate:
         """
         load = round(math.log2(max(1, len(self._live))))
         seen = {bucket: one for (name, bucket), one in self._outcomes.items() if name == way}
-        # What tokens turned out to bring says as much of the tokens that are drafted beside steps.
-        assumed = _ASSUMED_OF_STEPS + self._log_correction("tokens", now) if way == "steps" else 0.0
+        assumed = 0.0
+        if way == "steps":
+            # What tokens turned out to bring says as much of the tokens that are drafted beside steps.
+            assumed = _ASSUMED_OF_STEPS + self._log_correction("tokens", now)
+        elif way == "none":
+            assumed = max(_LOST_IN_ALL_WAYS, self._log_correction("tokens", now))
         if not seen:
             return assumed
         nearest = min(seen, key=lambda bucket: (abs(bucket - load), bucket))

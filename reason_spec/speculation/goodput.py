@@ -25,6 +25,8 @@ _MOST_PASSES = 50.0
 _FEWEST_SIZES = 2
 _NUM_ASKED = 128
 """Sizes of a pass whose time is asked for at the most."""
+_NEARLY = 0.05
+"""What a larger pass may fall short of the best goodput: each costs more than T shows, and drafts wait."""
 ASSUMED_RATE = 0.7
 """How often a drafted token is right where it must not count how often they were."""
 
@@ -134,11 +136,12 @@ class Allotment(NamedTuple):
 
 
 def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float = 0.0) -> Allotment:
-    """Return the shares with the highest goodput; every request keeps the token it writes itself.
+    """Return the shares with nearly the highest goodput; every request keeps the token it writes itself.
 
     Token m of the place j steps ahead is of use with chance ``step_rate ** j * token_rate ** m``. Of any
     size, the best pass holds the likeliest tokens, whosesoever they are: all sizes are looked at, and the
-    least of the best is taken. No token is drafted in the place of another request's own.
+    largest of those that are nearly the best is taken, but none that is slower than no drafts at all. No
+    token is drafted in the place of another request's own.
 
     Args:
         draft_seconds: what one token for one request takes the draft model, which writes for all of them at
@@ -159,7 +162,8 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     seconds = np.interp(added, added[asked], asked_seconds)
     goodput = np.divide(certain, seconds, out=np.zeros_like(certain), where=seconds > 0)
     goodput[1:][added[1:] * draft_seconds > seconds[1:]] = 0.0
-    best = int(np.argmax(goodput))
+    enough = max(goodput[0], (1.0 - _NEARLY) * goodput.max())
+    best = int(np.flatnonzero(goodput >= enough)[-1])
     shares = np.zeros((2, num_requests), np.int64)
     np.maximum.at(shares[0], owners[:best], depths[:best])
     np.maximum.at(shares[1], owners[:best], places[:best])

@@ -275,12 +275,62 @@ def test_the_target_alone_is_tried_where_nobody_knows_how_fast_it_is_at_such_a_l
     expected = world.gate.expected
     assert world.gate.way != "none"
     assert expected["none"] > 0.65 * expected[world.gate.way]
-    ways = []
-    for _ in range(20):
-        write(world, 3, of_expected=2.0 if world.gate.way == "none" else 1.0)
-        ways.append(world.gate.way)
+    ways = written(world, 60, none=2.0)
     assert "none" in ways
     assert ways[-1] == "none"
+
+
+def written(world: World, seconds: float, *, none: float) -> list[str]:
+    """Let all answers write as is expected, without drafts at a share of that; return the ways."""
+    ways = []
+    for _ in range(round(seconds / 0.3)):
+        ways.append(world.gate.way)
+        write(world, 0.3, of_expected=none if ways[-1] == "none" else 1.0)
+    return [*ways, world.gate.way]
+
+
+@pytest.mark.parametrize(("slower", "least", "most"), [(1.0, 3.5, 5.0), (3.0, 0.3, 1.5)])
+def test_a_trial_ends_once_passes_without_drafts_turn_out_too_slow(
+    slower: float, least: float, most: float
+) -> None:
+    world = World(costs(0.002, alone=0.9, draft=0.004))
+    world.load(8)
+    assert "none" not in written(world, 29, none=1.0)
+    while world.gate.way != "none":
+        written(world, 0.3, none=1.0)
+    passes = [PassTime(n, (0.02 + 0.002 * n) * (slower if n == r else 1.0), 50, r) for n, r in SIZES]
+    world.costs = costs(0.002, draft=0.004)._replace(alone=BatchTime(passes), shared=BatchTime(passes))
+    assert least <= 0.3 * written(world, 8, none=1.0).count("none") <= most
+
+
+def test_while_prompts_are_read_nothing_is_tried() -> None:
+    """They fill the passes, whatever the way."""
+    world = World(costs(0.002, alone=0.9, draft=0.004))
+    world.load(8)
+    written(world, 24, none=1.0)
+    world.load(0)
+    world.now += 100
+    world.load(8)
+    for _ in range(40):
+        world.now += 0.3
+        world.gate.refresh()
+        assert world.gate.way != "none"
+
+
+@pytest.mark.parametrize(("of_expected", "left"), [(0.85, False), (0.3, True)])
+def test_what_is_lost_between_passes_is_expected_to_be_lost_without_drafts_as_well(
+    of_expected: float, left: bool
+) -> None:
+    world = World(costs(0.002, alone=0.9, draft=0.004))
+    world.load(8)
+    before = world.gate.expected["none"] / world.gate.expected["tokens"]
+    for _ in range(70):
+        write(world, 0.3, of_expected=of_expected if world.gate.way == "tokens" else 1.0)
+        if world.gate.way == "none":
+            break
+    assert (world.gate.way == "none") == left
+    if not left:
+        assert world.gate.expected["none"] / world.gate.expected["tokens"] == pytest.approx(before, rel=0.1)
 
 
 def test_idle_time_tells_of_nothing() -> None:

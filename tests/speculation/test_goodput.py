@@ -112,7 +112,7 @@ def test_the_fuller_a_batch_the_less_is_drafted_for_each_of_it_and_in_all_once_p
 
 def test_what_passes_take_for_nothing_is_filled() -> None:
     chosen = allot([Demand(0.9, 16)] * 4, Flat(64))
-    assert chosen.num_tokens == 64
+    assert 64 <= chosen.num_tokens <= 64 / 0.95
     assert allot([Demand(0.9, 16)], Flat(64)).shares == (Share(0, 16),)
 
 
