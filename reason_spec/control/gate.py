@@ -258,7 +258,7 @@ class Gate:
         self._changed_at = -math.inf
         self._tried_until = -math.inf
         self._written_for = 0.0
-        """Seconds that several answers were past their prompts, since the way was changed."""
+        """Seconds that several answers were past their prompts and drafted for, since the last trial."""
         self._decided_at = -math.inf
         self._stale = False
         self._undisputed = True
@@ -404,10 +404,12 @@ class Gate:
         """Tell whether the target alone should be tried: an expectation that nobody checks may be wrong."""
         outcomes = self._outcomes.get(("none", round(math.log2(len(self._live)))), _Outcomes())
         unknown = outcomes.weight == 0.0 or now - outcomes.at > _KNOWN_SECONDS
-        due = len(self._live) >= _TRY_LOAD and self._written_for >= _TRY_SECONDS
-        if self.way == "none" or not (unknown and due and self._none_is_close(best)):
+        due = self._written_for >= _TRY_SECONDS and len(self._live) >= _TRY_LOAD
+        tells = self._share_begun() >= _MOST_BEGUN and self._none_is_close(best)
+        if self.way == "none" or not (unknown and due and tells):
             return False
         self._tried_until = now + _TRY_FOR
+        self._written_for = 0.0
         return True
 
     def _none_is_close(self, best: Speculation) -> bool:
@@ -419,7 +421,6 @@ class Gate:
             return
         self._measure(now, ends=True)
         self.way = way
-        self._written_for = 0.0
         if len(self._expected) > 1:
             # Where there is but one way nothing was decided that might be regretted.
             self.num_changes += 1
@@ -454,7 +455,7 @@ class Gate:
             return
         seconds = max(0.0, now - max(window.counted_to, window.began))
         window.counted_to = now
-        begun = sum(live.begun for live in self._live) / max(1, len(self._live))
+        begun = self._share_begun()
         if begun < _MOST_BEGUN:
             # Passes are full of prompts, which tells nothing of the way.
             window.written = window.counted
@@ -462,7 +463,8 @@ class Gate:
             window.expected += self._predicted * begun * seconds
             window.requests += len(self._live) * seconds
             window.lasted += seconds
-            self._written_for += seconds if len(self._live) >= _TRY_LOAD else 0.0
+            if self.way != "none" and len(self._live) >= _TRY_LOAD:
+                self._written_for += seconds
             window.counted = window.written
         enough = window.lasted >= _WINDOW_SECONDS and window.written >= _WINDOW_TOKENS
         if enough and window.expected > 0:
@@ -471,6 +473,10 @@ class Gate:
             outcomes.add(window.written / window.expected, min(window.lasted, 5.0), now)
         if enough or ends:
             self._window = _Window(now, counted_to=now)
+
+    def _share_begun(self) -> float:
+        """Return the share of the live answers that are past their prompts."""
+        return sum(live.begun for live in self._live) / max(1, len(self._live))
 
     def _log_correction(self, way: Speculation, now: float) -> float:
         """Return how fast a way turned out against what was expected, in logarithms.

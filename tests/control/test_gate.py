@@ -306,15 +306,28 @@ def test_a_trial_ends_once_passes_without_drafts_turn_out_too_slow(
 def test_while_prompts_are_read_nothing_is_tried() -> None:
     """They fill the passes, whatever the way."""
     world = World(costs(0.002, alone=0.9, draft=0.004))
+    world.load(2)
+    written(world, 5, none=1.0)
     world.load(8)
-    written(world, 24, none=1.0)
-    world.load(0)
-    world.now += 100
-    world.load(8)
-    for _ in range(40):
+    for live in world.live:
+        live.begun = False
+    for _ in range(200):
         world.now += 0.3
         world.gate.refresh()
         assert world.gate.way != "none"
+    assert "none" not in written(world, 20, none=1.0)
+    assert "none" in written(world, 20, none=1.0)
+
+
+def test_a_load_that_comes_and_goes_does_not_put_a_trial_off_for_ever() -> None:
+    world = World(costs(0.002, alone=0.9, draft=0.004))
+    ways = []
+    for _ in range(12):
+        world.load(8)
+        ways += written(world, 5, none=1.0)
+        world.load(1)
+        written(world, 5, none=1.0)
+    assert "none" in ways
 
 
 @pytest.mark.parametrize(("of_expected", "left"), [(0.85, False), (0.3, True)])
