@@ -37,6 +37,10 @@ _STEP_RATE, _TOKEN_RATE = 0.6, 0.9
 _PRIOR_STEPS, _PRIOR_TOKENS = 4.0, 32.0
 """What the rate of all answers counts for beside an answer's own."""
 _MEMORY = 0.98
+_PRIOR_LONE, _MEMORY_OF_LONE = 4.0, 0.9
+"""Times of one answer alone that nobody joined, assumed at first; what counts are the last ten or so."""
+_MOST_JOINED = 0.25
+"""Steps ahead are not begun where an answer alone is joined more often: leaving them costs what they gain."""
 _WINDOW_SECONDS, _WINDOW_TOKENS = 2.0, 64
 """The least that an outcome is told by."""
 _SETTLING_SECONDS = 0.3
@@ -99,10 +103,11 @@ class _Rate:
 
     right: float
     count: float
+    memory: float = _MEMORY
 
     def add(self, right: float, count: float) -> None:
-        self.right = self.right * _MEMORY + right
-        self.count = self.count * _MEMORY + count
+        self.right = self.right * self.memory + right
+        self.count = self.count * self.memory + count
 
     @property
     def value(self) -> float:
@@ -141,8 +146,8 @@ class Live:
         self._gate = gate
         self.wish = wish
         self.share = Share(wish.depth, wish.num_draft_tokens)
-        self.alone_throughout = True
-        """Whether no other answer was live at any time."""
+        self.left_to_planner = True
+        """Whether no other answer was live at any time, nor steps ahead held back for the next one."""
         self.begun = False
         """Whether words of it are there."""
         self._told_early = 0
@@ -246,6 +251,8 @@ class Gate:
         self._live: list[Live] = []
         self.step_rate = _Rate(_STEP_RATE * 8, 8.0)
         self.token_rate = _Rate(_TOKEN_RATE * 64, 64.0)
+        self._joined = _Rate(0.0, _PRIOR_LONE, _MEMORY_OF_LONE)
+        """How often an answer that was alone was joined by another, before it ended."""
         self._outcomes: dict[tuple[Speculation, int], _Outcomes] = {}
         self.way: Speculation = settings.at_most
         """How answers are written now."""
@@ -293,11 +300,14 @@ class Gate:
         self._live.append(live)
         if len(self._live) > 1:
             for one in self._live:
-                one.alone_throughout = False
+                one.left_to_planner = False
             live.share = self._like_others(wish)
         self._stale = True
         if len(self._live) == 2:
-            # Until now one answer had all there is; nobody is to begin like that beside it.
+            self._joined.add(1.0, 1.0)
+        if len(self._live) <= 2:
+            # Until now one answer had all there is; nobody is to begin like that beside it, nor the only one
+            # where steps ahead are held back.
             self.decide()
         else:
             self.refresh()
@@ -308,6 +318,7 @@ class Gate:
             # The others decide at their next words: often another answer has begun by then.
             self._stale = True
             if not self._live:
+                self._joined.add(0.0, 1.0)
                 self._measure(self._clock(), ends=True)
 
     def refresh(self) -> None:
@@ -367,10 +378,14 @@ class Gate:
             most = min(most, WAYS.index("tokens"))
         if not any(live.wish.depth or live.wish.num_draft_tokens for live in self._live):
             most = 0
-        if len(self._live) == 1:
-            # How much of it one answer alone uses is the planner's business, and the settings'.
-            return WAYS[most : most + 1]
-        return WAYS[: most + 1]
+        if len(self._live) > 1:
+            return WAYS[: most + 1]
+        # How much of it one answer alone uses is the planner's business, and the settings'.
+        [live] = self._live
+        if WAYS[most] == "steps" and live.wish.num_draft_tokens and self._joined.value > _MOST_JOINED:
+            live.left_to_planner = False
+            most = WAYS.index("tokens")
+        return WAYS[most : most + 1]
 
     def _allot(self, way: Speculation, costs: LoadCosts) -> Allotment:
         demands = [live.demand(way) for live in self._live]

@@ -49,8 +49,8 @@ class Lookahead(Strategy):
             async for step in steps:
                 yield step
         # The planner's costs are those of one answer alone.
-        alone = request.live is None or request.live.alone_throughout
-        if self.planner is not None and alone:
+        as_planned = request.live is None or request.live.left_to_planner
+        if self.planner is not None and as_planned:
             self.planner.learn(recorder, self.target.pass_times, self.draft.pass_times)
 
     def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:

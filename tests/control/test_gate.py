@@ -76,13 +76,48 @@ def test_one_answer_is_left_to_the_planner_and_a_full_engine_to_the_target() -> 
 
 def test_how_one_answer_was_written_alone_is_not_held_on_to_beside_another() -> None:
     world = World(costs(draft=0.004, token=0.002), hold_seconds=100.0)
-    for _ in range(3):
-        world.load(1)
-        assert world.gate.way == "steps"
-        world.load(2)
-        assert world.gate.way == "tokens"
+    world.load(1)
+    assert world.gate.way == "steps"
+    world.load(2)
+    assert world.gate.way == "tokens"
     world.wait(10)
     assert world.gate.way == "tokens"
+
+
+def test_steps_ahead_are_not_begun_where_an_answer_alone_is_mostly_joined_by_another() -> None:
+    world = World(costs(draft=0.004, token=0.002))
+    for _ in range(3):
+        world.load(1)
+        world.load(2)
+    world.load(1)
+    assert (world.gate.way, world.live[0].depth) == ("tokens", 0)
+    assert world.live[0].num_draft_tokens == WISH.num_draft_tokens
+    for _ in range(20):
+        world.load(0)
+        world.load(1)
+    assert (world.gate.way, world.live[0].depth) == ("steps", WISH.depth)
+    assert world.live[0].left_to_planner
+
+
+def test_where_steps_are_held_back_the_next_answer_begins_without_them() -> None:
+    """Though the last round was a moment ago."""
+    world = World(costs(draft=0.004, token=0.002))
+    for _ in range(3):
+        world.load(1)
+        world.load(2)
+    world.load(0)
+    with world.gate.enter(WISH) as live:
+        assert live.share.depth == 0
+        assert not live.left_to_planner
+
+
+def test_an_answer_that_can_only_use_steps_is_left_them_whoever_joins() -> None:
+    world = World(costs())
+    for _ in range(5):
+        world.load(1, Wish(2, 0))
+        world.load(2, Wish(2, 0))
+    world.load(1, Wish(2, 0))
+    assert world.live[0].depth == 2
 
 
 def test_it_comes_back_after_a_spike() -> None:
@@ -259,13 +294,13 @@ def test_a_way_that_turns_out_slower_than_expected_is_left_and_tried_again_later
     assert world.gate.way == way
 
 
-def test_it_knows_whether_an_answer_was_alone_throughout() -> None:
+def test_it_knows_whether_an_answer_was_left_to_the_planner_throughout() -> None:
     world = World(costs())
     world.load(1)
-    assert world.live[0].alone_throughout
+    assert world.live[0].left_to_planner
     world.load(2)
     world.load(1)
-    assert not world.live[0].alone_throughout
+    assert not world.live[0].left_to_planner
 
 
 def test_the_target_alone_is_tried_where_nobody_knows_how_fast_it_is_at_such_a_load() -> None:
