@@ -50,6 +50,18 @@ def test_a_size_that_is_not_seen_any_more_tells_less_and_less() -> None:
     assert [round(mean.num_tokens) for mean in times.means()] == [1]
 
 
+def test_passes_on_other_cores_do_not_count() -> None:
+    """What the target takes alone on all cores says nothing of passes beside a draft."""
+    times = PassTimes()
+    for num_threads, seconds in ((1, 0.02), (2, 0.05), (1, 0.02)):
+        times.num_threads = num_threads
+        for _ in range(100):
+            times.add(1, seconds)
+    assert [mean.seconds for mean in times.means()] == [pytest.approx(0.02)]
+    times.num_threads = 2
+    assert [mean.seconds for mean in times.means()] == [pytest.approx(0.05)]
+
+
 def test_sizes_near_each_power_of_two_are_kept_apart() -> None:
     times = PassTimes()
     for num_tokens in (1, 2, 3, 4, 6, 17, 64, 96, 97):

@@ -35,14 +35,14 @@ class _Mean:
 
 
 class PassTimes:
-    """Means over the passes of late, apart for sizes near each power of two."""
+    """Means over the passes of late, apart for sizes near each power of two, and for numbers of threads."""
 
     def __init__(self) -> None:
         self.busy_seconds = 0.0
         self.num_passes = 0
         self.num_threads = 0
-        """How many compute the passes from now on; means of batches are kept apart by it."""
-        self._means: dict[int, _Mean] = {}
+        """How many compute the passes from now on."""
+        self._means: dict[tuple[int, int], _Mean] = {}
         self._batches: dict[tuple[int, int, int], tuple[float, float, float, float]] = {}
         self._fitted: tuple[int, int, BatchTime] | None = None
         self._num_batches = 0
@@ -55,17 +55,18 @@ class PassTimes:
         self.busy_seconds += seconds
         if not 0 < num_tokens <= _LARGEST:
             return
-        near = round(log2(num_tokens))
+        near = self.num_threads, round(log2(num_tokens))
         before = self._means.pop(near, _Mean(0.0, 0.0, 0.0)).faded(_MEMORY)
-        others = ((size, mean.faded(_FADING)) for size, mean in self._means.items())
-        self._means = {size: mean for size, mean in others if mean.count > _FORGOTTEN}
+        others = ((key, mean.faded(_FADING)) for key, mean in self._means.items())
+        self._means = {key: mean for key, mean in others if mean.count > _FORGOTTEN}
         self._means[near] = _Mean(before.tokens + num_tokens, before.seconds + seconds, before.count + 1.0)
 
     def means(self) -> tuple[PassTime, ...]:
-        """Return the mean size and time of passes of each size, the smallest first."""
+        """Return mean size and time of passes of each size, on as many threads as now, the smallest first."""
         return tuple(
             PassTime(mean.tokens / mean.count, mean.seconds / mean.count, mean.count)
-            for _, mean in sorted(self._means.items())
+            for (threads, _), mean in sorted(self._means.items())
+            if threads == self.num_threads
         )
 
     def add_batch(self, num_tokens: int, num_requests: int, seconds: float) -> None:
@@ -109,7 +110,7 @@ class PassTimes:
         tokens: one that is less likely than that costs more than it brings (Dinkelbach's rule for the
         best ratio of tokens to seconds).
         """
-        if self._seconds <= 0 or sum(mean.count for mean in self._means.values()) < _NUM_KNOWN:
+        if self._seconds <= 0 or sum(mean.count for mean in self.means()) < _NUM_KNOWN:
             return 0.0
         return self._written / self._seconds * self._token_seconds()
 
