@@ -32,7 +32,7 @@ _CORRECTION_WEIGHT = 0.5
 """Answers that a prediction counts for against what answers really took."""
 _CORRECTION_MEMORY = 0.9
 """What such an answer still counts after each later one: the rates that it was predicted by have moved on."""
-_DEPTH_WEIGHT = 4.0
+_DEPTH_WEIGHT = 2.0
 """Answers of a depth that those of all depths count for: the luckiest of several is not yet the fastest."""
 _ROUNDS = 4
 """Rounds in which the size of a pass and what is drafted during it settle."""
