@@ -71,18 +71,28 @@ def complete_assignment(incomplete: str) -> list[str]:
     return [f"{path}=" for path in _LEAVES if path.startswith(incomplete)]
 
 
-def complete_source(incomplete: str) -> list[str]:
-    """Complete a task in TASK=FILE, and what stands behind it as a path."""
-    task, equals, path = incomplete.rpartition("=")
-    begun = Path(path)
-    folder, start = (begun, "") if path.endswith("/") else (begun.parent, begun.name)
+def complete_model(incomplete: str) -> list[str]:
+    """Complete a model: the names that are no paths, and paths."""
+    from reason_spec.engines.gguf import PACKAGED, PREFIX
+
+    names = ["embedded", *(PREFIX + name for name in PACKAGED)]
+    return [*(name for name in names if name.startswith(incomplete)), *_complete_path(incomplete)]
+
+
+def _complete_path(incomplete: str) -> list[str]:
+    begun = Path(incomplete)
+    folder, start = (begun, "") if incomplete.endswith("/") else (begun.parent, begun.name)
     try:
         found = sorted(folder.iterdir())
     except OSError:
         found = []
-    files = [
-        f"{task}{equals}{item}{'/' if item.is_dir() else ''}" for item in found if item.name.startswith(start)
-    ]
+    return [f"{item}{'/' if item.is_dir() else ''}" for item in found if item.name.startswith(start)]
+
+
+def complete_source(incomplete: str) -> list[str]:
+    """Complete a task in TASK=FILE, and what stands behind it as a path."""
+    task, equals, path = incomplete.rpartition("=")
+    files = [f"{task}{equals}{item}" for item in _complete_path(path)]
     tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
     return [*tasks, *files]
 
@@ -178,7 +188,7 @@ GenerateSeedOption = Annotated[
 SkipBadOption = Annotated[bool, _option("--skip-bad", text="Leave unusable lines out.", panel=_PROBLEMS)]
 PromptOption = Annotated[
     str | None,
-    _setting("task.prompt", "--prompt", text="plain or boxed; {values}.", panel=_PROBLEMS),
+    _setting("task.prompt", "--prompt", text="plain, boxed or examples; {values}.", panel=_PROBLEMS),
 ]
 
 StrategyOption = Annotated[
@@ -237,10 +247,23 @@ WidthOption = Annotated[
 
 TargetOption = Annotated[
     str | None,
-    _setting("target.model", "--target", text="Large model: a folder or an id.", panel=_MODELS),
+    _setting(
+        "target.model",
+        "--target",
+        text="Large model: a folder, a GGUF file, pypi:smollm2-135m, or an id.",
+        panel=_MODELS,
+        autocompletion=complete_model,
+    ),
 ]
 DraftOption = Annotated[
-    str | None, _setting("draft.model", "--draft", text="Small model: a folder or an id.", panel=_MODELS)
+    str | None,
+    _setting(
+        "draft.model",
+        "--draft",
+        text="Small model: a folder, a GGUF file, or an id.",
+        panel=_MODELS,
+        autocompletion=complete_model,
+    ),
 ]
 EngineOption = Annotated[
     Literal["torch", "vllm"] | None,

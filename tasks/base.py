@@ -16,8 +16,35 @@ from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.tasks.extract import AnswerKind, find_answer, find_boxes
 from reason_spec.tasks.numerals import parse_number
 
-PromptStyle: TypeAlias = Literal["plain", "boxed"]
-"""``plain``: the question alone. ``boxed``: with a request for the final answer in ``\\boxed{}``."""
+PromptStyle: TypeAlias = Literal["plain", "boxed", "examples"]
+"""``plain``: the question alone. ``boxed``: with a request for the final answer in ``\\boxed{}``.
+``examples``: behind three solved questions, for models that were not taught to follow requests."""
+
+EXAMPLES_END: Final = "\nQuestion:"
+"""Where a model that was shown examples has answered, and begins a question of its own."""
+
+_EXAMPLES: Final = """\
+Question: A baker has 24 rolls. He sells 9 at dawn and bakes 15 more at noon. How many rolls are there?
+Answer:
+Then he has 24 - 9 = 15 rolls.
+With those baked at noon there are 15 + 15 = 30 rolls.
+The answer is \\boxed{30}.
+
+Question: Tickets cost $6 for adults and half as much for children. How much do 3 adults and 4 children pay?
+Answer:
+A child's ticket costs 6 / 2 = $3.
+The adults pay 3 * 6 = $18.
+The children pay 4 * 3 = $12.
+Together they pay 18 + 12 = $30.
+The answer is \\boxed{30}.
+
+Question: Omar reads 20 pages a day for 5 days. The book has 140 pages. How many pages are left?
+Answer:
+In 5 days Omar reads 5 * 20 = 100 pages.
+There are 140 - 100 = 40 pages left.
+The answer is \\boxed{40}.
+
+"""
 
 QUESTION_FIELDS: Final = ("question", "problem", "query", "input", "prompt", "instruction")
 ANSWER_FIELDS: Final = (
@@ -112,6 +139,8 @@ class Task:
             return question
         if style == "boxed":
             return f"{question}\n\n{self.boxed_instruction}"
+        if style == "examples":
+            return f"{_EXAMPLES}Question: {question}\nAnswer:"
         raise SettingsError(
             f"Unknown prompt style {style!r}; choose one of: {', '.join(get_args(PromptStyle))}."
         )

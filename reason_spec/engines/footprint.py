@@ -58,8 +58,7 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     Raises:
         EngineError: the model's configuration cannot be read.
     """
-    settings = settings.model_copy(update={"model": resolve_model(name, settings.model)})
-    config = read_config(settings)
+    config = read_config(settings.model_copy(update={"model": resolve_model(name, settings.model)}))
     device, num_devices = _placement(settings)
     dtype = settings.dtype
     if dtype == "auto":

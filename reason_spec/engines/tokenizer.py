@@ -237,6 +237,19 @@ def load_tokenizer(
     )
 
 
+@lru_cache(maxsize=16)
+def lacks_chat_template(model: str, revision: str | None = None) -> bool:
+    """Say whether a model given by folder or Hugging Face id has a tokenizer and no chat template.
+
+    Raises:
+        EngineError: its files cannot be read.
+    """
+    if _find_file(model, "tokenizer.json", revision) is None:
+        return False
+    config = _read_json(_find_file(model, "tokenizer_config.json", revision))
+    return _chat_template(model, config, revision) is None
+
+
 def _find_file(model: str, name: str, revision: str | None, *, required: bool = False) -> Path | None:
     """Return a file of a model, None where the model has none of that name.
 

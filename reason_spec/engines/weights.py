@@ -6,17 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-from reason_spec.errors import DataError
+from reason_spec.engines.digests import digest_file
+from reason_spec.engines.gguf import GgufModel, find_gguf
+from reason_spec.errors import DataError, ReasonSpecError
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings, Settings
 
-WHOLE_FILE_BYTES: Final = 32 << 20
-"""Files up to this size are read whole."""
-
-_NUM_BLOCKS: Final = 64
-_BLOCK_BYTES: Final = 4096
 _CONFIGURATION: Final = (
     "config.json",
     "generation_config.json",
@@ -75,9 +72,7 @@ def identify_model(role: str, engine: EngineSettings) -> str:
 def digest_folder(folder: Path) -> str:
     """Return a sha256 over configuration, tokenizer and weights in a model's folder.
 
-    Of a file above `WHOLE_FILE_BYTES` the size and 64 blocks of 4 KiB, evenly spaced, stand for the
-    rest: a model of any size takes milliseconds a file. Further training changes nearly every
-    weight, so some block shows it; an edit of a few single tensors may pass unseen.
+    A large file is sampled (`reason_spec.engines.digests`), so a model of any size takes milliseconds.
 
     Raises:
         DataError: a file cannot be read.
@@ -85,7 +80,7 @@ def digest_folder(folder: Path) -> str:
     total = hashlib.sha256()
     try:
         for path in _model_files(folder):
-            total.update(f"{path.name}\0{_digest_file(path)}\n".encode())
+            total.update(f"{path.name}\0{digest_file(path)}\n".encode())
     except OSError as error:
         raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}).") from error
     return total.hexdigest()
@@ -102,8 +97,18 @@ def _digest_files(role: str, engine: EngineSettings) -> str | None:
 
 
 def _digest_local(model: str) -> str | None:
+    try:
+        gguf = find_gguf(model)
+    except ReasonSpecError as error:
+        raise DataError(str(error)) from None
+    if gguf is not None:
+        return _digest_gguf(gguf)
     folder = Path(model).expanduser()
     return digest_folder(folder) if folder.is_dir() else None
+
+
+def _digest_gguf(model: GgufModel) -> str:
+    return model.sha256 or _digest_named(model.parts[0])
 
 
 def _model_files(folder: Path) -> list[Path]:
@@ -114,24 +119,8 @@ def _model_files(folder: Path) -> list[Path]:
     return [path for path in files if any(fnmatch(path.name, name) for name in _CONFIGURATION)] + weights
 
 
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        if size <= WHOLE_FILE_BYTES:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        return _digest_blocks(file, size)
-
-
 def _digest_named(path: Path) -> str:
     try:
-        return _digest_file(path)
+        return digest_file(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-
-
-def _digest_blocks(file: BinaryIO, size: int) -> str:
-    digest = hashlib.sha256(str(size).encode())
-    for number in range(_NUM_BLOCKS):
-        file.seek(number * (size - _BLOCK_BYTES) // (_NUM_BLOCKS - 1))
-        digest.update(file.read(_BLOCK_BYTES))
-    return digest.hexdigest()

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import Request, has_digit
 from reason_spec.errors import DataError, first_mistake
-from reason_spec.evaluation.prompts import messages_for, noise_key
+from reason_spec.evaluation.prompts import messages_for, noise_key, stops_for
 from reason_spec.routers.features import StepFeatures
 from reason_spec.strategies.base import SolveRequest, step_from_result
 from reason_spec.tasks.grading import Grader
@@ -148,7 +148,7 @@ class Labeller:
             sampling.max_tokens,
             sampling.for_sample(noise_key(problem), 0),
             self._settings.boundary.to_boundary(),
-            sampling.stop,
+            stops_for(self._settings),
         )
 
     async def _write(self, lane: Origin, place: SolveRequest) -> Step:

@@ -21,7 +21,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.evaluation import report
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.progress import LiveProgress, PlainProgress, ProgressView, SilentProgress
-from reason_spec.evaluation.prompts import messages_for, noise_key
+from reason_spec.evaluation.prompts import ask_for
 from reason_spec.evaluation.run import Ask, Failure, all_asks, new_session, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity, RunFolder
@@ -161,10 +161,8 @@ async def _answer(
     strategy = accelerator.strategy()
     await accelerator.prepare(strategy.name)
     recorder = Recorder(transcript.listen)
-    messages = messages_for(ask.problem, accelerator.settings)
-    solving = accelerator.solve(
-        messages, problem=noise_key(ask.problem), sample=ask.sample, recorder=recorder
-    )
+    asked = ask_for(ask.problem, accelerator.settings, sample=ask.sample)
+    solving = accelerator.solve(asked, recorder=recorder)
     steps = []
     async with aclosing(solving):
         async for step in solving:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import zlib
 
+from reason_spec.ask import Ask
 from reason_spec.engines.base import Message
-from reason_spec.settings import Settings
-from reason_spec.tasks.base import PromptStyle, get_task
+from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.tokenizer import lacks_chat_template
+from reason_spec.settings import EngineSettings, Settings
+from reason_spec.tasks.base import EXAMPLES_END, PromptStyle, get_task
 from reason_spec.types import Problem
 
 
 def prompt_style(settings: Settings) -> PromptStyle:
     """Return the prompt style of a run: the one that is set, or the one that fits the target.
 
-    The embedded pair was trained on bare questions; other models are asked for a boxed answer.
+    The embedded pair was trained on bare questions. A model without a chat template is a base model, which
+    continues text rather than answering, so it is shown solved examples. Others are asked for a boxed answer.
+
+    Raises:
+        EngineError: the target's files cannot be read.
     """
     if settings.task.prompt != "auto":
         return settings.task.prompt
     target = settings.target
-    return "plain" if target.kind == "scripted" or target.model == "embedded" else "boxed"
+    if target.kind == "scripted" or target.model == "embedded":
+        return "plain"
+    return "examples" if _is_base_model(target) else "boxed"
+
+
+def _is_base_model(target: EngineSettings) -> bool:
+    named = target.remote.tokenizer if target.kind == "remote" else None
+    return lacks_chat_template(resolve_model("target", named or target.model), target.revision)
 
 
 def messages_for(problem: Problem, settings: Settings) -> list[Message]:
@@ -26,12 +40,37 @@ def messages_for(problem: Problem, settings: Settings) -> list[Message]:
 
     Raises:
         SettingsError: the problem's task is unknown.
+        EngineError: the target's files cannot be read.
     """
     content = get_task(problem.task).prompt(problem.question, prompt_style(settings))
     asked: Message = {"role": "user", "content": content}
     if settings.task.system is None:
         return [asked]
     return [{"role": "system", "content": settings.task.system}, asked]
+
+
+def ask_for(
+    problem: Problem, settings: Settings, *, sample: int = 0, strategy: str | None = None, scope: str = ""
+) -> Ask:
+    """Return what the accelerator is asked for one sample of a problem.
+
+    Raises:
+        SettingsError: the problem's task is unknown.
+        EngineError: the target's files cannot be read.
+    """
+    return Ask(
+        messages=messages_for(problem, settings),
+        strategy=strategy,
+        sampling=settings.sampling.for_sample(noise_key(problem), sample),
+        stops=stops_for(settings),
+        scope=scope,
+    )
+
+
+def stops_for(settings: Settings) -> tuple[str, ...]:
+    """Return the texts that end an answer: behind examples a model goes on with a question of its own."""
+    stops = settings.sampling.stop
+    return (*stops, EXAMPLES_END) if prompt_style(settings) == "examples" else stops
 
 
 def noise_key(problem: Problem) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
-from reason_spec.evaluation.prompts import messages_for, noise_key
+from reason_spec.evaluation.prompts import ask_for
 from reason_spec.events import Event, Recorder
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
@@ -269,14 +269,16 @@ class _Runner:
 
     async def _answer(self, ask: Ask, strategy: str) -> Solution:
         key, listener = ask.key(strategy), self._listener
-        return await self._accelerator.answer(
-            messages_for(ask.problem, self._accelerator.settings),
-            strategy=strategy,
-            problem=noise_key(ask.problem),
+        asked = ask_for(
+            ask.problem,
+            self._accelerator.settings,
             sample=ask.sample,
+            strategy=strategy,
             # What is compared must not learn from each other.
             scope=f"{strategy} {ask.sample}" if self._apart else "",
-            listener=None if listener is None else lambda event: listener(key, event),
+        )
+        return await self._accelerator.answer(
+            asked, listener=None if listener is None else lambda event: listener(key, event)
         )
 
     def _outcome(self, ask: Ask, solution: Solution, order: int, share_of_wall: float) -> Outcome:

@@ -37,7 +37,7 @@ from reason_spec.evaluation.halving import (
 )
 from reason_spec.evaluation.outcome import outcome_from
 from reason_spec.evaluation.pictures import require_matplotlib
-from reason_spec.evaluation.prompts import messages_for, noise_key
+from reason_spec.evaluation.prompts import ask_for
 from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW, new_session
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity
@@ -227,12 +227,8 @@ class EngineBench:
             self._view.count()
 
     async def _answer(self, way: Way, problem: Problem) -> Solution:
-        return await self._accelerator.answer(
-            messages_for(problem, way.settings),
-            problem=noise_key(problem),
-            # What is compared must not learn from each other.
-            scope=way.candidate.key,
-        )
+        # What is compared must not learn from each other.
+        return await self._accelerator.answer(ask_for(problem, way.settings, scope=way.candidate.key))
 
     async def _store(
         self, way: Way, place: int, solution: Solution, share_of_wall: float, order: int

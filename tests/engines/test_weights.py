@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines import weights
+from reason_spec.engines import digests
 from reason_spec.engines.weights import digest_folder, digest_weights
 from reason_spec.errors import ResumeError
 from reason_spec.evaluation.store import Identity, RunFolder
@@ -57,7 +57,7 @@ def test_what_does_not_change_a_model_leaves_its_digest(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "WHOLE_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(digests, "WHOLE_FILE_BYTES", 1 << 20)
 
 
 @pytest.mark.usefixtures("small_limit")

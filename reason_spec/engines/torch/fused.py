@@ -10,7 +10,7 @@ of them, so that none is in memory twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,13 @@ class _RmsNorm:
 
 def _norm_like(norm: Any) -> _RmsNorm:
     return _RmsNorm(norm.weight, norm.variance_epsilon)
+
+
+class Rotations(NamedTuple):
+    """Cosines and signed sines of every position, [positions, 1, head size]."""
+
+    cos: Tensor
+    sin: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,13 @@ class FusedDecoder:
         unit = torch.ones(self._head_size, device=self._embedding.device, dtype=self._embedding.dtype)
         self._unit = _RmsNorm(unit, inner.norm.variance_epsilon)
         self._layers = [self._take_over(layer) for layer in inner.layers]
-        self._cos, self._sin = self._rotations(inner.rotary_emb, max_context)
+        self._rotary: Any = inner.rotary_emb
+        self.rotations = self.make_rotations(max_context)
 
     def run(self, tokens: Tensor, positions: Tensor, active: ActivePass, logits_entries: Tensor) -> Tensor:
         """Return the logits [logits entries, vocabulary] of a pass over [entries] tokens and positions."""
         states = functional.embedding(tokens, self._embedding)
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos, sin = self.rotations.cos[positions], self.rotations.sin[positions]
         for index, layer in enumerate(self._layers):
             attended = self._attend(index, layer, states, cos, sin, active)
             states = _add_product(states, attended, layer.output, layer.output_bias)
@@ -145,13 +153,13 @@ class FusedDecoder:
             down_bias=down_bias,
         )
 
-    def _rotations(self, rotary: Any, max_context: int) -> tuple[Tensor, Tensor]:
-        """Return the cosines and signed sines of every position, [positions, 1, head size]."""
+    def make_rotations(self, max_context: int) -> Rotations:
+        """Return the rotations of the first positions."""
         positions = torch.arange(max_context, device=self._embedding.device)[None]
-        cos, sin = rotary(self._embedding[:1], positions)
+        cos, sin = self._rotary(self._embedding[:1], positions)
         sin = sin[0].clone()
         sin[:, : self._head_size // 2].neg_()
-        return cos[0].unsqueeze(1).contiguous(), sin.unsqueeze(1)
+        return Rotations(cos[0].unsqueeze(1).contiguous(), sin.unsqueeze(1))
 
 
 def can_fuse(module: PreTrainedModel) -> bool:

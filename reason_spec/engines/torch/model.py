@@ -1,4 +1,4 @@
-"""Loads a Hugging Face causal LM, checks by measurement that slots serve it, and runs passes."""
+"""Loads a Hugging Face causal LM and runs passes over its slots."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ import torch
 from torch import Tensor
 
 from reason_spec.engines.machine import auto_device
-from reason_spec.engines.torch.attention import (
-    ATTENTION_NAME,
-    ActivePass,
-    KeyValueStore,
-    register_attention,
-    set_active_pass,
-)
+from reason_spec.engines.torch.attention import ActivePass, KeyValueStore, register_attention, set_active_pass
+from reason_spec.engines.torch.check import check_against_plain_forward
 from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.errors import EngineError, UnsupportedModelError
@@ -30,8 +25,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_MAX_CONTEXT = 4096
 _SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
-_TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""Largest difference of logits allowed in the check, as a share of their spread."""
 
 
 @dataclass(slots=True)
@@ -102,8 +95,7 @@ def load_model(settings: EngineSettings) -> Model:
         max_context=max_context,
         fused=_fuse(settings, module, max_context),
     )
-    with torch.inference_mode():
-        check_against_plain_forward(settings.model, model)
+    check_against_plain_forward(settings.model, model)
     return model
 
 
@@ -132,51 +124,6 @@ def measure_single_token_pass(model: Model, context: int = 128, repeats: int = 5
             model.run(layout).argmax(-1).tolist()
             seconds.append(time.perf_counter() - started)
     return sorted(seconds[1:])[repeats // 2]
-
-
-def check_against_plain_forward(name: str, model: Model) -> None:
-    """Compare passes over slots with the module's own forward, and refuse a model that differs.
-
-    A random prompt is run in two chunks, the second together with a branch that leaves the prompt
-    in the middle of it: what every later pass is made of.
-
-    Raises:
-        UnsupportedModelError: the logits differ, or attention does not go through the interface.
-    """
-    rng = np.random.default_rng(0)
-    length = min(24, model.max_context - 1)
-    fork, middle = length // 3, length // 2
-    trunk = rng.integers(0, model.vocab_size, length).tolist()
-    branch = trunk[:fork] + rng.integers(0, model.vocab_size, length - fork).tolist()
-    model.module.config._attn_implementation = "eager"
-    plain = [model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0]
-             for text in (trunk, branch)]  # fmt: skip
-    expected = torch.cat([plain[0], plain[1][fork:]])
-    model.module.set_attn_implementation(ATTENTION_NAME)
-    slots = np.arange(2 * length, dtype=np.int64)
-    try:
-        first = Chain(trunk[:middle], slots[:0], 0, middle, 0, 0)
-        opening = model.run(PassBuilder().build([first], slots[:middle].tolist()))
-        rest = Chain(trunk[middle:], slots[:middle], 1, length - middle, 0, fork)
-        side = Chain(branch[fork:], slots[:fork], 2, length - fork, 0, fork)
-        rest_slots = slots[middle : middle + 2 * length - middle - fork].tolist()
-        closing = model.run(PassBuilder().build([rest, side], rest_slots))
-    except EngineError:
-        raise
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"model {name!r} ({type(model.module).__name__}) does not run on the torch engine: "
-            f"{type(error).__name__}: {error}. It serves causal LMs made of plain attention layers."
-        ) from error
-    found = torch.cat([opening, closing])
-    difference = float((found.float() - expected.float()).abs().max())
-    spread = float(expected.float().std())
-    if not difference <= _TOLERANCE[model.dtype] * max(spread, 1e-6):
-        raise UnsupportedModelError(
-            f"model {name!r} ({type(model.module).__name__}) gives other logits with cached keys and "
-            f"values than without (largest difference {difference:.3g}, spread {spread:.3g}), so it is "
-            "not made of plain attention layers; the torch engine cannot serve it."
-        )
 
 
 def _pick_device(name: str) -> torch.device:

@@ -1,0 +1,56 @@
+"""A program that turns a GGUF file into a folder of safetensors: ``python -m`` with the file and the folder.
+
+It prints the number of tensors that are done, and of all, as it goes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+FLOAT32_PARAMETERS: Final = 10**9
+"""Larger models are written in bfloat16: dequantized weights have few bits that float32 would keep."""
+
+
+def convert(source: Path, folder: Path) -> None:
+    """Write configuration, tokenizer and dequantized weights of a GGUF file into a new folder.
+
+    Raises:
+        Exception: whatever transformers raises for a file that it cannot read.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    modeling_gguf_pytorch_utils.tqdm = _told
+    arguments: dict[str, Any] = {"gguf_file": source.name}
+    model: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **arguments)
+    if model.num_parameters() > FLOAT32_PARAMETERS:
+        model = model.to(torch.bfloat16)
+    # transformers refuses to save a model that it still takes for a quantized one.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source.parent, **arguments).save_pretrained(folder)
+
+
+def _told(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
+    """Stand in for the bar that transformers draws while it dequantizes."""
+    known = list(tensors)
+    for number, tensor in enumerate(known):
+        sys.stdout.write(f"{number} {len(known)}\n")
+        sys.stdout.flush()
+        yield tensor
+    sys.stdout.write(f"{len(known)} {len(known)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))
