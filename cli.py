@@ -128,7 +128,7 @@ def solve(
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.evaluation.console import RunOptions, solve_sources
-    from reason_spec.evaluation.sources import read_sources
+    from reason_spec.evaluation.sources import read_sources, sample_of
 
     if strategy is not None and compare is not None:
         raise SettingsError("--strategy and --compare exclude each other; --compare names all strategies")
@@ -148,7 +148,9 @@ def solve(
         as_json=as_json,
         quiet=quiet,
     )
-    chosen = read_sources(sources or [], settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
+    chosen = read_sources(
+        sources or [], settings.task.name, sample=sample_of(settings, sample), limit=limit, skip_bad=skip_bad
+    )
     raise typer.Exit(run_interruptible(solve_sources(settings, chosen, options)))
 
 

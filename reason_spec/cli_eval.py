@@ -105,6 +105,7 @@ def evaluate(
     from reason_spec.evaluation.evaluate import EvalOptions
     from reason_spec.evaluation.evaluate import evaluate as run_evaluation
     from reason_spec.evaluation.prices import read_prices
+    from reason_spec.evaluation.sources import sample_of
     from reason_spec.evaluation.summary import BASELINE
     from reason_spec.evaluation.task_sources import generated_sources, read_task_sources
 
@@ -137,7 +138,13 @@ def evaluate(
         cluster=None if ray is None else Cluster.parse(ray),
     )
     chosen = (
-        read_task_sources(sources or [], settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
+        read_task_sources(
+            sources or [],
+            settings.task.name,
+            sample=sample_of(settings, sample),
+            limit=limit,
+            skip_bad=skip_bad,
+        )
         if generate is None
         else generated_sources(generate, generate_seed)
     )

@@ -81,7 +81,7 @@ def router_collect(
     from reason_spec.evaluation import router_console
     from reason_spec.evaluation.advantage import LabelOptions
     from reason_spec.evaluation.console import RunOptions, Screen
-    from reason_spec.evaluation.sources import generate_problems, read_sources
+    from reason_spec.evaluation.sources import generate_problems, read_sources, sample_of
 
     if label not in ("rollouts", "reward"):
         raise unknown_name("label", label, ("rollouts", "reward"))
@@ -89,7 +89,13 @@ def router_collect(
     if generate is not None and (sources or sample):
         raise SettingsError("--generate makes all problems itself: leave out files and --sample")
     chosen = (
-        read_sources(sources or [], settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
+        read_sources(
+            sources or [],
+            settings.task.name,
+            sample=sample_of(settings, sample),
+            limit=limit,
+            skip_bad=skip_bad,
+        )
         if generate is None
         else generate_problems("train", generate, generate_seed)
     )

@@ -196,7 +196,7 @@ def tune_pair(
     from reason_spec.evaluation import candidates
     from reason_spec.evaluation.calibration import LossTest
     from reason_spec.evaluation.console import RunOptions
-    from reason_spec.evaluation.sources import generate_problems, read_sources
+    from reason_spec.evaluation.sources import generate_problems, read_sources, sample_of
     from reason_spec.evaluation.tune import TuneOptions, tune
 
     settings = resolve_settings(config, settings_flags(locals()), assignments)
@@ -216,7 +216,11 @@ def tune_pair(
         if not sources and not sample:
             raise DataError("nothing to tune on: give a file of problems, --sample, or --generate N")
         chosen = read_sources(
-            sources or [], settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad
+            sources or [],
+            settings.task.name,
+            sample=sample_of(settings, sample),
+            limit=limit,
+            skip_bad=skip_bad,
         )
     options = TuneOptions(
         LossTest(loss / 100, confidence),
@@ -284,6 +288,7 @@ def tune_verifier(
     from reason_spec.evaluation import tune_verifier as tuning
     from reason_spec.evaluation.calibration import LossTest
     from reason_spec.evaluation.console import RunOptions
+    from reason_spec.evaluation.sources import sample_of
 
     settings = tuning.with_judging_strategy(
         resolve_settings(config, settings_flags(locals()), assignments), strategy
@@ -296,6 +301,11 @@ def tune_verifier(
         plot=plot,
     )
     chosen = tuning.read_problems(
-        sources or [], settings, options.test, sample=sample, limit=limit, skip_bad=skip_bad
+        sources or [],
+        settings,
+        options.test,
+        sample=sample_of(settings, sample),
+        limit=limit,
+        skip_bad=skip_bad,
     )
     raise typer.Exit(run_interruptible(tuning.tune_verifier(settings, chosen, options)))

@@ -155,7 +155,13 @@ TaskSourcesArgument = Annotated[
     ),
 ]
 SampleOption = Annotated[
-    bool, _option("--sample", text="Solve the problems that come with the package.", panel=_PROBLEMS)
+    bool,
+    _option(
+        "--sample",
+        text="Solve the problems that come with the package: generated ones with the embedded pair, 24 of "
+        "SVAMP and GSM8K with other models.",
+        panel=_PROBLEMS,
+    ),
 ]
 TaskOption = Annotated[
     str | None,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+
 from reason_spec.tasks.base import (
     FieldError,
     PromptStyle,
@@ -15,7 +18,11 @@ from reason_spec.tasks.grading import Grade, Grader
 from reason_spec.tasks.loading import BadLine, LoadedProblems, load_problems
 from reason_spec.tasks.regrade import GradeCounts, grade_file
 
+REAL_SAMPLE_PATH: Final = Path(__file__).resolve().parent / "real_sample.jsonl"
+"""24 problems of SVAMP and GSM8K; see ``REAL_SAMPLE.md`` beside it."""
+
 __all__ = [
+    "REAL_SAMPLE_PATH",
     "BadLine",
     "FieldError",
     "Grade",

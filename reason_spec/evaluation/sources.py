@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from reason_spec.errors import DataError
+from reason_spec.settings import Settings
+from reason_spec.tasks import REAL_SAMPLE_PATH
 from reason_spec.tasks.loading import load_problems
 from reason_spec.types import Problem
 
@@ -39,14 +41,14 @@ def read_sources(
     arguments: Sequence[str],
     task: str,
     *,
-    sample: bool = False,
+    sample: Path | None = None,
     limit: int | None = None,
     skip_bad: bool = False,
 ) -> Sources:
     """Read files and questions; ``-`` is a question on standard input.
 
     An argument is a file if there is one of that name or if it looks like a path; everything else
-    is a question. ``sample`` adds the problems that come with the package.
+    is a question. ``sample`` adds a file of problems that come with the package.
 
     Raises:
         DataError: nothing was given, a file is missing or damaged, or a question is empty.
@@ -54,9 +56,7 @@ def read_sources(
     """
     files = [Path(argument) for argument in arguments if names_file(argument)]
     if sample:
-        from reason_spec.pair import SAMPLE_PATH
-
-        files.insert(0, SAMPLE_PATH)
+        files.insert(0, sample)
     texts = [_question(argument) for argument in arguments if not names_file(argument)]
     if not files and not texts:
         raise DataError("nothing to solve: give a file of problems, a question, or --sample")
@@ -83,6 +83,20 @@ def read_sources(
             for bad in part.bad_lines
         ),
     )
+
+
+def sample_of(settings: Settings, wanted: bool = True) -> Path | None:
+    """Return the problems of the package that fit the target; None where none are ``wanted``.
+
+    The embedded pair was trained on problems of one kind. Any other model gets problems that people wrote.
+    """
+    if not wanted:
+        return None
+    if settings.target.model == "embedded":
+        from reason_spec.pair import SAMPLE_PATH
+
+        return SAMPLE_PATH
+    return REAL_SAMPLE_PATH
 
 
 def generate_problems(split: Literal["train", "validation"], number: int, seed: int) -> Sources:

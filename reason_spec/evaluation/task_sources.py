@@ -41,7 +41,7 @@ def read_task_sources(
     arguments: Sequence[str],
     task: str,
     *,
-    sample: bool = False,
+    sample: Path | None = None,
     limit: int | None = None,
     skip_bad: bool = False,
 ) -> Sources:
@@ -52,7 +52,7 @@ def read_task_sources(
 
     Args:
         task: of places without one of their own.
-        sample: adds the problems that come with the package.
+        sample: adds this file of problems that come with the package.
         limit: problems of each place at the most.
 
     Raises:
@@ -62,9 +62,7 @@ def read_task_sources(
     """
     places = [_parse(argument, task) for argument in arguments]
     if sample:
-        from reason_spec.pair import SAMPLE_PATH
-
-        places.insert(0, _Place(str(SAMPLE_PATH), get_task(task).name, stem(SAMPLE_PATH)))
+        places.insert(0, _Place(str(sample), get_task(task).name, stem(sample)))
     if not places:
         raise DataError("nothing to solve: give files of problems, --sample, or --generate N")
     places = _told_apart(places)

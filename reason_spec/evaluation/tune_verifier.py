@@ -291,7 +291,7 @@ def read_problems(
     settings: Settings,
     test: LossTest,
     *,
-    sample: bool = False,
+    sample: Path | None = None,
     limit: int | None = None,
     skip_bad: bool = False,
 ) -> Sources:

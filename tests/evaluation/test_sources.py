@@ -9,6 +9,7 @@ import pytest
 
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.sources import names_file, read_sources
+from reason_spec.pair import SAMPLE_PATH
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_bad_lines_and_missing_answers_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_sample_comes_with_the_package() -> None:
-    sources = read_sources([], "auto", sample=True, limit=5)
+    sources = read_sources([], "auto", sample=SAMPLE_PATH, limit=5)
     assert sources.name == "sample"
     assert len(sources.problems) == 5
     assert sources.num_without_answer == 0

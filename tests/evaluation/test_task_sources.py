@@ -9,6 +9,7 @@ import pytest
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.sources import generate_problems
 from reason_spec.evaluation.task_sources import generated_sources, read_task_sources
+from reason_spec.pair import SAMPLE_PATH
 
 
 def write(path: Path, *records: dict[str, Any]) -> str:
@@ -113,7 +114,7 @@ def test_bad_lines_are_named_or_left_out(tmp_path: Path) -> None:
 
 
 def test_the_shipped_problems_know_how_hard_they_are() -> None:
-    sources = read_task_sources([], "auto", sample=True, limit=30)
+    sources = read_task_sources([], "auto", sample=SAMPLE_PATH, limit=30)
     assert {item.level for item in sources.problems} <= {str(number) for number in range(1, 9)}
 
 
