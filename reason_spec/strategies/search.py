@@ -27,8 +27,9 @@ from typing import Any
 from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.errors import EngineError
 from reason_spec.events import Lane, Purpose, Recorder
+from reason_spec.segment import OpenBlocks
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
+from reason_spec.strategies.base import SolveRequest, blocks_behind, step_from_result, tokens_for
 from reason_spec.strategies.branch import Branch, Draft
 from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
@@ -120,6 +121,7 @@ class Search:
             num_tokens_left=self._request.max_tokens,
             previous=None,
             text_before=self._request.text_before,
+            begins_in=self._request.begins_in,
         )
 
     async def _decided(self, root: Branch) -> Step:
@@ -174,6 +176,7 @@ class Search:
         num_tokens_left: int,
         previous: Step | None,
         text_before: str,
+        begins_in: OpenBlocks,
     ) -> Branch:
         decision: asyncio.Future[Step] = asyncio.get_running_loop().create_future()
         branch = Branch(
@@ -184,6 +187,7 @@ class Search:
             num_tokens_left,
             previous,
             text_before,
+            begins_in,
             decision,
         )
         self._num_branches += 1
@@ -199,6 +203,7 @@ class Search:
             num_tokens_left=branch.num_tokens_left - len(target_tokens),
             previous=step,
             text_before=branch.text_before + step.text,
+            begins_in=blocks_behind(step, self._request.boundary, branch.begins_in),
         )
 
     def _start(self, branch: Branch) -> None:

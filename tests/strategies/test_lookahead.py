@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.gate import Gate, Wish
 from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import EngineError, SettingsError
+from reason_spec.segment import split_steps
 from reason_spec.settings import GateSettings, StrategySettings
-from reason_spec.strategies.autoregressive import DraftModelSpeculation
+from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.types import NoiseKey, Plan, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
@@ -86,6 +88,35 @@ def test_exact_lookahead_writes_the_tokens_of_the_target_alone(
     assert ahead.tokens == alone.tokens
     assert ahead.left_running == 0
     assert ahead.text == alone.text
+
+
+CODE = "Let me see:\n\nSo\n```py\na = 1\n\nb = 2\n\nc = 3\n```\n\nThat is it.\n\nIt is six.\n\nThe end."
+
+
+def always(story: str) -> Script:
+    return lambda text, sampling: story.removeprefix(text.partition("\n")[2])
+
+
+@pytest.mark.parametrize("step_max_tokens", [9, 14])
+@pytest.mark.parametrize("name", ["lookahead", "autoregressive", "speculative_thinking"])
+def test_a_step_that_is_cut_inside_a_code_fence_ends_where_the_code_does(
+    name: str, step_max_tokens: int
+) -> None:
+    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        config = StrategySettings(depth=2, step_max_tokens=step_max_tokens)
+        if name == "lookahead":
+            return Lookahead(config, target, draft, ExactVerifier())
+        kind = Autoregressive if name == "autoregressive" else SpeculativeThinking
+        return kind(config, target, draft, None)
+
+    written = solve(make, always(CODE), always(CODE))
+    assert written.text == CODE
+    ends = {len("".join(split_steps(CODE)[:count])) for count in range(1, 6)}
+    assert any(step.finish == "length" for step in written.steps)
+    position = 0
+    for step in written.steps:
+        position += len(step.text)
+        assert step.finish != "boundary" or position in ends
 
 
 @settings(max_examples=100, deadline=None)
