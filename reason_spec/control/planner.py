@@ -120,7 +120,7 @@ class _History:
         return 0.0 if own is None else own.count
 
     def learn(self, answer: Recorder, plan: Plan, predicted: float) -> None:
-        compared, usage = answer.verdicts, answer.target_usage
+        usage = answer.target_usage
         num_tokens = sum(len(step.tokens) for step in answer.steps)
         confirmed = usage.num_accepted_draft_tokens
         # Behind the last step only what was cancelled is noted.
@@ -132,10 +132,11 @@ class _History:
         if plan.depth > 0:
             none = _Mean(0.0, 0.0, _CORRECTION_MEMORY)
             self.depth_corrections.setdefault(plan.depth, none).add(ratio, 1.0)
-        self.step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
+        # Theorem 2's rate is that of all drafts: one that comes too late ends a run as a refused one does.
+        self.step_rate.add(answer.num_accepted_steps, answer.num_proposed_steps)
         self.token_rate.add(confirmed, confirmed + usage.num_partings)
         self.step_tokens.add(num_tokens, len(answer.steps))
-        self.verifier_seconds.add(answer.verifier_seconds, len(compared))
+        self.verifier_seconds.add(answer.verifier_seconds, len(answer.verdicts))
         self.num_without = {one: 0 if one == layers else num + 1 for one, num in self.num_without.items()}
         self.tried_steps = self.tried_steps or plan.depth > 0
 

@@ -115,6 +115,7 @@ _WORK_ROWS: tuple[tuple[str, Callable[[StrategyMetrics], str]], ...] = (
     ("tokens per problem", lambda item: f"{item.tokens_per_problem.value:.1f}"),
     ("tokens saved", lambda item: percent(item.tokens_saved)),
     ("alpha_step", lambda item: ratio_text(item.alpha_step)),
+    ("alpha_step, late drafts too", lambda item: ratio_text(item.alpha_step_of_all)),
     ("alpha_token", lambda item: ratio_text(item.alpha_token)),
 )
 

@@ -89,6 +89,7 @@ class StrategyMetrics:
         tokens_saved: ``1 - target_tokens``: the share of the answers' tokens that the target did not write.
             Below 0 where it wrote more than the answers have.
         alpha_step: share of all verdicts that accepted, those on branches that lost included.
+        alpha_step_of_all: the same of all drafts, those included that came too late for a verdict.
         alpha_token: share of the token-level drafts that the target confirmed.
         acceptance_by_step: by place in the answer, up to the last place with a verdict.
         alpha_token_histogram: answers by their own ``alpha_token`` in ten bins from 0 to 1; answers without
@@ -118,6 +119,7 @@ class StrategyMetrics:
     target_tokens: float
     tokens_saved: float
     alpha_step: float | None
+    alpha_step_of_all: float | None
     alpha_token: float | None
     acceptance_by_step: tuple[StepAcceptance, ...]
     alpha_token_histogram: tuple[int, ...]

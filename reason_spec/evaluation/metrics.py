@@ -122,6 +122,7 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
         target_tokens=target_tokens,
         tokens_saved=1 - target_tokens if tokens else 0.0,
         alpha_step=share(num_accepted, num_verdicts),
+        alpha_step_of_all=share(num_accepted, sum(outcome.usage.num_proposed for outcome in outcomes)),
         alpha_token=target.alpha_token,
         acceptance_by_step=_acceptance_by_step(outcomes),
         alpha_token_histogram=_histogram([outcome.alpha_token for outcome in outcomes]),

@@ -178,6 +178,7 @@ _SPEEDUP_ROWS: tuple[tuple[str, Callable[[Comparison], float]], ...] = (
 )
 _WORK_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
     ("alpha_step", lambda item: ratio_text(item.alpha_step)),
+    ("alpha_step, late drafts too", lambda item: ratio_text(item.alpha_step_of_all)),
     ("alpha_token", lambda item: ratio_text(item.alpha_token)),
     ("steps by the draft", lambda item: percent(item.drafted_steps)),
     ("planned depth", lambda item: ratio_text(item.planned_depth)),

@@ -23,7 +23,8 @@ class StrategySummary:
     problem has a reference answer, and its interval counts problems, not samples. Rates and token
     counts are totals over all answers, so that long answers weigh more. ``planned_depth`` is the mean
     depth that the planner chose, None without one. ``alpha_step_of_cache`` counts, of the verdicts behind
-    ``alpha_step``, those about steps of the suffix cache.
+    ``alpha_step``, those about steps of the suffix cache; ``alpha_step_of_all`` also counts drafts that came
+    too late for a verdict.
     """
 
     strategy: str
@@ -41,6 +42,7 @@ class StrategySummary:
     seconds_per_problem: float
     seconds_to_first_step: float
     alpha_step: float | None
+    alpha_step_of_all: float | None
     alpha_token: float | None
     drafted_steps: float | None
     cached_steps: float | None
@@ -169,6 +171,7 @@ def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
         seconds_per_problem=median(outcome.seconds for outcome in outcomes),
         seconds_to_first_step=median(outcome.first_step_seconds for outcome in outcomes),
         alpha_step=share(verdicts["accept"], verdicts.total()),
+        alpha_step_of_all=share(verdicts["accept"], sum(outcome.usage.num_proposed for outcome in outcomes)),
         alpha_token=target.alpha_token,
         drafted_steps=share(origins["draft"], origins.total()),
         cached_steps=share(origins["cache"], origins.total()),

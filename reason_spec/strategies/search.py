@@ -303,6 +303,8 @@ class Search:
             # A draft that is slower than the target itself has nothing left to save.
             if draft.step is None:
                 self._cancel_draft(branch, draft)
+                # A twin of another draft has that one's verdict.
+                self._recorder.num_late_drafts += not draft.settled
         await asyncio.gather(*(self._verify(branch, draft) for draft in self._comparable(branch)))
         if not branch.dropped:
             self._decide(branch)

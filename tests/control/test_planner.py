@@ -23,9 +23,9 @@ def planner(costs: Costs, step_rate: float = 0.8, token_rate: float = 0.9, max_d
     )
 
 
-def answer(plan: Plan, *, all_stand: bool, speed: float | None = None) -> Recorder:
+def answer(plan: Plan, *, all_stand: bool, speed: float | None = None, num_late: int = 0) -> Recorder:
     """An answer of 100 tokens in five steps, written at ``speed`` or at what was expected."""
-    recorder = Recorder(plan=plan)
+    recorder = Recorder(plan=plan, num_late_drafts=num_late)
     seconds = 100 / (speed or plan.tokens_per_second or 1.0)
     recorder.events = [Event("final", "target", seconds, 4, 0)]
     recorder.steps = [Step("x", tuple(range(20)), "target", "boundary", "t") for _ in range(5)]
@@ -72,6 +72,15 @@ def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> No
     assert depths[0] > 0
     assert depths[30:].count(0) > 25
     assert max(depths[30:]) > 0
+
+
+def test_drafts_that_come_too_late_count_as_steps_that_do_not_stand() -> None:
+    """All that are judged in time stand; most are not, and each of those ends a run of steps ahead."""
+    chosen = planner(FLAT)
+    for _ in range(30):
+        plan = chosen.plan()
+        chosen.learn(answer(plan, all_stand=True, num_late=45 if plan.depth else 0))
+    assert chosen.plan().depth == 0
 
 
 def test_a_rate_that_rises_again_brings_the_steps_back() -> None:

@@ -106,11 +106,13 @@ def test_acceptance_is_counted_by_place_and_by_answer() -> None:
         make_outcome(2, decisions=["reject", None],
                      target=Usage(num_drafted_tokens=30, num_accepted_draft_tokens=5)),
     ]  # fmt: skip
+    outcomes[1] = replace(outcomes[1], usage=replace(outcomes[1].usage, num_late_drafts=3))
     found = row(measure(outcomes), "autoregressive")
     counts = [(at.num_accepted, at.num_rejected, at.num_unknown) for at in found.acceptance_by_step]
     assert counts == [(2, 1, 0), (0, 1, 0), (0, 0, 0), (0, 0, 1)]
     assert [at.step_index for at in found.acceptance_by_step] == [0, 1, 2, 3]
     assert found.alpha_step == pytest.approx(2 / 5)
+    assert found.alpha_step_of_all == pytest.approx(2 / 8)
     assert found.alpha_token == pytest.approx(15 / 40)
     assert found.alpha_token_histogram == (0, 1, 0, 0, 0, 0, 0, 0, 0, 1)
 

@@ -119,6 +119,21 @@ def test_a_step_that_is_cut_inside_a_code_fence_ends_where_the_code_does(
         assert step.finish != "boundary" or position in ends
 
 
+def test_a_draft_that_is_slower_than_the_target_is_counted_as_late() -> None:
+    scripts = StoryScript(3), StoryScript(3)
+    hasty = solve(lookahead(depth=1, use_hint=False), *scripts, target_seconds=0.001, draft_seconds=0.05)
+    steps, recorder = hasty.steps, hasty.recorder
+    assert not recorder.verdicts
+    assert recorder.alpha_step is None
+    assert recorder.num_late_drafts == recorder.num_proposed_steps == len(steps)
+
+
+def test_drafts_in_time_and_drafts_of_branches_that_lost_are_not_late() -> None:
+    patient = solve(lookahead(depth=3), StoryScript(3), StoryScript(3, 0.5), target_seconds=0.002)
+    assert any(step.verdict is not None and not step.verdict.accepted for step in patient.steps)
+    assert patient.recorder.num_late_drafts == 0
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

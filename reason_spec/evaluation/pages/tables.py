@@ -58,7 +58,10 @@ def strategies_table(run: Run, task: str) -> Table:
         ("first step", "Median of the seconds until the first step is final"),
         ("speed-up", "Mean seconds of the baseline over those of the strategy, with its 95 % interval"),
         ("tokens saved", "Share of the answers' tokens that the target did not write"),
-        ("α step", "Share of judged drafted steps that stood"),
+        (
+            "α step",
+            "Share of judged drafted steps that stood; below it, with those too late to be judged",
+        ),
         ("α token", "Share of the target's token drafts that were right"),
     ]
     priced = any(row.cost for row in rows)
@@ -96,11 +99,17 @@ def _strategy_cells(
         Cell(seconds_text(row.first_step_seconds.p50)),
         Cell("1.00×", "baseline") if pair is None else _speedup_cell(pair.speedup),
         Cell(percent(row.tokens_saved)),
-        Cell(ratio_text(row.alpha_step)),
+        Cell(ratio_text(row.alpha_step), _late(row)),
         Cell(ratio_text(row.alpha_token)),
     ]
     cells += [Cell(NONE if row.cost is None else f"{row.cost:.4g}")] * priced
     return tuple(cells)
+
+
+def _late(row: StrategyMetrics) -> str:
+    """Return the acceptance of all drafted steps where some came too late to be judged."""
+    of_all = row.alpha_step_of_all
+    return "" if of_all is None or of_all == row.alpha_step else f"{ratio_text(of_all)} of all"
 
 
 def pairs_table(run: Run, task: str) -> Table:
@@ -236,6 +245,7 @@ def _strategy_rows(runs: Sequence[Run]) -> Iterator[_Row]:
                 "target_tokens": row.target_tokens,
                 "tokens_saved": row.tokens_saved,
                 "alpha_step": row.alpha_step,
+                "alpha_step_of_all": row.alpha_step_of_all,
                 "alpha_token": row.alpha_token,
                 "target_passes": row.target.num_passes,
                 "target_discarded_tokens": row.target.num_discarded_tokens,
@@ -340,6 +350,7 @@ def _answer_row(outcome: Outcome) -> dict[str, Any]:
         "steps": len(outcome.steps),
         "finish": outcome.finish,
         "alpha_step": outcome.alpha_step,
+        "alpha_step_of_all": outcome.alpha_step_of_all,
         "alpha_token": outcome.alpha_token,
         "target_passes": outcome.usage.target.num_passes,
         "discarded_target_tokens": outcome.usage.target.num_discarded_tokens,
