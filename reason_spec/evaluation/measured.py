@@ -64,7 +64,7 @@ class Prices:
 
 def _price(usage: Usage, new_input: float, cached_input: float | None, output: float) -> float:
     cached = usage.num_cached_prompt_tokens
-    read = usage.num_prompt_tokens - cached + usage.num_scored_tokens
+    read = usage.num_prefilled_tokens + usage.num_scored_tokens
     cached_price = new_input if cached_input is None else cached_input
     return (read * new_input + cached * cached_price + usage.num_generated_tokens * output) / 1e6
 
@@ -86,6 +86,8 @@ class StrategyMetrics:
         target_tokens: tokens that the target wrote, also on branches that lost, for each of the answers.
             Drafted tokens that it confirmed are among them: they cost it no pass, but the target stands for
             them.
+        target_prefilled_tokens: tokens that the target read before it wrote, prompts included, likewise.
+        target_scored_tokens: tokens that it only read to judge them, likewise.
         tokens_saved: ``1 - target_tokens``: the share of the answers' tokens that the target did not write.
             Below 0 where it wrote more than the answers have.
         alpha_step: share of all verdicts that accepted, those on branches that lost included.
@@ -117,6 +119,8 @@ class StrategyMetrics:
     tokens_per_problem: Estimate
     tokens_per_second: float
     target_tokens: float
+    target_prefilled_tokens: float
+    target_scored_tokens: float
     tokens_saved: float
     alpha_step: float | None
     alpha_step_of_all: float | None

@@ -120,6 +120,8 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
         tokens_per_problem=estimate_mean(problems.means(lambda outcome: outcome.tokens), problems.strata),
         tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
         target_tokens=target_tokens,
+        target_prefilled_tokens=target.num_prefilled_tokens / tokens if tokens else 0.0,
+        target_scored_tokens=target.num_scored_tokens / tokens if tokens else 0.0,
         tokens_saved=1 - target_tokens if tokens else 0.0,
         alpha_step=share(num_accepted, num_verdicts),
         alpha_step_of_all=share(num_accepted, sum(outcome.usage.num_proposed for outcome in outcomes)),

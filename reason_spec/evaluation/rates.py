@@ -232,7 +232,7 @@ def _prompt_tokens_read(baseline: Sequence[Outcome]) -> float:
     if not baseline:
         return 0.0
     usages = [outcome.usage.target for outcome in baseline]
-    return fmean(usage.num_prompt_tokens - usage.num_cached_prompt_tokens for usage in usages)
+    return fmean(usage.num_prefilled_tokens for usage in usages)
 
 
 def _seconds_per_token(outcomes: Sequence[Outcome]) -> float:

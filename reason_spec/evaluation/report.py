@@ -183,6 +183,9 @@ _WORK_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
     ("steps by the draft", lambda item: percent(item.drafted_steps)),
     ("planned depth", lambda item: ratio_text(item.planned_depth)),
     ("target passes per token", lambda item: ratio_text(item.target_passes_per_token)),
+    ("target tokens written", lambda item: ratio_text(item.target_written_per_token)),
+    ("target tokens prefilled", lambda item: ratio_text(item.target_prefilled_per_token)),
+    ("target tokens scored", lambda item: ratio_text(item.target_scored_per_token)),
     ("discarded tokens", _discarded),
 )
 _CACHE_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (

@@ -98,6 +98,19 @@ def test_times_tokens_and_rates_are_totals_and_percentiles() -> None:
     assert found.verifier_seconds == pytest.approx(11 * 0.25)
 
 
+def test_what_the_target_wrote_prefilled_and_scored_is_counted_apart() -> None:
+    work = Usage(
+        num_generated_tokens=4, num_prompt_tokens=30, num_cached_prompt_tokens=22, num_scored_tokens=6
+    )
+    found = row(
+        measure([make_outcome(0, tokens=10, target=work), make_outcome(1, tokens=10, target=work)]),
+        "autoregressive",
+    )
+    assert found.target_tokens == pytest.approx(0.4)
+    assert found.target_prefilled_tokens == pytest.approx(0.8)
+    assert found.target_scored_tokens == pytest.approx(0.6)
+
+
 def test_acceptance_is_counted_by_place_and_by_answer() -> None:
     outcomes = [
         make_outcome(0, decisions=["accept", "reject", None, "unknown"]),

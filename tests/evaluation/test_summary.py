@@ -28,12 +28,14 @@ def answered(
     drafted: tuple[int, int] = (0, 0),
     discarded: tuple[int, int] = (0, 0),
     num_late: int = 0,
+    read: tuple[int, int, int] = (0, 0, 0),
     **changes: object,
 ) -> Outcome:
     step = StepRecord("text", origin, len(ids), "eos", None, ids)
     target = Usage(
         num_passes=passes, num_drafted_tokens=drafted[0], num_accepted_draft_tokens=drafted[1],
-        num_discarded_tokens=discarded[0],
+        num_discarded_tokens=discarded[0], num_prompt_tokens=read[0], num_cached_prompt_tokens=read[1],
+        num_scored_tokens=read[2],
     )  # fmt: skip
     work = Work(
         target,
@@ -56,7 +58,7 @@ BASE = [
 AHEAD = [
     answered(2, "lookahead", 2.0, False, (1, 9), passes=2, loss_class="verified"),
     answered(1, "lookahead", 2.0, False, (1, 2, 3, 4), passes=1, verdicts=(0, 1, 1), discarded=(3, 4),
-             num_late=3, loss_class="verified"),
+             num_late=3, read=(15, 8, 2), loss_class="verified"),
     answered(0, "lookahead", 1.0, True, (1, 2, 3, 4), passes=2, origin="draft", verdicts=(2, 1, 0),
              drafted=(10, 6), discarded=(1, 2), loss_class="verified"),
 ]  # fmt: skip
@@ -162,6 +164,8 @@ def test_the_table_holds_the_numbers() -> None:
     assert rows["alpha_step, late drafts too"] == ["-", "0.25"]
     assert rows["alpha_token"] == ["-", "0.60"]
     assert rows["target passes per token"] == ["1.00", "0.50"]
+    assert rows["target tokens prefilled"] == ["0.00", "0.70"]
+    assert rows["target tokens scored"] == ["0.00", "0.20"]
     assert "2 of 3" in text
     assert "4 + 6" in text
     assert "66.7 %" in text

@@ -57,7 +57,10 @@ def strategies_table(run: Run, task: str) -> Table:
         ("seconds", "Median of an answer; below it the 95th percentile"),
         ("first step", "Median of the seconds until the first step is final"),
         ("speed-up", "Mean seconds of the baseline over those of the strategy, with its 95 % interval"),
-        ("tokens saved", "Share of the answers' tokens that the target did not write"),
+        (
+            "tokens saved",
+            "Of the answers' tokens, not written by the target; below it, those it read, of each",
+        ),
         (
             "α step",
             "Share of judged drafted steps that stood; below it, with those too late to be judged",
@@ -98,7 +101,10 @@ def _strategy_cells(
         Cell(seconds_text(row.seconds.p50), f"p95 {seconds_text(row.seconds.p95)}"),
         Cell(seconds_text(row.first_step_seconds.p50)),
         Cell("1.00×", "baseline") if pair is None else _speedup_cell(pair.speedup),
-        Cell(percent(row.tokens_saved)),
+        Cell(
+            percent(row.tokens_saved),
+            f"read {ratio_text(row.target_prefilled_tokens + row.target_scored_tokens)}",
+        ),
         Cell(ratio_text(row.alpha_step), _late(row)),
         Cell(ratio_text(row.alpha_token)),
     ]
@@ -243,6 +249,8 @@ def _strategy_rows(runs: Sequence[Run]) -> Iterator[_Row]:
                 **_bounds("tokens_per_problem", row.tokens_per_problem),
                 "tokens_per_second": row.tokens_per_second,
                 "target_tokens": row.target_tokens,
+                "target_prefilled_tokens": row.target_prefilled_tokens,
+                "target_scored_tokens": row.target_scored_tokens,
                 "tokens_saved": row.tokens_saved,
                 "alpha_step": row.alpha_step,
                 "alpha_step_of_all": row.alpha_step_of_all,
