@@ -58,7 +58,8 @@ class Recorder:
     chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
     among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
     ``num_late_drafts`` counts drafts of a step that were still being written when the target had its own:
-    they were cancelled without a verdict.
+    they were cancelled without a verdict. ``num_held_drafts`` are those among them that the depth had held
+    back until the target was already writing the step.
     ``first_target_usage`` is the work of the first request that the target had, which read the prompt.
     ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
     """
@@ -71,6 +72,7 @@ class Recorder:
     cache_verdicts: list[Verdict] = field(default_factory=list)
     num_cache_asked: int = 0
     num_late_drafts: int = 0
+    num_held_drafts: int = 0
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None

@@ -51,6 +51,8 @@ class Branch:
     drafts: list[Draft] = field(default_factory=list)
     target_started: bool = False
     drafting_started: bool = False
+    held_back: bool = False
+    """The depth let the draft begin only when the target was already writing."""
     chosen: Draft | None = None
     successor: Branch | None = None
     dropped: bool = False

@@ -94,6 +94,7 @@ class Search:
         self._aheads: list[DraftAhead] = []
         self._num_branches = 0
         self._root_index = request.num_steps_before
+        self._root: Branch | None = None
 
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed."""
@@ -102,6 +103,7 @@ class Search:
                 self._spawn(self._read_prompt())
             root = self._open_root()
             while True:
+                self._root = root
                 step = await self._decided(root)
                 yield step
                 if step.ends_text or root.num_tokens_left <= len(step.tokens):
@@ -217,6 +219,8 @@ class Search:
             self._start_target(branch)
         elif self._within_depth(branch):
             self._start_drafting(branch)
+        elif not self._within_depth(branch, behind=self._root is not None and self._root.decided):
+            branch.held_back = True
 
     def _start_target(self, branch: Branch) -> None:
         if not branch.target_started:
@@ -305,6 +309,7 @@ class Search:
                 self._cancel_draft(branch, draft)
                 # A twin of another draft has that one's verdict.
                 self._recorder.num_late_drafts += not draft.settled
+                self._recorder.num_held_drafts += not draft.settled and branch.held_back
         await asyncio.gather(*(self._verify(branch, draft) for draft in self._comparable(branch)))
         if not branch.dropped:
             self._decide(branch)
@@ -513,8 +518,9 @@ class Search:
     def _held_back(self) -> bool:
         return self._live is not None and self._live.depth == 0
 
-    def _within_depth(self, branch: Branch) -> bool:
-        return branch.step_index - self._root_index < self._depth
+    def _within_depth(self, branch: Branch, *, behind: bool = False) -> bool:
+        """Tell whether the draft may write a position now; ``behind``: when the root has moved on by one."""
+        return branch.step_index - self._root_index - behind < self._depth
 
     # --- helpers -----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -126,6 +127,21 @@ def test_a_draft_that_is_slower_than_the_target_is_counted_as_late() -> None:
     assert not recorder.verdicts
     assert recorder.alpha_step is None
     assert recorder.num_late_drafts == recorder.num_proposed_steps == len(steps)
+    assert recorder.num_held_drafts == 0
+
+
+def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
+    """At depth 1 every second step is drafted only when the target has written most of it."""
+
+    class Ponders(AnyBirds):
+        async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+            await asyncio.sleep(0.02)
+            return await super()._judge(context, drafted, target)
+
+    alike = StoryScript(3, num_steps=12), StoryScript(3, num_steps=12)
+    ponders = lookahead(depth=1, verifier=Ponders(), use_hint=False)
+    found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.005)
+    assert found.recorder.num_late_drafts == found.recorder.num_held_drafts > 2
 
 
 def test_drafts_in_time_and_drafts_of_branches_that_lost_are_not_late() -> None:
