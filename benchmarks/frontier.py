@@ -5,8 +5,9 @@
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled with
 the seed, caches are emptied before each, and nothing else runs: stop other work first. Seconds are those of
 one problem at a time. Accuracy is measured on more problems, many at once; rows that write the target's own
-tokens have its accuracy. ``target_tokens`` are those that the target wrote, ``scored_tokens`` those that it
-only read to judge them, each over the tokens of the answers, counted on the problems that are graded.
+tokens have its accuracy. ``target_tokens`` are those that the target wrote, ``prefilled_tokens`` those of
+prompts and of drafted steps that it had to read before it wrote, ``scored_tokens`` those that it only read to
+judge them, each over the tokens of the answers, counted on the problems that are graded.
 
 Grading takes most of the time and minds no other work. ``--grades`` keeps it in a file: a stopped run goes on
 where it was, ``--problems 0`` only grades, and a later run on a quiet machine has only the times to take.
@@ -93,6 +94,8 @@ class Graded:
     target_tokens: int
     scored_tokens: int
     passes: int
+    prefilled_tokens: int | None = None
+    """None in files of earlier versions."""
 
     @classmethod
     def of(cls, run: Run) -> Graded:
@@ -104,6 +107,7 @@ class Graded:
             usage.num_generated_tokens,
             usage.num_scored_tokens,
             usage.num_passes,
+            usage.num_prefilled_tokens,
         )
 
 
@@ -145,6 +149,7 @@ class Row:
     s_per_problem: float | None
     speedup: float | None
     target_tokens: float
+    prefilled_tokens: float | None
     scored_tokens: float
     passes_per_token: float
     drafted_steps: float | None
@@ -167,6 +172,7 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
     own = [problem.right for problem in answers.values()]
     both = sorted(answers.keys() & known.keys())
     num_tokens = sum(problem.num_tokens for problem in work)
+    prefilled = [problem.prefilled_tokens for problem in work if problem.prefilled_tokens is not None]
     seconds = [run.seconds for run in arm.runs]
     return Row(
         name=arm.name,
@@ -178,6 +184,7 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
         if seconds
         else None,
         target_tokens=sum(problem.target_tokens for problem in work) / num_tokens,
+        prefilled_tokens=sum(prefilled) / num_tokens if len(prefilled) == len(work) else None,
         scored_tokens=sum(problem.scored_tokens for problem in work) / num_tokens,
         passes_per_token=sum(problem.passes for problem in work) / num_tokens,
         drafted_steps=sum(step.origin == "draft" for step in steps) / len(steps) if steps else None,
@@ -198,7 +205,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table()
-    headings = "row|tokens/s|s/problem|speed-up|written|scored|passes|drafted steps|α step"
+    headings = "row|tokens/s|s/problem|speed-up|written|prefilled|scored|passes|drafted steps|α step"
     headings += "|graded|right|95 %|loss ≤"
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
@@ -210,6 +217,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             _shown(row.s_per_problem, ".2f"),
             _shown(row.speedup, ".2f", "x"),
             _shown(row.target_tokens, ".3f"),
+            _shown(row.prefilled_tokens, ".2f"),
             _shown(row.scored_tokens, ".2f"),
             _shown(row.passes_per_token, ".3f"),
             _shown(row.drafted_steps, ".0%"),
@@ -219,7 +227,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             "-" if low_high is None else f"{low_high[0]:.1%}-{low_high[1]:.1%}",
             _shown(row.loss_upper95, ".1%"),
         )
-    Console(width=140).print(table)
+    Console(width=152).print(table)
 
 
 def _shown(value: float | None, form: str, unit: str = "") -> str:
@@ -297,7 +305,9 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     chosen = list(islice(problems("test", options.seed), max(options.problems, options.accuracy)))
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in ROWS))
     grades = Grades(options.grades)
-    async with Accelerator.from_settings(load_settings(), strategies=strategies) as accelerator:
+    # Under load the gate lets the target write alone: its answers would be graded as every row's.
+    base = load_settings(flags={"gate.use": "off"})
+    async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()
         ours = Ours(accelerator)
         arms, settings = arms_of(ours, options.rows, options.max_tokens)

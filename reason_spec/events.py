@@ -57,6 +57,9 @@ class Recorder:
     included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
     chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
     among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
+    ``num_late_drafts`` counts drafts of a step that were still being written when the target had its own:
+    they were cancelled without a verdict. ``num_held_drafts`` are those among them that the depth had held
+    back until the target was already writing the step.
     ``first_target_usage`` is the work of the first request that the target had, which read the prompt.
     ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
     """
@@ -68,6 +71,8 @@ class Recorder:
     verdicts: list[Verdict] = field(default_factory=list)
     cache_verdicts: list[Verdict] = field(default_factory=list)
     num_cache_asked: int = 0
+    num_late_drafts: int = 0
+    num_held_drafts: int = 0
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None
@@ -138,10 +143,19 @@ class Recorder:
 
     @property
     def alpha_step(self) -> float | None:
-        """Share of compared drafts that stood; None where none was compared."""
+        """Share of judged drafts that stood; None where none was judged."""
         if not self.verdicts:
             return None
-        return sum(verdict.accepted for verdict in self.verdicts) / len(self.verdicts)
+        return self.num_accepted_steps / len(self.verdicts)
+
+    @property
+    def num_accepted_steps(self) -> int:
+        return sum(verdict.accepted for verdict in self.verdicts)
+
+    @property
+    def num_proposed_steps(self) -> int:
+        """All drafts of steps that were judged, or came too late to be."""
+        return len(self.verdicts) + self.num_late_drafts
 
     @property
     def verifier_seconds(self) -> float:

@@ -5,7 +5,8 @@ A step ends at the end of the token whose bytes complete its boundary. What foll
 - leading blank lines belong to the step they precede, so no step is empty;
 - bytes of the same token behind the boundary belong to the step that it ends;
 - a blank line inside a fenced block, a tool call or a JSON value is not a boundary;
-- text that ends without a boundary is a step of its own.
+- text that ends without a boundary is a step of its own;
+- a step that is cut before its boundary leaves the blocks it began in open: see `OpenBlocks`.
 """
 
 from __future__ import annotations
@@ -40,20 +41,34 @@ class Boundary:
             raise ValueError("the boundary's delimiter is empty; use '\\n\\n' for a blank line")
 
 
+@dataclass(frozen=True, slots=True)
+class OpenBlocks:
+    """What a text ends within, for the step that begins there: one before it was cut by its length."""
+
+    line: bytes = b""
+    """What stands of the last line."""
+    closing_tag: bytes | None = None
+    in_fence: bool = False
+    json_depth: int = 0
+
+
+NOTHING_OPEN = OpenBlocks()
+
+
 class BoundaryScanner:
     """Reads one step as bytes and says when it is complete; make a new scanner for each step."""
 
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, boundary: Boundary, begins_in: OpenBlocks = NOTHING_OPEN) -> None:
         self._boundary = boundary
         self._delimiter = boundary.delimiter.encode()
         self._blank_line = boundary.delimiter == BLANK_LINE
         self._tags = [(opener.encode(), closer.encode()) for opener, closer in boundary.protected]
-        self._line = bytearray()
+        self._line = bytearray(begins_in.line)
         self._recent = bytearray()
         self._has_content = False
-        self._closing_tag: bytes | None = None
-        self._in_fence = False
-        self._json = _JsonDepth()
+        self._closing_tag = begins_in.closing_tag
+        self._in_fence = begins_in.in_fence
+        self._json = _JsonDepth(begins_in.json_depth)
         self.complete = False
 
     def copy(self) -> BoundaryScanner:
@@ -69,12 +84,17 @@ class BoundaryScanner:
         return self.complete
 
     @property
+    def open_blocks(self) -> OpenBlocks:
+        """What the text so far ends within."""
+        return OpenBlocks(bytes(self._line), self._closing_tag, self._in_fence, self._json.depth)
+
+    @property
     def _protected(self) -> bool:
         return self._in_fence or self._closing_tag is not None or self._json.open
 
     def _take(self, byte: int) -> None:
-        line_was_blank = not self._line.strip(_WHITESPACE)
         if byte == 0x0A:
+            line_was_blank = not self._line.strip(_WHITESPACE)
             self._end_line()
             if self._blank_line and line_was_blank and self._has_content and not self._protected:
                 self.complete = True
@@ -130,13 +150,13 @@ class _JsonDepth:
     for JSON only where the bracket ends its line or is followed by a quote or another bracket.
     """
 
-    def __init__(self) -> None:
-        self._depth = 0
+    def __init__(self, depth: int = 0) -> None:
+        self.depth = depth
         self._in_string = False
 
     @property
     def open(self) -> bool:
-        return self._depth > 0
+        return self.depth > 0
 
     def end_line(self, line: bytes) -> None:
         if not self.open and not self._begins_value(line):
@@ -150,9 +170,9 @@ class _JsonDepth:
             elif byte == 0x22:
                 self._in_string = True
             elif byte in _JSON_OPENERS:
-                self._depth += 1
-            elif byte in _JSON_CLOSERS and self._depth:
-                self._depth -= 1
+                self.depth += 1
+            elif byte in _JSON_CLOSERS and self.depth:
+                self.depth -= 1
         # JSON strings do not span lines: an unpaired quote is prose, not an open string.
         self._in_string = False
 

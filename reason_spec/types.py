@@ -137,6 +137,11 @@ class Usage:
     num_accepted_draft_tokens: int = 0
     num_scored_tokens: int = 0
 
+    @property
+    def num_prefilled_tokens(self) -> int:
+        """Tokens of prompts that the model had to read: those that the engine did not have in its cache."""
+        return self.num_prompt_tokens - self.num_cached_prompt_tokens
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 

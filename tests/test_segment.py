@@ -70,6 +70,33 @@ def test_a_boundary_may_straddle_two_tokens_and_a_token_may_run_past_it() -> Non
     assert BoundaryScanner(Boundary()).feed(b"done.\n\nThe")
 
 
+@given(TEXTS, st.integers(0, 80))
+def test_a_step_that_is_cut_leaves_its_blocks_open_for_the_next(text: str, cut: int) -> None:
+    whole, begun = BoundaryScanner(Boundary()), BoundaryScanner(Boundary())
+    before, behind = text[:cut], text[cut:]
+    if begun.feed(before.encode()):
+        return
+    rest = BoundaryScanner(Boundary(), begun.open_blocks)
+    whole.feed(before.encode())
+    has_content = False
+    for character in behind:
+        # Blank lines behind the cut belong to the step that begins there.
+        has_content = has_content or bool(character.strip())
+        ends, rest_ends = whole.feed(character.encode()), rest.feed(character.encode())
+        assert rest_ends <= ends
+        if ends:
+            assert rest_ends == has_content
+            return
+
+
+def test_the_fence_of_a_cut_step_is_closed_by_the_next() -> None:
+    begun = BoundaryScanner(Boundary())
+    assert not begun.feed(b"see:\n```py\na = 1\n``")
+    rest = BoundaryScanner(Boundary(), begun.open_blocks)
+    assert not rest.feed(b"`\nand then\n")
+    assert rest.feed(b"\n")
+
+
 def test_a_literal_delimiter_is_matched_as_it_stands() -> None:
     assert split_steps("a;b;;c", Boundary(delimiter=";;")) == ["a;b;;", "c"]
     assert split_steps("one\n\ntwo|three", Boundary(delimiter="|")) == ["one\n\ntwo|", "three"]

@@ -37,7 +37,8 @@ class Questions:
     score_opening: str = "The score is: "
     compare: str = (
         "Two drafts of one step of a solution:\n\nFirst: {first}\n\nSecond: {second}\n\nCalculations, names, "
-        "units and results count, wording does not. Reply aligned if both say the same, else unaligned."
+        "units and results count, wording does not. Reply aligned if both say the same; reply unaligned if "
+        "they do not, or if it is too hard to tell."
     )
     compare_opening: str = ""
 

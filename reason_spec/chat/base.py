@@ -131,6 +131,7 @@ class SpeculationReport:
         reason: why another strategy wrote than was asked for, such as ``bound output``.
         steps_by_origin: number of final steps by who wrote them.
         verdicts: number of verdicts about proposed steps by decision.
+        num_late_drafts: proposed steps that were not there when the target had its own, without a verdict.
         alpha_step, alpha_token: acceptance of the two layers; None where nothing was tried.
         target_usage, draft_usage: work, that of losing branches included.
         seconds: from the request to the end.
@@ -150,6 +151,13 @@ class SpeculationReport:
     seconds: float
     target_alone_seconds: float | None
     verdicts: Mapping[str, int] = field(default_factory=dict)
+    num_late_drafts: int = 0
+
+    @property
+    def alpha_step_of_all(self) -> float | None:
+        """Acceptance of all proposed steps, those included that came too late for a verdict."""
+        num_proposed = sum(self.verdicts.values()) + self.num_late_drafts
+        return self.verdicts.get("accept", 0) / num_proposed if num_proposed else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ def _report(
         seconds=time.perf_counter() - started,
         target_alone_seconds=_alone_seconds(accelerator, num_tokens),
         verdicts=dict(Counter(verdict.decision for verdict in verdicts)),
+        num_late_drafts=sum(recorder.num_late_drafts for recorder in recorders),
     )
 
 

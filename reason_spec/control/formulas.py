@@ -81,12 +81,17 @@ def asynchronous_speedup(alpha: float, parallel: int, cost: float, verification:
 def windowed_speedup(alpha: float, depth: int, cost: float, verification: float = 0.0) -> float:
     """Return the asynchronous speed-up where the draft is never more than ``depth`` steps ahead.
 
-    Theorem 2 lets the draft write one step beyond the last that the target works on. A draft that waits until
-    the first of ``depth`` steps is decided begins that step ``cost`` later: each ``depth`` + 1 steps in a row
-    take 1 + v + c instead of 1 + v (worked out here, in the way of appendix C).
+    This is how `strategies.search` looks ahead. Theorem 2 lets the draft write one step beyond the last that
+    the target works on. A draft that waits until the first of ``depth`` steps is decided begins that step
+    ``cost`` later: each ``depth`` + 1 steps in a row take 1 + v + c instead of 1 + v (worked out here, in the
+    way of appendix C). At depth 1 the one that waited comes too late where there is a verdict to wait for:
+    the target has that step by 1 + c, whatever its draft would have been.
     """
     if depth <= 0:
         return 1.0
+    if depth == 1:
+        both = 1.0 + max(cost, verification)
+        return (1.0 + alpha) / ((1.0 - alpha) * (1.0 + verification) + alpha * both)
     if depth * cost >= 1.0 + verification:
         return asynchronous_speedup(alpha, depth + 1, cost, verification)
     k = depth + 1

@@ -19,7 +19,7 @@ from math import exp, log
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from reason_spec.control.costs import Costs
-from reason_spec.control.formulas import asynchronous_speedup, busy_branches, tokens_per_pass
+from reason_spec.control.formulas import busy_branches, tokens_per_pass, windowed_speedup
 from reason_spec.engines.base import PassTime
 from reason_spec.events import Recorder
 from reason_spec.types import Plan
@@ -120,7 +120,7 @@ class _History:
         return 0.0 if own is None else own.count
 
     def learn(self, answer: Recorder, plan: Plan, predicted: float) -> None:
-        compared, usage = answer.verdicts, answer.target_usage
+        usage = answer.target_usage
         num_tokens = sum(len(step.tokens) for step in answer.steps)
         confirmed = usage.num_accepted_draft_tokens
         # Behind the last step only what was cancelled is noted.
@@ -132,10 +132,12 @@ class _History:
         if plan.depth > 0:
             none = _Mean(0.0, 0.0, _CORRECTION_MEMORY)
             self.depth_corrections.setdefault(plan.depth, none).add(ratio, 1.0)
-        self.step_rate.add(sum(verdict.accepted for verdict in compared), len(compared))
+        # A draft that comes too late ends a run of steps as a refused one does. What the depth held back is
+        # left out: that wait is in the formula.
+        self.step_rate.add(answer.num_accepted_steps, answer.num_proposed_steps - answer.num_held_drafts)
         self.token_rate.add(confirmed, confirmed + usage.num_partings)
         self.step_tokens.add(num_tokens, len(answer.steps))
-        self.verifier_seconds.add(answer.verifier_seconds, len(compared))
+        self.verifier_seconds.add(answer.verifier_seconds, len(answer.verdicts))
         self.num_without = {one: 0 if one == layers else num + 1 for one, num in self.num_without.items()}
         self.tried_steps = self.tried_steps or plan.depth > 0
 
@@ -204,17 +206,16 @@ class Planner:
         ``alone`` is the seconds of a step that has every pass to itself; None: not worked out yet.
         """
         history = self._history(known.something)
-        parallel = depth + 1
         if alone is None:
             alone = self._step_seconds(history, 1, num_draft_tokens)
         if depth == 0:
             drafted = history.step_tokens.value / alone
             return max(drafted, self._predict_known(num_draft_tokens, known)) if known.something else drafted
         drafting = history.step_tokens.value * self.costs.draft_token
-        branches = busy_branches(parallel, min(1.0, drafting / alone))
+        branches = busy_branches(depth + 1, min(1.0, drafting / alone))
         seconds = self._step_seconds(history, branches, num_draft_tokens)
-        speedup = asynchronous_speedup(history.step_rate.value, parallel, min(1.0, drafting / seconds))
-        return history.step_tokens.value * speedup / (seconds + history.verifier_seconds.value)
+        ratios = min(1.0, drafting / seconds), history.verifier_seconds.value / seconds
+        return history.step_tokens.value * windowed_speedup(history.step_rate.value, depth, *ratios) / seconds
 
     def _predict_known(self, num_draft_tokens: int, known: Known) -> float:
         """Return the tokens a second if all passes are like the first, by what the suffix cache drafts."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NotRequired, Protocol, TypeAlias, TypedDict
 
 from reason_spec.errors import ConstraintError, EngineError
-from reason_spec.segment import Boundary, BoundaryScanner
+from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.base import Source
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
@@ -96,7 +96,8 @@ class Request:
 
     ``boundary`` None writes to the end of the text; else the generation ends with its step.
     ``stop_context`` is the end of the text already written, in which a stop may have begun;
-    ``step_context`` the beginning of a step that the prefix ends within.
+    ``step_context`` the beginning of a step that the prefix ends within, and ``begins_in`` what that step
+    itself begins within where the one before it was cut.
     ``stop_ids`` are tokens of the model that end the generation as a stop does; their text is left out.
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
     a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
@@ -124,6 +125,7 @@ class Request:
     stop_context: str = ""
     stop_ids: frozenset[int] = frozenset()
     step_context: str = ""
+    begins_in: OpenBlocks = NOTHING_OPEN
     hint: tuple[int, ...] = ()
     text: int | None = None
     account: tuple[str, str] = ("", "")
@@ -147,7 +149,7 @@ class Request:
         """Return what finds the end of the step, its beginning read; None where no end is looked for."""
         if self.boundary is None:
             return None
-        scanner = BoundaryScanner(self.boundary)
+        scanner = BoundaryScanner(self.boundary, self.begins_in)
         scanner.feed(self.step_context.encode())
         return scanner
 

@@ -114,7 +114,11 @@ _PAIRED_ROWS: tuple[tuple[str, Callable[[PairedMetrics], Estimate]], ...] = (
 _WORK_ROWS: tuple[tuple[str, Callable[[StrategyMetrics], str]], ...] = (
     ("tokens per problem", lambda item: f"{item.tokens_per_problem.value:.1f}"),
     ("tokens saved", lambda item: percent(item.tokens_saved)),
+    ("target tokens written", lambda item: ratio_text(item.target_tokens)),
+    ("target tokens prefilled", lambda item: ratio_text(item.target_prefilled_tokens)),
+    ("target tokens scored", lambda item: ratio_text(item.target_scored_tokens)),
     ("alpha_step", lambda item: ratio_text(item.alpha_step)),
+    ("alpha_step, late drafts too", lambda item: ratio_text(item.alpha_step_of_all)),
     ("alpha_token", lambda item: ratio_text(item.alpha_token)),
 )
 

@@ -249,6 +249,7 @@ def _metadata(outcome: Outcome) -> dict[str, Any]:
         "tokens": outcome.tokens,
         "tokens_per_second": outcome.tokens_per_second,
         "alpha_step": outcome.alpha_step,
+        "alpha_step_of_all": outcome.alpha_step_of_all,
         "alpha_token": outcome.alpha_token,
         "steps_by_origin": outcome.num_steps_by_origin,
         "verdicts": dict(outcome.usage.verdicts),

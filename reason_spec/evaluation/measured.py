@@ -64,7 +64,7 @@ class Prices:
 
 def _price(usage: Usage, new_input: float, cached_input: float | None, output: float) -> float:
     cached = usage.num_cached_prompt_tokens
-    read = usage.num_prompt_tokens - cached + usage.num_scored_tokens
+    read = usage.num_prefilled_tokens + usage.num_scored_tokens
     cached_price = new_input if cached_input is None else cached_input
     return (read * new_input + cached * cached_price + usage.num_generated_tokens * output) / 1e6
 
@@ -86,9 +86,12 @@ class StrategyMetrics:
         target_tokens: tokens that the target wrote, also on branches that lost, for each of the answers.
             Drafted tokens that it confirmed are among them: they cost it no pass, but the target stands for
             them.
+        target_prefilled_tokens: tokens that the target read before it wrote, prompts included, likewise.
+        target_scored_tokens: tokens that it only read to judge them, likewise.
         tokens_saved: ``1 - target_tokens``: the share of the answers' tokens that the target did not write.
             Below 0 where it wrote more than the answers have.
         alpha_step: share of all verdicts that accepted, those on branches that lost included.
+        alpha_step_of_all: the same of all drafts, those included that came too late for a verdict.
         alpha_token: share of the token-level drafts that the target confirmed.
         acceptance_by_step: by place in the answer, up to the last place with a verdict.
         alpha_token_histogram: answers by their own ``alpha_token`` in ten bins from 0 to 1; answers without
@@ -116,8 +119,11 @@ class StrategyMetrics:
     tokens_per_problem: Estimate
     tokens_per_second: float
     target_tokens: float
+    target_prefilled_tokens: float
+    target_scored_tokens: float
     tokens_saved: float
     alpha_step: float | None
+    alpha_step_of_all: float | None
     alpha_token: float | None
     acceptance_by_step: tuple[StepAcceptance, ...]
     alpha_token_histogram: tuple[int, ...]

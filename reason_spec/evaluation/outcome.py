@@ -47,7 +47,7 @@ class Work:
     ``highest_refused`` is the highest score of a verdict that did not accept, None where there was none. An
     answer would have been the same at any lower threshold that is still above it. ``cache_verdicts`` counts
     those among the verdicts that were about steps of the suffix cache, which was asked ``num_cache_asked``
-    times for one.
+    times for one. ``num_late_drafts`` counts drafts that were not done when the target had written the step.
     """
 
     target: Usage
@@ -57,10 +57,16 @@ class Work:
     highest_refused: float | None = None
     cache_verdicts: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
     num_cache_asked: int = 0
+    num_late_drafts: int = 0
 
     @property
     def num_verdicts(self) -> int:
         return sum(self.verdicts.values())
+
+    @property
+    def num_proposed(self) -> int:
+        """All drafts of steps: the judged ones and those that came too late."""
+        return self.num_verdicts + self.num_late_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,13 @@ class Outcome:
 
     @property
     def alpha_step(self) -> float | None:
-        """Share of compared drafts that stood; None where none was compared."""
+        """Share of judged drafts that stood; None where none was judged."""
         return share(self.usage.verdicts["accept"], self.usage.num_verdicts)
+
+    @property
+    def alpha_step_of_all(self) -> float | None:
+        """Share of all drafts that stood, those included that came too late for a verdict."""
+        return share(self.usage.verdicts["accept"], self.usage.num_proposed)
 
     @property
     def alpha_step_by_origin(self) -> dict[str, float | None]:
@@ -141,9 +152,10 @@ class Outcome:
         return replace(self, prediction=grade.prediction, correct=grade.correct)
 
     def to_json(self) -> str:
-        """Return the outcome as one line of JSON, with both acceptance rates beside the counts."""
+        """Return the outcome as one line of JSON, with the acceptance rates beside the counts."""
         record = asdict(self)
         record["alpha_step"] = self.alpha_step
+        record["alpha_step_of_all"] = self.alpha_step_of_all
         record["alpha_step_by_origin"] = self.alpha_step_by_origin
         record["alpha_token"] = self.alpha_token
         return json.dumps(record, ensure_ascii=False)
@@ -221,6 +233,7 @@ def outcome_from(
             highest_refused=_highest_refused(recorder),
             cache_verdicts={decision: cached[decision] for decision in DECISIONS},
             num_cache_asked=recorder.num_cache_asked,
+            num_late_drafts=recorder.num_late_drafts,
         ),
         plan=recorder.plan,
         finish=steps[-1].finish if steps else "eos",
@@ -274,4 +287,5 @@ def _read_work(record: dict[str, Any]) -> Work:
             decision: record.get("cache_verdicts", {}).get(decision, 0) for decision in DECISIONS
         },
         num_cache_asked=record.get("num_cache_asked", 0),
+        num_late_drafts=record.get("num_late_drafts", 0),
     )

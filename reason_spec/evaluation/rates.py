@@ -179,6 +179,7 @@ def _measured(
     usage = sum((outcome.usage.target for outcome in outcomes), Usage())
     lengths = [step.tokens for outcome in outcomes for step in outcome.steps] or [1]
     num_verdicts = sum(outcome.usage.num_verdicts for outcome in outcomes)
+    num_proposed = sum(outcome.usage.num_proposed for outcome in outcomes)
     accepted = sum(outcome.usage.verdicts["accept"] for outcome in outcomes)
     verifier_seconds = sum(outcome.usage.verifier_seconds for outcome in outcomes)
     plans = [outcome.plan for outcome in outcomes if outcome.plan is not None]
@@ -197,7 +198,8 @@ def _measured(
     if mode != "judged":
         num_writing = max(num_writing, usage.num_passes)
     workload = Workload(
-        alpha_step=accepted / num_verdicts if num_verdicts else 0.0,
+        # The formulas and the simulator take the target's step where none of the drafts stands in time.
+        alpha_step=accepted / num_proposed if num_proposed else 0.0,
         c_step=min(1.0, c_step),
         alpha_token=confirmed / (confirmed + usage.num_partings) if confirmed else 0.0,
         verification=verifier_seconds / max(1, num_verdicts) / (per_token * fmean(lengths)),
@@ -230,7 +232,7 @@ def _prompt_tokens_read(baseline: Sequence[Outcome]) -> float:
     if not baseline:
         return 0.0
     usages = [outcome.usage.target for outcome in baseline]
-    return fmean(usage.num_prompt_tokens - usage.num_cached_prompt_tokens for usage in usages)
+    return fmean(usage.num_prefilled_tokens for usage in usages)
 
 
 def _seconds_per_token(outcomes: Sequence[Outcome]) -> float:

@@ -178,10 +178,14 @@ _SPEEDUP_ROWS: tuple[tuple[str, Callable[[Comparison], float]], ...] = (
 )
 _WORK_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (
     ("alpha_step", lambda item: ratio_text(item.alpha_step)),
+    ("alpha_step, late drafts too", lambda item: ratio_text(item.alpha_step_of_all)),
     ("alpha_token", lambda item: ratio_text(item.alpha_token)),
     ("steps by the draft", lambda item: percent(item.drafted_steps)),
     ("planned depth", lambda item: ratio_text(item.planned_depth)),
     ("target passes per token", lambda item: ratio_text(item.target_passes_per_token)),
+    ("target tokens written", lambda item: ratio_text(item.target_written_per_token)),
+    ("target tokens prefilled", lambda item: ratio_text(item.target_prefilled_per_token)),
+    ("target tokens scored", lambda item: ratio_text(item.target_scored_per_token)),
     ("discarded tokens", _discarded),
 )
 _CACHE_ROWS: tuple[tuple[str, Callable[[StrategySummary], str]], ...] = (

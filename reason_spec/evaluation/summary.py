@@ -23,7 +23,8 @@ class StrategySummary:
     problem has a reference answer, and its interval counts problems, not samples. Rates and token
     counts are totals over all answers, so that long answers weigh more. ``planned_depth`` is the mean
     depth that the planner chose, None without one. ``alpha_step_of_cache`` counts, of the verdicts behind
-    ``alpha_step``, those about steps of the suffix cache.
+    ``alpha_step``, those about steps of the suffix cache; ``alpha_step_of_all`` also counts drafts that came
+    too late for a verdict. What the target wrote, prefilled and scored counts for each token of the answers.
     """
 
     strategy: str
@@ -41,12 +42,16 @@ class StrategySummary:
     seconds_per_problem: float
     seconds_to_first_step: float
     alpha_step: float | None
+    alpha_step_of_all: float | None
     alpha_token: float | None
     drafted_steps: float | None
     cached_steps: float | None
     alpha_step_of_cache: float | None
     planned_depth: float | None
     target_passes_per_token: float | None
+    target_written_per_token: float | None
+    target_prefilled_per_token: float | None
+    target_scored_per_token: float | None
     target: Usage
     draft: Usage
     verifier_seconds: float
@@ -169,12 +174,16 @@ def _summarize_one(outcomes: Sequence[Outcome]) -> StrategySummary:
         seconds_per_problem=median(outcome.seconds for outcome in outcomes),
         seconds_to_first_step=median(outcome.first_step_seconds for outcome in outcomes),
         alpha_step=share(verdicts["accept"], verdicts.total()),
+        alpha_step_of_all=share(verdicts["accept"], sum(outcome.usage.num_proposed for outcome in outcomes)),
         alpha_token=target.alpha_token,
         drafted_steps=share(origins["draft"], origins.total()),
         cached_steps=share(origins["cache"], origins.total()),
         alpha_step_of_cache=share(cached["accept"], cached.total()),
         planned_depth=fmean(depths) if depths else None,
-        target_passes_per_token=target.num_passes / tokens if tokens else None,
+        target_passes_per_token=share(target.num_passes, tokens),
+        target_written_per_token=share(target.num_generated_tokens, tokens),
+        target_prefilled_per_token=share(target.num_prefilled_tokens, tokens),
+        target_scored_per_token=share(target.num_scored_tokens, tokens),
         target=target,
         draft=draft,
         verifier_seconds=sum(outcome.usage.verifier_seconds for outcome in outcomes),

@@ -59,6 +59,7 @@ class Metrics:
         self._queued = histogram("vllm:request_queue_time_seconds", "Waiting for a place.", _REQUEST)
         self._steps = self._labelled("reason_spec:steps", "Final steps by who wrote them.", "origin")
         self._verdicts = self._labelled("reason_spec:verdicts", "Verdicts about proposed steps.", "decision")
+        self._late = counter("reason_spec:late_drafts", "Drafted steps that came too late for a verdict.")
         self._saved = counter("reason_spec:seconds_saved", "What the target alone would have taken longer.")
         self._lost = counter("reason_spec:seconds_lost", "What the target alone would have taken less.")
         self._discarded = self._labelled(
@@ -97,6 +98,7 @@ class Metrics:
             self._steps.labels(self._model, origin).inc(number)
         for decision, number in report.verdicts.items():
             self._verdicts.labels(self._model, decision).inc(number)
+        self._late.inc(report.num_late_drafts)
         for engine, usage in (("target", report.target_usage), ("draft", report.draft_usage)):
             self._discarded.labels(self._model, engine).inc(usage.num_discarded_tokens)
         if report.target_alone_seconds is not None:

@@ -72,6 +72,7 @@ class SpeculationBody(TypedDict):
     reason: str | None
     steps: dict[str, int]
     alpha_step: float | None
+    alpha_step_of_all: float | None
     alpha_token: float | None
     tokens: Work
     seconds: float
@@ -93,6 +94,7 @@ class SpeculativeDecoding(TypedDict):
     num_spec_tokens: int
     num_proposed_steps: int
     num_accepted_steps: int
+    num_late_steps: int
 
 
 class MetricsBody(TypedDict):
@@ -336,6 +338,7 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
         "reason": report.reason,
         "steps": dict(report.steps_by_origin),
         "alpha_step": report.alpha_step,
+        "alpha_step_of_all": report.alpha_step_of_all,
         "alpha_token": report.alpha_token,
         "tokens": {"target": _work(report.target_usage), "draft": _work(report.draft_usage)},
         "seconds": report.seconds,
@@ -347,7 +350,7 @@ def metrics_of(report: SpeculationReport, style: ReplyStyle) -> MetricsBody:
     """Return acceptance in vLLM's form, for clients that read it there."""
     usage, verdicts = report.target_usage, report.verdicts
     num_accepted, num_passes = usage.num_accepted_draft_tokens, usage.num_passes
-    if not usage.num_drafted_tokens and not verdicts:
+    if not usage.num_drafted_tokens and not verdicts and not report.num_late_drafts:
         return {"speculative_decoding": None}
     return {
         "speculative_decoding": {
@@ -358,8 +361,9 @@ def metrics_of(report: SpeculationReport, style: ReplyStyle) -> MetricsBody:
             "num_accepted_draft_tokens": num_accepted,
             "num_draft_tokens": usage.num_drafted_tokens,
             "num_spec_tokens": style.num_draft_tokens,
-            "num_proposed_steps": sum(verdicts.values()),
+            "num_proposed_steps": sum(verdicts.values()) + report.num_late_drafts,
             "num_accepted_steps": verdicts.get("accept", 0),
+            "num_late_steps": report.num_late_drafts,
         }
     }
 

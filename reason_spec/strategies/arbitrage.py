@@ -18,7 +18,10 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
 class Arbitrage(RoutedStrategy):
-    """The draft writes; the target writes the steps that the router escalates, and reads no other."""
+    """The draft writes; the target writes the steps that the router escalates, and judges none.
+
+    What the draft wrote before such a step the target reads then, as a prompt.
+    """
 
     name: ClassVar[str] = "arbitrage"
     needs_router: ClassVar[bool] = True

@@ -44,9 +44,8 @@ class Autoregressive(Strategy):
         ahead: DraftAhead | None = None
         try:
             ahead = self._start_ahead(request, generation, recorder)
-            held = StepCutter(
-                self.target.tokenizer, request.boundary, self.settings.step_max_tokens, "target"
-            )
+            longest, begins_in = self.settings.step_max_tokens, request.begins_in
+            held = StepCutter(self.target.tokenizer, request.boundary, longest, "target", begins_in)
             async for delta in generation:
                 if request.live is not None:
                     request.live.certain(len(delta.tokens))

@@ -13,7 +13,7 @@ from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, GenerationResult
 from reason_spec.events import Recorder
 from reason_spec.routers.base import Router
-from reason_spec.segment import Boundary, StopScanner
+from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks, StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.types import Constraint, LossClass, Origin, Prefix, Sampling, Step
 from reason_spec.verifiers.base import AUTO, Verifier
@@ -27,7 +27,8 @@ class SolveRequest:
     """One answer to write: the prompt in the tokens of each model, and the limits.
 
     ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
-    with it. ``behind`` makes such a request. ``memory`` is what the suffix cache knows, None without one;
+    with it, and ``begins_in`` is what it ends within. ``behind`` makes such a request.
+    ``memory`` is what the suffix cache knows, None without one;
     ``account`` names tenant and scope, which must not influence others.
     ``live`` is what the load gate allows it, None where nothing is held back. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
@@ -45,6 +46,7 @@ class SolveRequest:
     stop_ids: frozenset[int] = frozenset()
     text_before: str = ""
     num_steps_before: int = 0
+    begins_in: OpenBlocks = NOTHING_OPEN
     memory: Memory | None = None
     account: tuple[str, str] = ("", "")
     constraint: Constraint | None = None
@@ -82,6 +84,7 @@ class SolveRequest:
                 max_tokens=request.max_tokens - len(tokens),
                 text_before=request.text_before + step.text,
                 num_steps_before=request.num_steps_before + 1,
+                begins_in=blocks_behind(step, request.boundary, request.begins_in),
                 chars_before=request.chars_before + len(step.text),
             )
         return request
@@ -238,6 +241,15 @@ def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -
         logprobs=result.logprobs,
         num_stop_overlap=result.num_stop_overlap,
     )
+
+
+def blocks_behind(step: Step, boundary: Boundary, begins_in: OpenBlocks) -> OpenBlocks:
+    """Return what the text behind a step begins within; only a step that was cut leaves anything open."""
+    if step.finish != "length":
+        return NOTHING_OPEN
+    scanner = BoundaryScanner(boundary, begins_in)
+    scanner.feed(step.text.encode())
+    return scanner.open_blocks
 
 
 def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:

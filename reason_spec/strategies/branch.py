@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reason_spec.engines.base import Generation
+from reason_spec.segment import OpenBlocks
 from reason_spec.strategies.draft_ahead import DraftAhead
 from reason_spec.types import Prefix, Step, Verdict
 
@@ -42,6 +43,7 @@ class Branch:
     num_tokens_left: int
     previous: Step | None
     text_before: str
+    begins_in: OpenBlocks
     decision: asyncio.Future[Step]
     target_generation: Generation | None = None
     ahead: DraftAhead | None = None
@@ -49,6 +51,8 @@ class Branch:
     drafts: list[Draft] = field(default_factory=list)
     target_started: bool = False
     drafting_started: bool = False
+    held_back: bool = False
+    """The depth let the draft begin only when the target was already writing."""
     chosen: Draft | None = None
     successor: Branch | None = None
     dropped: bool = False

@@ -221,7 +221,8 @@ class _WholeDrafts:
     async def _write(self, draft: _WholeDraft) -> tuple[Step, ...]:
         """Write to the end of the thinking, or of its chances; return the steps behind that."""
         boundary, longest = self._request.boundary, self._settings.step_max_tokens
-        cutter = StepCutter(self._draft.tokenizer, boundary, longest, "draft")
+        begins_in = self._request.begins_in
+        cutter = StepCutter(self._draft.tokenizer, boundary, longest, "draft", begins_in)
         async for delta in draft.generation:
             for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
                 step = cutter.feed(token, logprob)

@@ -27,8 +27,9 @@ from typing import Any
 from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.errors import EngineError
 from reason_spec.events import Lane, Purpose, Recorder
+from reason_spec.segment import OpenBlocks
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.base import SolveRequest, step_from_result, tokens_for
+from reason_spec.strategies.base import SolveRequest, blocks_behind, step_from_result, tokens_for
 from reason_spec.strategies.branch import Branch, Draft
 from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
@@ -93,6 +94,7 @@ class Search:
         self._aheads: list[DraftAhead] = []
         self._num_branches = 0
         self._root_index = request.num_steps_before
+        self._root: Branch | None = None
 
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed."""
@@ -101,6 +103,7 @@ class Search:
                 self._spawn(self._read_prompt())
             root = self._open_root()
             while True:
+                self._root = root
                 step = await self._decided(root)
                 yield step
                 if step.ends_text or root.num_tokens_left <= len(step.tokens):
@@ -120,6 +123,7 @@ class Search:
             num_tokens_left=self._request.max_tokens,
             previous=None,
             text_before=self._request.text_before,
+            begins_in=self._request.begins_in,
         )
 
     async def _decided(self, root: Branch) -> Step:
@@ -174,6 +178,7 @@ class Search:
         num_tokens_left: int,
         previous: Step | None,
         text_before: str,
+        begins_in: OpenBlocks,
     ) -> Branch:
         decision: asyncio.Future[Step] = asyncio.get_running_loop().create_future()
         branch = Branch(
@@ -184,6 +189,7 @@ class Search:
             num_tokens_left,
             previous,
             text_before,
+            begins_in,
             decision,
         )
         self._num_branches += 1
@@ -199,6 +205,7 @@ class Search:
             num_tokens_left=branch.num_tokens_left - len(target_tokens),
             previous=step,
             text_before=branch.text_before + step.text,
+            begins_in=blocks_behind(step, self._request.boundary, branch.begins_in),
         )
 
     def _start(self, branch: Branch) -> None:
@@ -212,6 +219,8 @@ class Search:
             self._start_target(branch)
         elif self._within_depth(branch):
             self._start_drafting(branch)
+        elif not self._within_depth(branch, behind=self._root is not None and self._root.decided):
+            branch.held_back = True
 
     def _start_target(self, branch: Branch) -> None:
         if not branch.target_started:
@@ -298,6 +307,9 @@ class Search:
             # A draft that is slower than the target itself has nothing left to save.
             if draft.step is None:
                 self._cancel_draft(branch, draft)
+                # A twin of another draft has that one's verdict.
+                self._recorder.num_late_drafts += not draft.settled
+                self._recorder.num_held_drafts += not draft.settled and branch.held_back
         await asyncio.gather(*(self._verify(branch, draft) for draft in self._comparable(branch)))
         if not branch.dropped:
             self._decide(branch)
@@ -506,8 +518,9 @@ class Search:
     def _held_back(self) -> bool:
         return self._live is not None and self._live.depth == 0
 
-    def _within_depth(self, branch: Branch) -> bool:
-        return branch.step_index - self._root_index < self._depth
+    def _within_depth(self, branch: Branch, *, behind: bool = False) -> bool:
+        """Tell whether the draft may write a position now; ``behind``: when the root has moved on by one."""
+        return branch.step_index - self._root_index - behind < self._depth
 
     # --- helpers -----------------------------------------------------------------------------------
 

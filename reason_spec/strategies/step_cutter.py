@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reason_spec.engines.base import Tokenizer
-from reason_spec.segment import Boundary, BoundaryScanner
+from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.types import FinishReason, Origin, Step
 
 
@@ -11,13 +11,18 @@ class StepCutter:
     """Takes a text token by token and gives its steps; make a new one for each text."""
 
     def __init__(
-        self, tokenizer: Tokenizer, boundary: Boundary, step_max_tokens: int, origin: Origin
+        self,
+        tokenizer: Tokenizer,
+        boundary: Boundary,
+        step_max_tokens: int,
+        origin: Origin,
+        begins_in: OpenBlocks = NOTHING_OPEN,
     ) -> None:
         self._tokenizer = tokenizer
         self._step_max_tokens = step_max_tokens
         self._origin = origin
         self._boundary = boundary
-        self._scanner = BoundaryScanner(boundary)
+        self._scanner = BoundaryScanner(boundary, begins_in)
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._ready: FinishReason | None = None
@@ -48,7 +53,8 @@ class StepCutter:
         step = self._make(self._tokenizer.decode(self._tokens), finish, 0)
         self._text_length += len(step.text)
         self._tokens, self._logprobs, self._ready = [], [], None
-        self._scanner = BoundaryScanner(self._boundary)
+        begins_in = self._scanner.open_blocks if finish == "length" else NOTHING_OPEN
+        self._scanner = BoundaryScanner(self._boundary, begins_in)
         return step
 
     def _make(self, text: str, finish: FinishReason, num_stop_overlap: int) -> Step:

@@ -56,6 +56,7 @@ class StepRequests:
             stops=self.solve.stops,
             stop_context=self.solve.stop_context(branch.text_before + begun_text),
             step_context=begun_text,
+            begins_in=branch.begins_in,
             text=self.solve.text if lane == "target" else self.solve.draft_text,
             account=self.solve.account,
             token_drafter=self._token_drafter(lane),

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import Known, Planner
+from reason_spec.control.simulator import Scheme, simulate
+from reason_spec.control.workload import Workload
 from reason_spec.engines.base import PassTime
 from reason_spec.events import Event, Recorder
 from reason_spec.types import Plan, Step, Usage, Verdict
@@ -23,9 +25,9 @@ def planner(costs: Costs, step_rate: float = 0.8, token_rate: float = 0.9, max_d
     )
 
 
-def answer(plan: Plan, *, all_stand: bool, speed: float | None = None) -> Recorder:
+def answer(plan: Plan, *, all_stand: bool, speed: float | None = None, num_late: int = 0) -> Recorder:
     """An answer of 100 tokens in five steps, written at ``speed`` or at what was expected."""
-    recorder = Recorder(plan=plan)
+    recorder = Recorder(plan=plan, num_late_drafts=num_late)
     seconds = 100 / (speed or plan.tokens_per_second or 1.0)
     recorder.events = [Event("final", "target", seconds, 4, 0)]
     recorder.steps = [Step("x", tuple(range(20)), "target", "boundary", "t") for _ in range(5)]
@@ -74,6 +76,25 @@ def test_steps_that_never_stand_are_not_drafted_any_more_but_tried_again() -> No
     assert max(depths[30:]) > 0
 
 
+def test_drafts_that_come_too_late_count_as_steps_that_do_not_stand() -> None:
+    """All that are judged in time stand; most are not, and each of those ends a run of steps ahead."""
+    chosen = planner(FLAT)
+    for _ in range(30):
+        plan = chosen.plan()
+        chosen.learn(answer(plan, all_stand=True, num_late=45 if plan.depth else 0))
+    assert chosen.plan().depth == 0
+
+
+def test_late_drafts_that_the_depth_had_held_back_say_nothing_about_the_rate() -> None:
+    chosen, other = planner(FLAT), planner(FLAT)
+    plan = chosen.plan()
+    held = answer(plan, all_stand=True, num_late=45)
+    held.num_held_drafts = 45
+    chosen.learn(held)
+    other.learn(answer(plan, all_stand=True))
+    assert chosen.expect(2, 8) == other.expect(2, 8)
+
+
 def test_a_rate_that_rises_again_brings_the_steps_back() -> None:
     chosen = planner(FLAT, step_rate=0.0)
     assert chosen.plan().depth == 0
@@ -99,6 +120,17 @@ def test_depths_are_corrected_apart_so_that_a_better_one_is_found() -> None:
         chosen.learn(answer(plan, all_stand=True, speed=400.0 if plan.depth == best else 150.0))
     assert depths[0] != best
     assert depths[-20:].count(best) >= 18
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("drafting", [0.05, 0.2, 0.6])
+def test_the_speed_expected_of_a_depth_is_what_is_simulated(depth: int, drafting: float) -> None:
+    """The draft waits at its depth, which theorem 2 leaves out: up to a quarter of the speed."""
+    level = Costs(PassCost(((1, 0.02), (64, 0.02))), draft_token=drafting * 0.02)
+    chosen = planner(level, step_rate=0.9)
+    expected = chosen.expect(depth, 0) / chosen.expect(0, 0)
+    simulated = simulate(Workload(0.9, drafting), Scheme(depth), num_steps=10_000).speedup
+    assert expected == pytest.approx(simulated, rel=0.03)
 
 
 def test_an_answer_without_a_step_teaches_nothing() -> None:

@@ -46,10 +46,21 @@ def test_the_asynchronous_formula_is_what_is_simulated(
 
 
 @quickly
-@given(rates, draft_costs, st.integers(1, 5))
-def test_the_formula_of_a_waiting_draft_is_what_is_simulated(alpha: float, cost: float, depth: int) -> None:
-    simulated = speedup(Workload(alpha, cost), Scheme(depth))
-    assert simulated == pytest.approx(windowed_speedup(alpha, depth, cost), rel=WITHIN)
+@given(rates, draft_costs, st.integers(1, 5), st.sampled_from([0.0, 0.02, 0.1]))
+def test_the_formula_of_a_waiting_draft_is_what_is_simulated(
+    alpha: float, cost: float, depth: int, verdict: float
+) -> None:
+    simulated = speedup(Workload(alpha, cost, verification=verdict), Scheme(depth))
+    assert simulated == pytest.approx(windowed_speedup(alpha, depth, cost, verdict), rel=WITHIN)
+
+
+@quickly
+@given(st.floats(0.0, 0.7), st.floats(0.05, 0.9), st.sampled_from([0.0, 0.3]))
+def test_one_step_ahead_waits_for_every_second_verdict_alone(
+    alpha: float, cost: float, verdict: float
+) -> None:
+    simulated = speedup(Workload(alpha, cost, verification=verdict), Scheme(1))
+    assert simulated == pytest.approx(windowed_speedup(alpha, 1, cost, verdict), rel=WITHIN)
 
 
 @quickly

@@ -98,6 +98,19 @@ def test_times_tokens_and_rates_are_totals_and_percentiles() -> None:
     assert found.verifier_seconds == pytest.approx(11 * 0.25)
 
 
+def test_what_the_target_wrote_prefilled_and_scored_is_counted_apart() -> None:
+    work = Usage(
+        num_generated_tokens=4, num_prompt_tokens=30, num_cached_prompt_tokens=22, num_scored_tokens=6
+    )
+    found = row(
+        measure([make_outcome(0, tokens=10, target=work), make_outcome(1, tokens=10, target=work)]),
+        "autoregressive",
+    )
+    assert found.target_tokens == pytest.approx(0.4)
+    assert found.target_prefilled_tokens == pytest.approx(0.8)
+    assert found.target_scored_tokens == pytest.approx(0.6)
+
+
 def test_acceptance_is_counted_by_place_and_by_answer() -> None:
     outcomes = [
         make_outcome(0, decisions=["accept", "reject", None, "unknown"]),
@@ -106,11 +119,13 @@ def test_acceptance_is_counted_by_place_and_by_answer() -> None:
         make_outcome(2, decisions=["reject", None],
                      target=Usage(num_drafted_tokens=30, num_accepted_draft_tokens=5)),
     ]  # fmt: skip
+    outcomes[1] = replace(outcomes[1], usage=replace(outcomes[1].usage, num_late_drafts=3))
     found = row(measure(outcomes), "autoregressive")
     counts = [(at.num_accepted, at.num_rejected, at.num_unknown) for at in found.acceptance_by_step]
     assert counts == [(2, 1, 0), (0, 1, 0), (0, 0, 0), (0, 0, 1)]
     assert [at.step_index for at in found.acceptance_by_step] == [0, 1, 2, 3]
     assert found.alpha_step == pytest.approx(2 / 5)
+    assert found.alpha_step_of_all == pytest.approx(2 / 8)
     assert found.alpha_token == pytest.approx(15 / 40)
     assert found.alpha_token_histogram == (0, 1, 0, 0, 0, 0, 0, 0, 0, 1)
 

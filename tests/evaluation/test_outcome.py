@@ -37,6 +37,7 @@ works = st.builds(
     st.fixed_dictionaries(dict.fromkeys(get_args(Decision), counts)),
     seconds,
     st.none() | st.floats(-1, 1),
+    num_late_drafts=counts,
 )
 outcomes = st.builds(
     Outcome,
@@ -76,6 +77,9 @@ def test_a_line_also_holds_the_rates_that_its_counts_give(outcome: Outcome) -> N
     record = json.loads(outcome.to_json())
     assert record["alpha_step"] == outcome.alpha_step
     assert record["alpha_token"] == outcome.alpha_token
+    accepted, proposed = outcome.usage.verdicts["accept"], outcome.usage.num_proposed
+    assert proposed == outcome.usage.num_verdicts + outcome.usage.num_late_drafts
+    assert record["alpha_step_of_all"] == (accepted / proposed if proposed else None)
 
 
 @pytest.mark.parametrize(

@@ -27,18 +27,22 @@ def answered(
     passes: int = 0,
     drafted: tuple[int, int] = (0, 0),
     discarded: tuple[int, int] = (0, 0),
+    num_late: int = 0,
+    read: tuple[int, int, int] = (0, 0, 0),
     **changes: object,
 ) -> Outcome:
     step = StepRecord("text", origin, len(ids), "eos", None, ids)
     target = Usage(
         num_passes=passes, num_drafted_tokens=drafted[0], num_accepted_draft_tokens=drafted[1],
-        num_discarded_tokens=discarded[0],
+        num_discarded_tokens=discarded[0], num_prompt_tokens=read[0], num_cached_prompt_tokens=read[1],
+        num_scored_tokens=read[2],
     )  # fmt: skip
     work = Work(
         target,
         Usage(num_discarded_tokens=discarded[1]),
         {"accept": verdicts[0], "reject": verdicts[1], "unknown": verdicts[2]},
         0.25,
+        num_late_drafts=num_late,
     )
     return make_outcome(
         number, strategy=strategy, seconds=seconds, correct=correct, steps=(step,), tokens=len(ids),
@@ -54,7 +58,7 @@ BASE = [
 AHEAD = [
     answered(2, "lookahead", 2.0, False, (1, 9), passes=2, loss_class="verified"),
     answered(1, "lookahead", 2.0, False, (1, 2, 3, 4), passes=1, verdicts=(0, 1, 1), discarded=(3, 4),
-             loss_class="verified"),
+             num_late=3, read=(15, 8, 2), loss_class="verified"),
     answered(0, "lookahead", 1.0, True, (1, 2, 3, 4), passes=2, origin="draft", verdicts=(2, 1, 0),
              drafted=(10, 6), discarded=(1, 2), loss_class="verified"),
 ]  # fmt: skip
@@ -79,6 +83,7 @@ def test_a_strategy_is_summed_up() -> None:
     assert (first.seconds_per_problem, second.seconds_per_problem) == (4.0, 2.0)
     assert second.seconds_to_first_step == 1.0
     assert second.alpha_step == pytest.approx(2 / 5)
+    assert second.alpha_step_of_all == pytest.approx(2 / 8)
     assert second.alpha_token == pytest.approx(0.6)
     assert second.drafted_steps == pytest.approx(1 / 3)
     assert second.planned_depth == pytest.approx(0.5), "one answer had no plan"
@@ -156,8 +161,11 @@ def test_the_table_holds_the_numbers() -> None:
     assert rows["seconds per problem"] == ["4.00", "2.00"]
     assert rows["speed-up"] == ["1.00x", "2.00x"]
     assert rows["alpha_step"] == ["-", "0.40"]
+    assert rows["alpha_step, late drafts too"] == ["-", "0.25"]
     assert rows["alpha_token"] == ["-", "0.60"]
     assert rows["target passes per token"] == ["1.00", "0.50"]
+    assert rows["target tokens prefilled"] == ["0.00", "0.70"]
+    assert rows["target tokens scored"] == ["0.00", "0.20"]
     assert "2 of 3" in text
     assert "4 + 6" in text
     assert "66.7 %" in text

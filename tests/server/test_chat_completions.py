@@ -140,7 +140,9 @@ def test_trusted_clients_choose_and_are_told(pair):
     assert accepted["draft_acceptance_rate"] == work["accepted"] / work["drafted"]
     assert accepted["mean_acceptance_length"] == 1 + work["accepted"] / work["passes"]
     proposed, stood = accepted["num_proposed_steps"], accepted["num_accepted_steps"]
-    assert told["alpha_step"] == (stood / proposed if proposed else None)
+    judged = proposed - accepted["num_late_steps"]
+    assert told["alpha_step_of_all"] == (stood / proposed if proposed else None)
+    assert told["alpha_step"] == (stood / judged if judged else None)
     off = ask(pair, extra_body={"reason_spec": {"off": True}})
     assert off.reason_spec["strategy"] == "autoregressive"
     assert off.metrics == {"speculative_decoding": None}

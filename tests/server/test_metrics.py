@@ -25,6 +25,7 @@ REPORT = SpeculationReport(
     seconds=2.0,
     target_alone_seconds=5.0,
     verdicts={"accept": 5, "reject": 1},
+    num_late_drafts=2,
 )
 END = ChatEnd(
     finish="stop",
@@ -55,6 +56,7 @@ def test_an_answer_is_counted_under_vllms_names_and_ours() -> None:
     found = values(metrics)
     expected = {
         "vllm:prompt_tokens_total": 200,
+        "reason_spec:late_drafts_total": 4,
         "vllm:generation_tokens_total": 102,
         "vllm:prefix_cache_queries_total": 200,
         "vllm:prefix_cache_hits_total": 128,

@@ -85,13 +85,20 @@ def solve(
     stop_after: int | None = None,
     draft_fails_after: int | None = None,
     target_seconds: float = 0.0,
+    draft_seconds: float = 0.0,
     target_kind: type[ScriptedEngine] = ScriptedEngine,
     suffix: SuffixCaches | None = None,
     live: Live | None = None,
 ) -> Outcome:
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
-        draft = ScriptedEngine("draft", draft_script, tokenizer=draft_tokenizer, fail_after=draft_fails_after)
+        draft = ScriptedEngine(
+            "draft",
+            draft_script,
+            tokenizer=draft_tokenizer,
+            fail_after=draft_fails_after,
+            seconds_per_pass=draft_seconds,
+        )
         await target.start()
         await draft.start()
         request = SolveRequest(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,12 +11,14 @@ from hypothesis import strategies as st
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.gate import Gate, Wish
 from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
-from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import EngineError, SettingsError
+from reason_spec.segment import split_steps
 from reason_spec.settings import GateSettings, StrategySettings
-from reason_spec.strategies.autoregressive import DraftModelSpeculation
+from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.types import NoiseKey, Plan, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.exact import ExactVerifier
@@ -86,6 +89,65 @@ def test_exact_lookahead_writes_the_tokens_of_the_target_alone(
     assert ahead.tokens == alone.tokens
     assert ahead.left_running == 0
     assert ahead.text == alone.text
+
+
+CODE = "Let me see:\n\nSo\n```py\na = 1\n\nb = 2\n\nc = 3\n```\n\nThat is it.\n\nIt is six.\n\nThe end."
+
+
+def always(story: str) -> Script:
+    return lambda text, sampling: story.removeprefix(text.partition("\n")[2])
+
+
+@pytest.mark.parametrize("step_max_tokens", [9, 14])
+@pytest.mark.parametrize("name", ["lookahead", "autoregressive", "speculative_thinking"])
+def test_a_step_that_is_cut_inside_a_code_fence_ends_where_the_code_does(
+    name: str, step_max_tokens: int
+) -> None:
+    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        config = StrategySettings(depth=2, step_max_tokens=step_max_tokens)
+        if name == "lookahead":
+            return Lookahead(config, target, draft, ExactVerifier())
+        kind = Autoregressive if name == "autoregressive" else SpeculativeThinking
+        return kind(config, target, draft, None)
+
+    written = solve(make, always(CODE), always(CODE))
+    assert written.text == CODE
+    ends = {len("".join(split_steps(CODE)[:count])) for count in range(1, 6)}
+    assert any(step.finish == "length" for step in written.steps)
+    position = 0
+    for step in written.steps:
+        position += len(step.text)
+        assert step.finish != "boundary" or position in ends
+
+
+def test_a_draft_that_is_slower_than_the_target_is_counted_as_late() -> None:
+    scripts = StoryScript(3), StoryScript(3)
+    hasty = solve(lookahead(depth=1, use_hint=False), *scripts, target_seconds=0.001, draft_seconds=0.05)
+    steps, recorder = hasty.steps, hasty.recorder
+    assert not recorder.verdicts
+    assert recorder.alpha_step is None
+    assert recorder.num_late_drafts == recorder.num_proposed_steps == len(steps)
+    assert recorder.num_held_drafts == 0
+
+
+def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
+    """At depth 1 every second step is drafted only when the target has written most of it."""
+
+    class Ponders(AnyBirds):
+        async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+            await asyncio.sleep(0.02)
+            return await super()._judge(context, drafted, target)
+
+    alike = StoryScript(3, num_steps=12), StoryScript(3, num_steps=12)
+    ponders = lookahead(depth=1, verifier=Ponders(), use_hint=False)
+    found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.005)
+    assert found.recorder.num_late_drafts == found.recorder.num_held_drafts > 2
+
+
+def test_drafts_in_time_and_drafts_of_branches_that_lost_are_not_late() -> None:
+    patient = solve(lookahead(depth=3), StoryScript(3), StoryScript(3, 0.5), target_seconds=0.002)
+    assert any(step.verdict is not None and not step.verdict.accepted for step in patient.steps)
+    assert patient.recorder.num_late_drafts == 0
 
 
 @settings(max_examples=100, deadline=None)

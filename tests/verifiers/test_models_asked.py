@@ -13,6 +13,7 @@ import torch
 
 from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import SettingsError
 from reason_spec.pair import embedded_path
 from reason_spec.pair import wording as words
@@ -21,7 +22,7 @@ from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
 from reason_spec.pair.measure import aligned_chances, expected_scores
 from reason_spec.pair.tokenizer import chat_prompt
 from reason_spec.settings import EngineSettings, VerifierSettings
-from reason_spec.types import Prefix, Step
+from reason_spec.types import Prefix, Sampling, Step
 from reason_spec.verifiers.asking import JudgeVerifier, Questions, UtilityVerifier
 from reason_spec.verifiers.base import Models, VerificationContext, create_verifier
 from reason_spec.verifiers.likelihood import LikelihoodVerifier
@@ -120,6 +121,23 @@ async def test_a_model_that_answers_something_else_gives_no_verdict(target: Engi
     for verdict in (utility, judged):
         assert (verdict.decision, verdict.score) == ("unknown", None)
         assert "chance of" in verdict.reason
+
+
+async def test_a_judge_is_told_to_refuse_what_is_too_hard_to_tell() -> None:
+    """This one never can tell, and does what it is told for that."""
+
+    def undecided(text: str, sampling: Sampling) -> str:
+        return "unaligned" if "too hard to tell" in text else "aligned"
+
+    engine = ScriptedEngine("judge", undecided)
+    await engine.start()
+    steps = [
+        Step(text, engine.tokenizer.encode(text), "draft", "boundary") for text in ("It is six.", "So six.")
+    ]
+    verdict = await JudgeVerifier(engine, 0.5, 60).verify(VerificationContext(), *steps)
+    await engine.close()
+    assert verdict.score is not None
+    assert not verdict.accepted
 
 
 async def test_the_likelihood_is_that_of_the_model(target: Engine) -> None:

@@ -57,8 +57,14 @@ def strategies_table(run: Run, task: str) -> Table:
         ("seconds", "Median of an answer; below it the 95th percentile"),
         ("first step", "Median of the seconds until the first step is final"),
         ("speed-up", "Mean seconds of the baseline over those of the strategy, with its 95 % interval"),
-        ("tokens saved", "Share of the answers' tokens that the target did not write"),
-        ("α step", "Share of judged drafted steps that stood"),
+        (
+            "tokens saved",
+            "Of the answers' tokens, not written by the target; below it, those it read, of each",
+        ),
+        (
+            "α step",
+            "Share of judged drafted steps that stood; below it, with those too late to be judged",
+        ),
         ("α token", "Share of the target's token drafts that were right"),
     ]
     priced = any(row.cost for row in rows)
@@ -95,12 +101,21 @@ def _strategy_cells(
         Cell(seconds_text(row.seconds.p50), f"p95 {seconds_text(row.seconds.p95)}"),
         Cell(seconds_text(row.first_step_seconds.p50)),
         Cell("1.00×", "baseline") if pair is None else _speedup_cell(pair.speedup),
-        Cell(percent(row.tokens_saved)),
-        Cell(ratio_text(row.alpha_step)),
+        Cell(
+            percent(row.tokens_saved),
+            f"read {ratio_text(row.target_prefilled_tokens + row.target_scored_tokens)}",
+        ),
+        Cell(ratio_text(row.alpha_step), _late(row)),
         Cell(ratio_text(row.alpha_token)),
     ]
     cells += [Cell(NONE if row.cost is None else f"{row.cost:.4g}")] * priced
     return tuple(cells)
+
+
+def _late(row: StrategyMetrics) -> str:
+    """Return the acceptance of all drafted steps where some came too late to be judged."""
+    of_all = row.alpha_step_of_all
+    return "" if of_all is None or of_all == row.alpha_step else f"{ratio_text(of_all)} of all"
 
 
 def pairs_table(run: Run, task: str) -> Table:
@@ -234,8 +249,11 @@ def _strategy_rows(runs: Sequence[Run]) -> Iterator[_Row]:
                 **_bounds("tokens_per_problem", row.tokens_per_problem),
                 "tokens_per_second": row.tokens_per_second,
                 "target_tokens": row.target_tokens,
+                "target_prefilled_tokens": row.target_prefilled_tokens,
+                "target_scored_tokens": row.target_scored_tokens,
                 "tokens_saved": row.tokens_saved,
                 "alpha_step": row.alpha_step,
+                "alpha_step_of_all": row.alpha_step_of_all,
                 "alpha_token": row.alpha_token,
                 "target_passes": row.target.num_passes,
                 "target_discarded_tokens": row.target.num_discarded_tokens,
@@ -340,6 +358,7 @@ def _answer_row(outcome: Outcome) -> dict[str, Any]:
         "steps": len(outcome.steps),
         "finish": outcome.finish,
         "alpha_step": outcome.alpha_step,
+        "alpha_step_of_all": outcome.alpha_step_of_all,
         "alpha_token": outcome.alpha_token,
         "target_passes": outcome.usage.target.num_passes,
         "discarded_target_tokens": outcome.usage.target.num_discarded_tokens,
