@@ -4,18 +4,27 @@ A step ends at the end of the token whose bytes complete its boundary. What foll
 
 - leading blank lines belong to the step they precede, so no step is empty;
 - bytes of the same token behind the boundary belong to the step that it ends;
-- a blank line inside a fenced block, a tool call or a JSON value is not a boundary;
+- nothing inside a fenced block, a tool call or a JSON value is a boundary;
 - text that ends without a boundary is a step of its own;
 - a step that is cut before its boundary leaves the blocks it began in open: see `OpenBlocks`.
 """
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 BLANK_LINE = "\n\n"
+AUTO = "auto"
+LINE_AFTER_BYTES: Final = 120
+"""Under `AUTO` a step of so many bytes ends with its line."""
+SENTENCE_AFTER_BYTES: Final = 240
+"""Under `AUTO` a step of so many bytes ends with its sentence."""
+_WIDE_STOPS = tuple(stop.encode() for stop in "。！？")
+_STOP_BYTES = b".!?" + bytes(stop[-1] for stop in _WIDE_STOPS)
+_SENTENCE_END = re.compile(rb"[A-Za-z]{3}[)*_\"']{0,2}[.!?]$")
 _FENCE = b"```"
 _WHITESPACE = b" \t\r\n"
 _JSON_OPENERS = b"{["
@@ -27,18 +36,21 @@ _JSON_SECOND_BYTES = b'{["'
 class Boundary:
     """What separates two steps.
 
-    The default delimiter is a blank line, which may hold spaces and tabs; any other delimiter is
-    matched literally. ``protected`` holds pairs of tags with no boundary between them.
+    The default delimiter, `AUTO`, goes by the text. A blank line ends a step. In a paragraph that has grown
+    to `LINE_AFTER_BYTES` the end of a line does so too, and in one of `SENTENCE_AFTER_BYTES` the end of a
+    sentence: some models write a whole answer without a blank line (``docs/steps.md``). `BLANK_LINE` may hold
+    spaces and tabs; any other delimiter is matched literally. ``protected`` holds pairs of tags with no
+    boundary between them.
     """
 
-    delimiter: str = BLANK_LINE
+    delimiter: str = AUTO
     protected: tuple[tuple[str, str], ...] = (("<tool_call>", "</tool_call>"),)
     protect_fences: bool = True
     protect_json: bool = True
 
     def __post_init__(self) -> None:
         if not self.delimiter:
-            raise ValueError("the boundary's delimiter is empty; use '\\n\\n' for a blank line")
+            raise ValueError("the boundary's delimiter is empty; use 'auto', or '\\n\\n' for a blank line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,10 @@ class BoundaryScanner:
     def __init__(self, boundary: Boundary, begins_in: OpenBlocks = NOTHING_OPEN) -> None:
         self._boundary = boundary
         self._delimiter = boundary.delimiter.encode()
-        self._blank_line = boundary.delimiter == BLANK_LINE
+        self._auto = boundary.delimiter == AUTO
+        self._blank_line = self._auto or boundary.delimiter == BLANK_LINE
+        self._num_bytes = 0
+        self._in_formula = False
         self._tags = [(opener.encode(), closer.encode()) for opener, closer in boundary.protected]
         self._line = bytearray(begins_in.line)
         self._recent = bytearray()
@@ -93,17 +108,39 @@ class BoundaryScanner:
         return self._in_fence or self._closing_tag is not None or self._json.open
 
     def _take(self, byte: int) -> None:
+        self._num_bytes += 1
         if byte == 0x0A:
-            line_was_blank = not self._line.strip(_WHITESPACE)
+            line = bytes(self._line.strip(_WHITESPACE))
             self._end_line()
-            if self._blank_line and line_was_blank and self._has_content and not self._protected:
+            ends = self._blank_line and (not line or (self._auto and self._ends_with_line(line)))
+            if ends and self._has_content and not self._protected:
                 self.complete = True
         else:
             self._line.append(byte)
             if byte not in _WHITESPACE:
                 self._has_content = True
+            if self._auto and byte in _STOP_BYTES and self._num_bytes >= SENTENCE_AFTER_BYTES:
+                self.complete = self.complete or self._ends_sentence()
         if not self._blank_line:
             self._match_literal(byte)
+
+    def _ends_with_line(self, line: bytes) -> bool:
+        """Say whether a step ends behind a line: not before what the line announces, nor in a formula."""
+        self._in_formula ^= (line.count(b"$$") + line.count(b"\\[") + line.count(b"\\]")) % 2 == 1
+        return self._num_bytes >= LINE_AFTER_BYTES and not self._in_formula and not line.endswith(b":")
+
+    def _ends_sentence(self) -> bool:
+        """Say whether a sentence ends with the last byte.
+
+        The byte behind it is not there yet: a stop behind a digit may go on as a decimal, one behind a short
+        word is mostly an abbreviation.
+        """
+        line = self._line
+        if self._protected or self._in_formula or any(opener in line for opener, _ in self._tags):
+            return False
+        if line.lstrip()[:1] in (b"{", b"[", b"`", b"|", b"$", b"\\"):
+            return False
+        return line.endswith(_WIDE_STOPS) or _SENTENCE_END.search(line[-8:]) is not None
 
     def _match_literal(self, byte: int) -> None:
         self._recent.append(byte)

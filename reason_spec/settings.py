@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from reason_spec.errors import SettingsError, did_you_mean
-from reason_spec.segment import BLANK_LINE, Boundary
+from reason_spec.segment import AUTO, Boundary
 from reason_spec.settings_server import ServerSettings
 from reason_spec.types import NoiseKey, Sampling
 
@@ -405,7 +405,11 @@ class SamplingSettings(_Section):
 class BoundarySettings(_Section):
     """Where a step ends."""
 
-    delimiter: str = Field(default=BLANK_LINE, min_length=1, description="what ends a step")
+    delimiter: str = Field(
+        default=AUTO,
+        min_length=1,
+        description="what ends a step; auto: a blank line, in a long paragraph a line, then a sentence",
+    )
     protected: tuple[tuple[str, str], ...] = Field(
         default=(("<tool_call>", "</tool_call>"),), description="no boundary between such tags"
     )

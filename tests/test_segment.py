@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
+from reason_spec.segment import (
+    BLANK_LINE,
+    SENTENCE_AFTER_BYTES,
+    Boundary,
+    BoundaryScanner,
+    StopScanner,
+    split_steps,
+)
 
 TEXTS = st.text(alphabet=st.sampled_from([*'ab1.\n \t{}[]"`\\,\r', "é", "😀"]), max_size=80)
 
@@ -95,6 +102,64 @@ def test_the_fence_of_a_cut_step_is_closed_by_the_next() -> None:
     rest = BoundaryScanner(Boundary(), begun.open_blocks)
     assert not rest.feed(b"`\nand then\n")
     assert rest.feed(b"\n")
+
+
+SENTENCE = "Then each of the seven friends pays for a third of what is left over."
+LINE = f"{SENTENCE}\n"
+
+
+def test_a_long_paragraph_is_cut_at_line_ends() -> None:
+    assert split_steps(3 * LINE) == [2 * LINE, LINE]
+    assert split_steps("One.\nTwo.\nThree.") == ["One.\nTwo.\nThree."]
+
+
+def test_a_long_line_is_cut_at_sentence_ends() -> None:
+    text = " ".join([SENTENCE] * 5)
+    first, rest = split_steps(text)
+    assert first == " ".join([SENTENCE] * 4)
+    assert rest == f" {SENTENCE}"
+    assert len(split_steps("每个朋友付三分之一。" * 20)) == 3
+
+
+@pytest.mark.parametrize(
+    "end", ["so it is 3.", "as Dr.", "i.e.", "or 1.5", "at 3 p.m.", "which is 12!", "so (a)."]
+)
+def test_a_stop_that_may_go_on_ends_no_sentence(end: str) -> None:
+    text = f"{'word ' * 60}{end}"
+    assert split_steps(f"{text} more") == [f"{text} more"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```py\n" + "value = other.name\n" * 20 + "```",
+        "<tool_call>" + "Call this function. " * 20 + "</tool_call>",
+        "{" + '\n"key": "Some text. More text."' * 20 + "\n}",
+        "\\[\n" + "a = b + c\n" * 30 + "\\]",
+        "$$\n" + "a = b + c\n" * 30 + "$$",
+        f"Therefore, {'from what was said above, ' * 6}we find:",
+    ],
+)
+def test_blocks_formulas_and_what_a_line_announces_stay_whole(block: str) -> None:
+    first = split_steps(f"{block}\nend")[0]
+    assert first.startswith(block)
+
+
+def test_a_formula_that_is_never_closed_ends_at_a_blank_line() -> None:
+    assert split_steps("\\[ a = b\n\nnext") == ["\\[ a = b\n\n", "next"]
+
+
+def test_blank_lines_alone_are_boundaries_where_that_is_asked_for() -> None:
+    assert split_steps(9 * LINE, Boundary(BLANK_LINE)) == [9 * LINE]
+
+
+@given(
+    st.lists(st.sampled_from([LINE, f"{SENTENCE} ", "\n", "It is $5.\n", "1. **Sum:** 3.5\n"]), max_size=30)
+)
+def test_no_step_of_prose_is_longer_than_a_sentence_beyond_the_limit(parts: list[str]) -> None:
+    steps = split_steps("".join(parts))
+    assert "".join(steps) == "".join(parts)
+    assert all(len(step) <= SENTENCE_AFTER_BYTES + 3 * len(SENTENCE) for step in steps)
 
 
 def test_a_literal_delimiter_is_matched_as_it_stands() -> None:

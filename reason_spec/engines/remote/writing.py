@@ -18,7 +18,7 @@ from reason_spec.engines.constraints import structured_outputs
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.worker.writer import TextWriter, WrittenTokens
-from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner
+from reason_spec.segment import AUTO, BLANK_LINE, Boundary, BoundaryScanner
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Prefix, Usage
 
@@ -254,14 +254,15 @@ class TextWriting(Writing):
 def tokens_that_end_a_step(tokenizer: HuggingFaceTokenizer, boundary: Boundary) -> frozenset[int]:
     """Return the ids whose own bytes complete the boundary: a server can end the request at them.
 
-    A boundary that straddles two tokens, or is protected, is found in the stream alone.
+    A boundary that straddles two tokens, is protected, or depends on how long the step is, is found in the
+    stream alone.
     """
     delimiter = boundary.delimiter.encode()
     plain = replace(boundary, protected=(), protect_fences=False, protect_json=False)
     found: set[int] = set()
     for token in range(tokenizer.vocab_size):
         own = tokenizer.token_bytes(token)
-        may_hold = own.count(b"\n") >= 2 if boundary.delimiter == BLANK_LINE else delimiter in own
+        may_hold = own.count(b"\n") >= 2 if boundary.delimiter in (AUTO, BLANK_LINE) else delimiter in own
         if may_hold:
             scanner = BoundaryScanner(plain)
             scanner.feed(b"x")
