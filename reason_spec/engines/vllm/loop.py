@@ -15,7 +15,7 @@ from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.seeds import seed_at
-from reason_spec.types import Constraint, FinishReason, Usage
+from reason_spec.types import Constraint, FinishReason, Prefix, Usage
 
 _COMPILING_SECONDS = 0.001
 
@@ -85,14 +85,12 @@ class VllmLoop:
             return " ".join(f"vLLM refused the request: {type(error).__name__}: {error}".split())
         return None
 
-    def score(
-        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
-    ) -> None:
-        scoring = _Scoring(prefix, continuation, owner)
+    def score(self, number: int, prefix: Prefix, continuation: tuple[int, ...]) -> None:
+        scoring = _Scoring(prefix.to_tuple(), continuation, prefix.owner)
         if not continuation:
             self._ended.append((number, Score((), (), Usage())))
             return
-        text = (*prefix, *continuation)
+        text = (*scoring.prefix, *continuation)
         # vLLM writes one token behind what it scores.
         num_text = len(text) if prefix else 0
         if (refusal := self._limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
