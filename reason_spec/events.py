@@ -57,8 +57,8 @@ class Recorder:
     included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
     chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
     among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
-    ``num_held_back`` counts drafted steps behind which no position was opened, since as many as one answer may
-    have were open.
+    ``num_held_back`` counts drafted steps behind which no position was opened, since as many as an answer
+    may have were open.
     ``first_target_usage`` is the work of the first request that the target had, which read the prompt.
     ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
     """

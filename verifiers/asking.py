@@ -107,12 +107,18 @@ class AskingVerifier(Verifier):
         beginning = (_NO_THOUGHT if end.endswith(_OPEN_THOUGHT) else "") + opening
         if beginning:
             prompt = prompt.extend(tokenizer.encode(beginning))
-        scores = await asyncio.gather(
-            *(self._model.score(prompt, tokenizer.encode(answer)) for answer in answers)
-        )
-        chances = [exp(sum(score.logprobs)) for score in scores]
+        encoded = [tokenizer.encode(answer) for answer in answers]
+        if all(len(tokens) == 1 for tokens in encoded):
+            # All of them are read from the prediction of one token.
+            score = await self._model.score_next(prompt, tuple(token for (token,) in encoded))
+            chances, work = [exp(logprob) for logprob in score.logprobs], score.usage
+        else:
+            scores = await asyncio.gather(*(self._model.score(prompt, tokens) for tokens in encoded))
+            chances = [exp(sum(score.logprobs)) for score in scores]
+            work = sum((score.usage for score in scores), Usage())
+        if self._own is not None:
+            work = Usage()
         mass = sum(chances)
-        work = sum((score.usage for score in scores), Usage()) if self._own is None else Usage()
         shares = {
             answer: chance / mass if mass else 0.0 for answer, chance in zip(answers, chances, strict=True)
         }

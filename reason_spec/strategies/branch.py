@@ -11,7 +11,6 @@ from reason_spec.engines.base import Generation
 from reason_spec.strategies.draft_ahead import DraftAhead
 from reason_spec.types import Prefix, Step, Verdict
 
-
 MOST_BRANCHES: Final = 32
 """Positions of one answer that are open at once, or ``depth`` and one where that is more.
 

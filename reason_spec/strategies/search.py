@@ -157,8 +157,8 @@ class Search:
         """Cancel all work, wait until the engines are free of it, and count it."""
         if self._recorder.num_held_back:
             logger.warning(
-                "%d drafted steps were not looked behind: an answer has %d open positions at the most, and width "
-                "%d with depth %d wants more; set a smaller width or depth",
+                "%d drafted steps were not looked behind: an answer has %d open positions at the most, and "
+                "width %d with depth %d wants more; set a smaller width or depth",
                 self._recorder.num_held_back,
                 self._most_branches,
                 self._settings.width,

@@ -18,7 +18,7 @@ from reason_spec.engines.torch.groups import Groups
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
-from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
+from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence, WritingSequence
 from reason_spec.engines.torch.texts import Places
 from reason_spec.engines.torch.work import Work
 from reason_spec.engines.worker.limits import Limits
@@ -127,8 +127,11 @@ class Scheduler:
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 
-    def score(self, number: int, prefix: Prefix, continuation: tuple[int, ...]) -> None:
-        sequence = ScoringSequence(number, prefix, continuation, self._trie, self._places)
+    def score(
+        self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
+    ) -> None:
+        kind = ChoiceSequence if alternatives else ScoringSequence
+        sequence = kind(number, prefix, continuation, self._trie, self._places)
         self._accept_request(sequence, num_needed=1 if continuation else 0)
 
     def cancel(self, number: int) -> None:
@@ -464,9 +467,14 @@ class Scheduler:
 
     @staticmethod
     def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:
+        best = [predictions.best(entry) for entry in entries]
+        if isinstance(sequence, ChoiceSequence):
+            (entry,) = entries
+            choices = list(sequence.continuation)
+            sequence.take(predictions.logprobs([entry] * len(choices), choices), best)
+            return
         start = len(sequence.logprobs)
         scored = list(sequence.continuation[start : start + len(entries)])
-        best = [predictions.best(entry) for entry in entries]
         sequence.take(predictions.logprobs(entries, scored), best)
 
     def _keep(

@@ -396,8 +396,7 @@ class ScoringSequence(Sequence):
         places: Places | None = None,
     ) -> None:
         super().__init__(number, prefix, trie, priority=0, places=places)
-        # The last token is predicted, never run.
-        self.tokens.extend(continuation[:-1])
+        self.tokens.extend(self._behind_prefix(continuation))
         self.continuation = tuple(continuation)
         self.logprobs: list[float] = []
         self._best: list[int] = []
@@ -411,10 +410,23 @@ class ScoringSequence(Sequence):
     def first_predicting(self) -> int:
         return self.num_prefix - 1 + len(self.logprobs)
 
+    @staticmethod
+    def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:
+        """Return what is run of a continuation: all but the last token, which is predicted alone."""
+        return continuation[:-1]
+
     def take(self, logprobs: SequenceOf[float], best: SequenceOf[int]) -> None:
         self.logprobs.extend(logprobs)
         self._best.extend(best)
-        self.count(num_scored_tokens=len(logprobs))
+        self.count(num_scored_tokens=len(best))
 
     def result(self) -> Score:
         return Score(tuple(self.logprobs), tuple(self._best), self.usage)
+
+
+class ChoiceSequence(ScoringSequence):
+    """A request to score what may come next, of which nothing is run: one prediction tells of all."""
+
+    @staticmethod
+    def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:  # noqa: ARG004
+        return ()

@@ -209,11 +209,17 @@ class WorkerEngine(Engine):
             self._send(news)
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        return await self._score(prefix, continuation, alternatives=False)
+
+    async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
+        return await self._score(prefix, tokens, alternatives=True)
+
+    async def _score(self, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool) -> Score:
         self._raise_if_failed()
         number = self._take_number()
         future: asyncio.Future[Score] = asyncio.get_running_loop().create_future()
         self._scores[number] = future
-        self._send(SubmitScore(number, self._tell_prefix(prefix), continuation))
+        self._send(SubmitScore(number, self._tell_prefix(prefix), continuation, alternatives))
         try:
             return await future
         finally:

@@ -41,7 +41,9 @@ class StepLoop(Protocol):
 
     def submit(self, number: int, request: Request) -> None: ...
 
-    def score(self, number: int, prefix: Prefix, continuation: tuple[int, ...]) -> None: ...
+    def score(
+        self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
+    ) -> None: ...
 
     def cancel(self, number: int) -> None:
         """Stop a request; the next step reports its end. Unknown numbers are ignored."""

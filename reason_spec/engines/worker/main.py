@@ -131,8 +131,9 @@ class _Worker:
         match message:
             case Submit(number, request, prefix):
                 self._loop.submit(number, replace(request, prefix=self._prefixes.find(prefix)))
-            case SubmitScore(number, prefix, continuation):
-                self._loop.score(number, self._prefixes.find(prefix), continuation)
+            case SubmitScore(number, prefix, continuation, alternatives):
+                found = self._prefixes.find(prefix)
+                self._loop.score(number, found, continuation, alternatives=alternatives)
             case ForgetPrefixes(numbers):
                 self._prefixes.forget(numbers)
             case Cancel(number):

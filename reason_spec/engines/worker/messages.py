@@ -58,9 +58,12 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class SubmitScore:
+    """``alternatives``: each token of ``continuation`` may come next, and none is behind another."""
+
     number: int
     prefix: PrefixParts
     continuation: tuple[int, ...]
+    alternatives: bool = False
 
 
 @dataclass(frozen=True, slots=True)
