@@ -13,12 +13,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from reason_spec.engines.torch.kv import TrieNode
+from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
 from reason_spec.types import Prefix
 
 _MOST_KEPT = 1 << 23
 """Tokens of all places together: with their slots 128 MB where no two have memory in common."""
+_LOOK_AT = 256
+"""Tokens of a text that are read at a time while its path is followed."""
 
 
 class _Memory:
@@ -116,6 +118,70 @@ class Place(NamedTuple):
     def is_cached(self) -> bool:
         """Whether the slots still hold it: no node is evicted before those behind it."""
         return self.node.parent is not None
+
+
+class Path:
+    """The computed part of a text: a path of the trie, and its slots as an array."""
+
+    def __init__(self, trie: PrefixTrie, owner: str = "") -> None:
+        self._trie = trie
+        self._root = trie.root(owner)
+        self._slots = SharedArray()
+        self.in_order = True
+        """Whether each slot follows the one before."""
+        self.tip: TrieNode = self._root
+        trie.hold(self._root)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def slots(self) -> IntArray:
+        return self._slots.values
+
+    def begin_at(self, place: Place, limit: int) -> None:
+        """Go from the root to a cached place, or to the node before it that is ``limit`` tokens away."""
+        assert self.tip is self._root
+        node, slots = place.node, place.slots
+        for _ in range(len(slots) - limit):
+            assert node.parent is not None
+            node = node.parent
+        self._trie.hold(node)
+        self._trie.release(self.tip)
+        self.tip, self.in_order = node, place.in_order
+        self._slots = slots.beginning(min(limit, len(slots)))
+
+    def step_to(self, child: TrieNode) -> None:
+        """Go on to a child of the tip."""
+        self._trie.move(self.tip, child)
+        self.in_order = self.in_order and (self.tip is self._root or child.slot == self.tip.slot + 1)
+        self.tip = child
+        self._slots.append(child.slot)
+
+    def follow(self, tokens: Sequence[int] | IntArray, limit: int) -> int:
+        """Go along nodes that are already computed, up to ``limit`` tokens; return how many."""
+        before = len(self)
+        while len(self) < limit:
+            for token in tokens[len(self) : min(limit, len(self) + _LOOK_AT)]:
+                child = self.tip.children.get(int(token))
+                if child is None:
+                    return len(self) - before
+                self.step_to(child)
+        return len(self) - before
+
+    def place(self, tokens: SharedArray) -> Place:
+        """Return the tip as the place of a prefix that ends there."""
+        return Place(tokens.beginning(len(self)), self.tip, self._slots.beginning(len(self)), self.in_order)
+
+    def release(self) -> None:
+        """Hold nothing but the root; the nodes stay cached until their slots are needed."""
+        self._trie.release(self.tip)
+        self._trie.hold(self._root)
+        self.tip, self._slots, self.in_order = self._root, SharedArray(), True
+
+    def discard(self) -> None:
+        """Hold nothing any more; the path must not be used again."""
+        self._trie.release(self.tip)
 
 
 class Places:
