@@ -60,6 +60,8 @@ class Recorder:
     ``num_late_drafts`` counts drafts of a step that were still being written when the target had its own:
     they were cancelled without a verdict. ``num_held_drafts`` are those among them that the depth had held
     back until the target was already writing the step.
+    ``num_held_back`` counts drafted steps behind which no position was opened, since as many as an answer
+    may have were open.
     ``first_target_usage`` is the work of the first request that the target had, which read the prompt.
     ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
     """
@@ -73,6 +75,7 @@ class Recorder:
     num_cache_asked: int = 0
     num_late_drafts: int = 0
     num_held_drafts: int = 0
+    num_held_back: int = 0
     target_usage: Usage = field(default_factory=Usage)
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None

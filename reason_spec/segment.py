@@ -135,7 +135,7 @@ class BoundaryScanner:
         The byte behind it is not there yet: a stop behind a digit may go on as a decimal, one behind a short
         word is mostly an abbreviation.
         """
-        line = self._line
+        line = bytes(self._line)
         if self._protected or self._in_formula or any(opener in line for opener, _ in self._tags):
             return False
         if line.lstrip()[:1] in (b"{", b"[", b"`", b"|", b"$", b"\\"):
@@ -238,20 +238,26 @@ class StopScanner:
     def __init__(self, stops: tuple[str, ...], context: str = "") -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max((len(stop) for stop in self._stops), default=0)
-        self._text = context
-        self._searched = max(0, len(context) - self._longest + 1)
+        # The end of the text, in which a stop may have begun, and where that end begins.
+        self._text, self._start = context, 0
+        self._forget()
 
     def feed(self, text: str) -> StopHit | None:
         """Take more text; return the earliest hit, or None."""
         if not self._stops or not text:
             return None
         self._text += text
-        hits = [StopHit(self._text.find(stop, self._searched), stop) for stop in self._stops]
-        hits = [hit for hit in hits if hit.start >= 0]
+        found = ((self._text.find(stop), stop) for stop in self._stops)
+        hits = [StopHit(self._start + place, stop) for place, stop in found if place >= 0]
         if hits:
             return min(hits)
-        self._searched = max(self._searched, len(self._text) - self._longest + 1)
+        self._forget()
         return None
+
+    def _forget(self) -> None:
+        """Keep no more of the text than a stop may have begun in: its length must not cost anything."""
+        if (surplus := len(self._text) - self._longest + 1) > 0:
+            self._text, self._start = self._text[surplus:], self._start + surplus
 
     def held_back(self) -> int:
         """Return how many characters at the end may be the beginning of a stop string."""

@@ -88,7 +88,7 @@ class Prefix:
     same owner alone.
     """
 
-    __slots__ = ("_length", "owner", "parent", "tokens")
+    __slots__ = ("__weakref__", "_length", "owner", "parent", "tokens")
 
     def __init__(
         self, tokens: tuple[int, ...] = (), parent: Prefix | None = None, *, owner: str = ""
@@ -114,7 +114,16 @@ class Prefix:
 
     def to_tuple(self) -> tuple[int, ...]:
         """Return all token ids from the root on."""
-        runs = [node.tokens for node in self.nodes()]
+        return self.behind(0)
+
+    def behind(self, count: int) -> tuple[int, ...]:
+        """Return the token ids behind the first ``count``, without reading what stands before them."""
+        runs: list[tuple[int, ...]] = []
+        for node in self.nodes():
+            if len(node) <= count:
+                break
+            start = len(node) - len(node.tokens)
+            runs.append(node.tokens[max(0, count - start) :])
         return tuple(chain.from_iterable(reversed(runs)))
 
 

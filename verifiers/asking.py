@@ -21,6 +21,8 @@ _MIN_MASS: Final = 0.5
 """A model that would rather say something else was not understood, or did not understand."""
 _OPEN_THOUGHT: Final = "<think>"
 _NO_THOUGHT: Final = "\n</think>\n\n"
+_END_TOKENS: Final = 8
+"""Tokens at the end of a prompt in which a template opens a thought."""
 _DIGITS: Final = tuple("0123456789")
 _ALIGNED: Final = ("aligned", "unaligned")
 
@@ -102,16 +104,22 @@ class AskingVerifier(Verifier):
         """Return the chances of ``answers`` behind a prompt, each by all of its tokens."""
         tokenizer = self._model.tokenizer
         # A template that opens a thought wants it closed before the answer.
-        end = tokenizer.decode_prompt(prompt.to_tuple()[-8:]).rstrip()
+        end = tokenizer.decode_prompt(prompt.behind(max(0, len(prompt) - _END_TOKENS))).rstrip()
         beginning = (_NO_THOUGHT if end.endswith(_OPEN_THOUGHT) else "") + opening
         if beginning:
             prompt = prompt.extend(tokenizer.encode(beginning))
-        scores = await asyncio.gather(
-            *(self._model.score(prompt, tokenizer.encode(answer)) for answer in answers)
-        )
-        chances = [exp(sum(score.logprobs)) for score in scores]
+        encoded = [tokenizer.encode(answer) for answer in answers]
+        if all(len(tokens) == 1 for tokens in encoded):
+            # All of them are read from the prediction of one token.
+            score = await self._model.score_next(prompt, tuple(token for (token,) in encoded))
+            chances, work = [exp(logprob) for logprob in score.logprobs], score.usage
+        else:
+            scores = await asyncio.gather(*(self._model.score(prompt, tokens) for tokens in encoded))
+            chances = [exp(sum(score.logprobs)) for score in scores]
+            work = sum((score.usage for score in scores), Usage())
+        if self._own is not None:
+            work = Usage()
         mass = sum(chances)
-        work = sum((score.usage for score in scores), Usage()) if self._own is None else Usage()
         shares = {
             answer: chance / mass if mass else 0.0 for answer, chance in zip(answers, chances, strict=True)
         }

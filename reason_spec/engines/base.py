@@ -463,6 +463,19 @@ class Engine(ABC):
             EngineError: the text is longer than the model's context, or the engine failed.
         """
 
+    async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
+        """Return the log-probability of each of ``tokens`` as the next one; ``best`` is the likeliest alone.
+
+        Engines that read them all from one prediction say so themselves; here each is a score of its own.
+
+        Raises:
+            EngineError: the text is longer than the model's context, or the engine failed.
+        """
+        scores = await asyncio.gather(*(self.score(prefix, (token,)) for token in tokens))
+        logprobs = tuple(logprob for score in scores for logprob in score.logprobs)
+        usage = sum((score.usage for score in scores), Usage())
+        return Score(logprobs, scores[0].best if scores else (), usage)
+
     @abstractmethod
     async def stats(self) -> EngineStats:
         """Return what is running and waiting now, and the work done so far."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+_FIRST_SCAN: Final = 4096
+"""Tokens that are looked through first; each further look is over twice as many."""
 
 
 class Drafter(Protocol):
@@ -82,10 +86,7 @@ class HintDrafter:
 class PromptLookupDrafter:
     """Proposes what followed the last tokens where they occurred before, in prompt or output.
 
-    The longest match of ``max_match`` to ``min_match`` tokens wins, among equals the latest. A text
-    that repeats itself is continued in its period. The search is a vectorised scan, some microseconds
-    for thousands of tokens: an index would be quicker to ask but costs the whole prefix to build, and
-    each step is a request of its own.
+    See `look_up`; this one keeps the text for it.
     """
 
     def __init__(self, tokens: Sequence[int] = (), max_match: int = 3, min_match: int = 2) -> None:
@@ -93,7 +94,7 @@ class PromptLookupDrafter:
         self._max_match = max_match
         self._min_match = min_match
         self._length = 0
-        self._buffer: npt.NDArray[np.int64] = np.empty(256, dtype=np.int64)
+        self._buffer: IntArray = np.empty(256, dtype=np.int64)
         self.extend(tokens)
 
     @property
@@ -115,41 +116,62 @@ class PromptLookupDrafter:
         return paths[0] if paths else []
 
     def propose_several(self, budget: int, count: int) -> list[list[int]]:
-        """Return what followed the last ``count`` of the longest matches, the latest first.
+        """Return what followed the last ``count`` of the longest matches, the latest first."""
+        return look_up(self._buffer[: self._length], budget, count, self._max_match, self._min_match)
 
-        Of those that go on with the same token only the latest is taken.
-        """
-        if budget < 1:
-            return []
-        paths: dict[int, list[int]] = {}
-        for start in self._find_continuations():
-            first = int(self._buffer[start])
-            if first not in paths:
-                paths[first] = self._continue_from(start, budget)
-                if len(paths) == count:
-                    break
-        return list(paths.values())
 
-    def _continue_from(self, start: int, budget: int) -> list[int]:
-        text = self._buffer[: self._length]
-        found: list[int] = text[start : start + budget].tolist()
-        period = self._length - start
-        if period < budget and np.array_equal(text[-period:], text[-2 * period : -period]):
-            found = (found * (budget // period + 1))[:budget]
-        return found
+def look_up(
+    text: IntArray, budget: int, count: int = 1, max_match: int = 3, min_match: int = 2
+) -> list[list[int]]:
+    """Return what followed the last tokens of a text where they occurred in it before.
 
-    def _find_continuations(self) -> list[int]:
-        """Return where the tokens stand that followed the longest matches, the latest first."""
-        text = self._buffer[: self._length]
+    The longest match of ``max_match`` to ``min_match`` tokens wins, among equals the latest. A text that
+    repeats itself is continued in its period. Of those that go on with the same token only the latest is
+    taken. The search is a vectorised scan from the end on, up to the match that is wanted: an index would be
+    quicker to ask but costs the whole text to build, and each step is a request of its own.
+
+    Args:
+        count: so many continuations at the most, the latest first.
+    """
+    if budget < 1:
+        return []
+    paths: dict[int, list[int]] = {}
+    for start in _continuations(text, max_match, min_match):
+        first = text.item(start)
+        if first not in paths:
+            paths[first] = _continued(text, start, budget)
+            if len(paths) == count:
+                break
+    return list(paths.values())
+
+
+def _continued(text: IntArray, start: int, budget: int) -> list[int]:
+    found: list[int] = text[start : start + budget].tolist()
+    period = len(text) - start
+    if period < budget and np.array_equal(text[-period:], text[-2 * period : -period]):
+        found = (found * (budget // period + 1))[:budget]
+    return found
+
+
+def _continuations(text: IntArray, max_match: int, min_match: int) -> Iterator[int]:
+    """Yield where the tokens stand that followed the longest matches, the latest first."""
+    longest = min(max_match, len(text) - 1)
+    shorter: dict[int, list[int]] = {}
+    found_longest = False
+    stop, size = len(text) - 1, _FIRST_SCAN
+    while stop > 0:
+        start = max(0, stop - size)
         # Where a match of the length so far ends. Longer ones are looked for among these only.
-        ends = np.flatnonzero(text[:-1] == text[-1:])
-        best = ends[:0]
-        for length in range(1, min(self._max_match, self._length - 1) + 1):
+        ends = start + np.flatnonzero(text[start:stop] == text[-1])
+        for length in range(1, longest + 1):
             ends = ends[ends >= length - 1]
             ends = ends[text[ends - (length - 1)] == text[-length]]
-            if len(ends) == 0:
-                break
-            if length >= self._min_match:
-                best = ends
-        found: list[int] = (best[::-1] + 1).tolist()
-        return found
+            if length < longest and length >= min_match and not found_longest:
+                shorter.setdefault(length, []).extend(ends[::-1].tolist())
+        if longest >= min_match and len(ends):
+            found_longest = True
+            yield from (ends[::-1] + 1).tolist()
+        stop, size = start, 2 * size
+    if not found_longest:
+        best = next((shorter[length] for length in sorted(shorter, reverse=True) if shorter[length]), [])
+        yield from (end + 1 for end in best)

@@ -6,6 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from reason_spec.speculation.worth import Calibration
 from reason_spec.suffix.base import Proposal, Session, Source
 from reason_spec.suffix.scopes import SuffixCaches
@@ -89,7 +92,7 @@ class EarlierTexts:
     def propose(
         self,
         text: int,
-        tokens: Sequence[int],
+        tokens: Sequence[int] | npt.NDArray[np.int64],
         budget: int,
         *,
         tree: bool,

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from reason_spec.engines.base import Generation
 from reason_spec.segment import OpenBlocks
 from reason_spec.strategies.draft_ahead import DraftAhead
 from reason_spec.types import Prefix, Step, Verdict
+
+MOST_BRANCHES: Final = 32
+"""Positions of one answer that are open at once, or ``depth`` and one where that is more.
+
+Without a bound they are ``width`` to the power of ``depth``, each with a request to the target.
+"""
 
 
 @dataclass(eq=False, slots=True)

@@ -27,20 +27,21 @@ class CertainText:
         self._stops = StopScanner(request.stops, request.stop_context)
         self._stop_ids = request.stop_ids
         self._is_cut = False
-        self._text = ""
+        self._untold = ""
         self._num_told = 0
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Take tokens of the generation, told of or not."""
         read = list(takewhile(lambda token: token not in self._stop_ids, tokens))
         text = self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, read)))
-        self._text += text
+        self._untold += text
         # Where a stop was found the final step says how much of the text is left.
         self._is_cut = self._is_cut or self._stops.feed(text) is not None
 
     def tell(self) -> None:
         """Let the listener have what is new, now that the generation's words are the answer's."""
-        end = len(self._text) - self._stops.held_back()
-        if end > self._num_told and not self._is_cut:
-            self._listener(self._start + self._num_told, self._text[self._num_told : end])
-            self._num_told = end
+        end = len(self._untold) - self._stops.held_back()
+        if end > 0 and not self._is_cut:
+            self._listener(self._start + self._num_told, self._untold[:end])
+            self._num_told += end
+            self._untold = self._untold[end:]

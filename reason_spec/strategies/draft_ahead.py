@@ -19,6 +19,7 @@ from reason_spec.control.gate import Live
 from reason_spec.engines.base import Delta, Engine, Generation, Request
 from reason_spec.events import EventKind, Recorder
 from reason_spec.suffix.base import num_shared
+from reason_spec.types import Prefix, Usage
 
 _RUN_LENGTH = 2
 """Length of a run in multiples of ``max_ahead``."""
@@ -37,6 +38,8 @@ class DraftRun:
     generation: Generation
     tokens: list[int] = field(default_factory=list)
     work: int | None = None
+    usage: Usage | None = None
+    """Its work, once it is over."""
     settled: bool = False
     """Whether it is known that the target chose its first token too, or another."""
 
@@ -70,6 +73,7 @@ class DraftAhead:
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
     With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
+    A run costs what is new in it and behind it, however long the generation already is.
     The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     """
 
@@ -92,14 +96,21 @@ class DraftAhead:
         self._max_ahead = max_ahead
         self._min_logprob = log(min_chance) if min_chance > 0 else float("-inf")
         self._certain: list[int] = []
-        # Agrees with what is certain as far as both go; its end may be behind or ahead of it.
-        self._expected: list[int] = []
+        # Ends with the first ``_num_placed`` certain tokens. Runs go on from it, so that all share its nodes.
+        self._prefix = request.prefix
+        self._num_placed = 0
+        # What is expected agrees with what is certain as far as both go. Its end may be behind, with nothing
+        # ahead, or so many tokens ahead.
+        self._end = 0
+        self._ahead: list[int] = []
         self._logprobs: list[float] = []
         self._go_on_at = sys.maxsize if waits else 0
         self._parted = False
         self._changed = asyncio.Event()
         self._running: DraftRun | None = None
-        self._runs: list[DraftRun] = []
+        # Those that are not over, or of which it is not known whether they were of use.
+        self._open_runs: list[DraftRun] = []
+        self._kept_work = self._lost_work = Usage()
         self._notes = notes
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
@@ -111,7 +122,7 @@ class DraftAhead:
         """
         if self._task.done() and not self._task.cancelled():
             self._task.result()
-        expected = self._expected[len(self._certain) : len(self._certain) + len(tokens)]
+        expected = self._ahead[: len(tokens)]
         self._certain += tokens
         if self._live is not None:
             num_right = num_shared(expected, list(tokens))
@@ -120,7 +131,9 @@ class DraftAhead:
                 self._running.generation.cancel()
         if expected != list(tokens[: len(expected)]):
             self._part()
-        self._note_confirmed()
+        else:
+            del self._ahead[: len(tokens)], self._logprobs[: len(tokens)]
+        self._settle_runs()
         self._changed.set()
 
     def expect(self, tokens: Sequence[int]) -> bool:
@@ -152,7 +165,7 @@ class DraftAhead:
     def stop(self) -> None:
         """Write nothing more."""
         self._task.cancel()
-        for run in self._runs:
+        for run in self._open_runs:
             run.generation.cancel()
 
     async def close(self, recorder: Recorder) -> None:
@@ -165,9 +178,13 @@ class DraftAhead:
         """
         self.stop()
         results = await asyncio.gather(self._task, return_exceptions=True)
-        for run in self._runs:
-            kept = run.agrees_with(self._certain)
-            recorder.add_work("draft", await run.generation.closed(), kept=kept)
+        for run in self._open_runs:
+            run.usage = await run.generation.closed()
+            self._add_work(run, run.usage)
+        self._open_runs = []
+        recorder.add_work("draft", self._kept_work, kept=True)
+        recorder.add_work("draft", self._lost_work, kept=False)
+        self._kept_work = self._lost_work = Usage()
         if isinstance(results[0], Exception):
             raise results[0]
 
@@ -179,7 +196,7 @@ class DraftAhead:
     async def _write_ahead(self) -> None:
         while not self._generation.done:
             self._changed.clear()
-            num_ahead = len(self._expected) - len(self._certain)
+            num_ahead = self._end - len(self._certain)
             allowed = self._num_allowed
             if len(self._certain) < self._go_on_at or num_ahead > allowed or allowed == 0:
                 await self._changed.wait()
@@ -187,13 +204,19 @@ class DraftAhead:
                 await self._write_run()
 
     def _expect(self, tokens: Sequence[int]) -> None:
-        self._expected = list(tokens)
-        self._logprobs = [0.0] * len(tokens)
+        self._end = len(tokens)
+        self._ahead = list(tokens[len(self._certain) :])
+        self._logprobs = [0.0] * len(self._ahead)
+
+    def _expect_nothing(self) -> None:
+        """Expect what is certain, and nothing behind it."""
+        self._end = len(self._certain)
+        self._ahead, self._logprobs = [], []
 
     def _part(self) -> None:
         """Begin anew behind what is certain."""
         self._parted = True
-        self._expect(self._certain)
+        self._expect_nothing()
         self._go_on_at = 0
         if self._running is not None:
             self._running.generation.cancel()
@@ -201,16 +224,18 @@ class DraftAhead:
 
     async def _write_run(self) -> None:
         """Write on behind what is expected, and hand over each piece while the next is written."""
-        if len(self._expected) < len(self._certain):
-            self._expect(self._certain)
-        prefix = self._request.prefix.extend(tuple(self._expected))
+        if self._end < len(self._certain):
+            self._expect_nothing()
+        prefix = self._certain_prefix()
+        if self._ahead:
+            prefix = prefix.extend(tuple(self._ahead))
         if len(prefix) >= self._draft.max_context:
             self._go_on_at = sys.maxsize
             return
         longest = min(self._request.max_tokens, _RUN_LENGTH * self._num_allowed)
         request = replace(self._request, prefix=prefix, max_tokens=max(1, longest))
-        run = DraftRun(len(self._expected), self._draft.submit(request))
-        self._runs.append(run)
+        run = DraftRun(self._end, self._draft.submit(request))
+        self._open_runs.append(run)
         self._running = run
         run.work = None if self._notes is None else self._notes.start()
         try:
@@ -225,22 +250,43 @@ class DraftAhead:
         self._note_end(run, "written" if ended else "cancelled")
         self._running = None
         result = await run.generation.result()
+        run.usage = result.usage
+        self._settle_runs()
         if ended and result.finish not in ("length", "cancelled"):
             # The text or the step is over for the draft; only a parting makes it write again.
             self._go_on_at = sys.maxsize
+
+    def _certain_prefix(self) -> Prefix:
+        """Return the request's prefix with what is certain behind it."""
+        if new := tuple(self._certain[self._num_placed :]):
+            self._prefix = self._prefix.extend(new)
+            self._num_placed = len(self._certain)
+        return self._prefix
 
     def _note_end(self, run: DraftRun, kind: EventKind) -> None:
         if self._notes is not None:
             self._notes.emit(kind, run, self._draft.tokenizer.decode(run.tokens))
 
-    def _note_confirmed(self) -> None:
-        if self._notes is None:
-            return
-        for run in self._runs:
-            if run.tokens and not run.settled and run.start < len(self._certain):
+    def _settle_runs(self) -> None:
+        """Note which runs the target confirmed, and keep of those that are over nothing but their work."""
+        still_open: list[DraftRun] = []
+        for run in self._open_runs:
+            reached = run.start < len(self._certain)
+            if reached and run.tokens and not run.settled:
                 run.settled = True
-                if run.agrees_with(self._certain):
+                if self._notes is not None and run.agrees_with(self._certain):
                     self._notes.emit("confirmed", run)
+            if reached and run.usage is not None:
+                self._add_work(run, run.usage)
+            else:
+                still_open.append(run)
+        self._open_runs = still_open
+
+    def _add_work(self, run: DraftRun, usage: Usage) -> None:
+        if run.agrees_with(self._certain):
+            self._kept_work += usage
+        else:
+            self._lost_work += usage
 
     def _take(self, run: DraftRun, delta: Delta) -> bool:
         """Hand over what the draft has written; False where it is to stop.
@@ -250,18 +296,20 @@ class DraftAhead:
         """
         start = len(self._certain)
         # The target may have gone on past the end of what the draft had written so far.
-        overtaken = self._certain[len(self._expected) : len(self._expected) + len(delta.tokens)]
+        overtaken = self._certain[self._end : self._end + len(delta.tokens)]
         if overtaken != list(delta.tokens[: len(overtaken)]):
             self._part()
             return False
         for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
             # One token costs the target next to nothing to check.
-            likely = sum(self._logprobs[start:]) + logprob >= self._min_logprob
-            if not likely and len(self._expected) > start:
-                self._go_on_at = len(self._expected)
+            likely = sum(self._logprobs) + logprob >= self._min_logprob
+            if not likely and self._ahead:
+                self._go_on_at = self._end
                 run.generation.cancel()
                 break
-            self._expected.append(token)
-            self._logprobs.append(logprob)
-        self._generation.offer_hint(tuple(self._expected[start:]), start=start)
+            self._end += 1
+            if self._end > start:
+                self._ahead.append(token)
+                self._logprobs.append(logprob)
+        self._generation.offer_hint(tuple(self._ahead), start=start)
         return len(self._certain) >= self._go_on_at

@@ -110,7 +110,7 @@ class Memory:
         if not self.proposes_steps:
             return None
         num_final = len(self._conversation.tokens)
-        behind = request.prefix.to_tuple()[num_final:]
+        behind = request.prefix.behind(num_final)
         vocabulary = self._target.tokenizer
 
         def follow(tokens: Sequence[int]) -> WrittenTokens:

@@ -93,6 +93,8 @@ class _WholeDraft:
     """What is left to write behind the steps that were judged."""
     work: int
     """Its number in the timeline."""
+    place: int = 0
+    """The number of its steps so far: drafts that begin alike have the same."""
     steps: list[Step] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
     """Tokens of each step as the draft counts them."""
@@ -159,7 +161,9 @@ class _WholeDrafts:
         self._recorder = recorder
         self._drafts: list[_WholeDraft] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._verdicts: dict[tuple[int, ...], asyncio.Task[Verdict]] = {}
+        # By the place that a step stands behind, and its tokens.
+        self._places: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._verdicts: dict[tuple[int, tuple[int, ...]], asyncio.Task[Verdict]] = {}
         self._picked: _WholeDraft | None = None
 
     async def pick(self) -> _Pick:
@@ -216,7 +220,7 @@ class _WholeDrafts:
         answer = await self._write(draft)
         if self._settings.judge_whole and not draft.lost:
             whole = _as_one_step((*draft.steps, *answer))
-            draft.add(await self._judge(self._request, whole, draft.work))
+            draft.add(await self._judge(self._request, 0, whole, draft.work))
 
     async def _write(self, draft: _WholeDraft) -> tuple[Step, ...]:
         """Write to the end of the thinking, or of its chances; return the steps behind that."""
@@ -238,7 +242,8 @@ class _WholeDrafts:
         step = step_for(drafted, self._target)
         self._note_written(draft, step)
         if not self._settings.judge_whole:
-            draft.add(await self._judge(draft.behind, step, draft.work))
+            draft.add(await self._judge(draft.behind, draft.place, step, draft.work))
+        draft.place = self._places.setdefault((draft.place, step.tokens), len(self._places) + 1)
         draft.steps.append(step)
         draft.num_drafted.append(len(drafted.tokens))
         draft.behind = draft.behind.behind((step,), self._target, self._draft)
@@ -264,9 +269,9 @@ class _WholeDrafts:
         text, length = step.text, len(step.tokens)
         self._recorder.emit("written", "draft", *place, text=text, num_tokens=length, work=draft.work)
 
-    async def _judge(self, before: SolveRequest, step: Step, written_by: int) -> Verdict:
+    async def _judge(self, before: SolveRequest, place_before: int, step: Step, written_by: int) -> Verdict:
         """Return the verdict on a step; drafts that begin alike share the verdicts and their costs."""
-        key = (*before.target_prompt.to_tuple(), *step.tokens)
+        key = place_before, step.tokens
         if (shared := self._verdicts.get(key)) is not None:
             return replace(await shared, cost_seconds=0.0, cost_tokens=0, work=Usage())
         context = VerificationContext(

@@ -20,6 +20,7 @@ time goes on from the target's step at once, without waiting for those before it
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,12 +31,14 @@ from reason_spec.events import Lane, Purpose, Recorder
 from reason_spec.segment import OpenBlocks
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, blocks_behind, step_from_result, tokens_for
-from reason_spec.strategies.branch import Branch, Draft
+from reason_spec.strategies.branch import MOST_BRANCHES, Branch, Draft
 from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
 from reason_spec.strategies.step_requests import ModelLane, StepRequests, sampling_of_sibling
 from reason_spec.types import Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
+
+logger = logging.getLogger(__name__)
 
 
 class Search:
@@ -93,8 +96,9 @@ class Search:
         self._kept: set[Generation] = set()
         self._aheads: list[DraftAhead] = []
         self._num_branches = 0
-        self._root_index = request.num_steps_before
+        self._most_branches = max(MOST_BRANCHES, settings.depth + 1)
         self._root: Branch | None = None
+        self._root_index = request.num_steps_before
 
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed."""
@@ -153,6 +157,15 @@ class Search:
 
     async def _close(self) -> None:
         """Cancel all work, wait until the engines are free of it, and count it."""
+        if self._recorder.num_held_back:
+            logger.warning(
+                "%d drafted steps were not looked behind: an answer has %d open positions at the most, and "
+                "width %d with depth %d wants more; set a smaller width or depth",
+                self._recorder.num_held_back,
+                self._most_branches,
+                self._settings.width,
+                self._settings.depth,
+            )
         for task in self._tasks:
             task.cancel()
         for _, generation in self._work:
@@ -374,7 +387,11 @@ class Search:
         repeats = branch.previous is not None and branch.previous.text == step.text
         tokens_left = branch.num_tokens_left - len(step.tokens)
         if not (step.ends_text or repeats) and tokens_left > 0:
-            draft.successor = self._open_behind(branch, step)
+            if self._has_room:
+                draft.successor = self._open_behind(branch, step)
+            else:
+                # It is opened once the step stands.
+                self._recorder.num_held_back += 1
         if self._alone:
             draft.judging = self._spawn(self._judge(branch, draft))
 
@@ -506,7 +523,7 @@ class Search:
         """Open the position behind a decided one, ahead of time where the depth allows it."""
         step = branch.decision.result()
         over = step.ends_text or branch.num_tokens_left <= len(step.tokens)
-        if branch.successor is None and not over and self._within_depth(branch):
+        if branch.successor is None and not over and self._within_depth(branch) and self._has_room:
             branch.successor = self._open_behind(branch, step)
 
     @property
@@ -517,6 +534,11 @@ class Search:
     @property
     def _held_back(self) -> bool:
         return self._live is not None and self._live.depth == 0
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether one more position may be open."""
+        return self._root is None or sum(1 for _ in self._root.descendants()) + 1 < self._most_branches
 
     def _within_depth(self, branch: Branch, *, behind: bool = False) -> bool:
         """Tell whether the draft may write a position now; ``behind``: when the root has moved on by one."""

@@ -55,6 +55,20 @@ class WorkerEngineContract:
         assert single.count > 10
         assert single.seconds > 0
 
+    async def test_what_may_come_next_is_read_from_one_prediction(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        for prefix in (PROMPT, PROMPT.extend((7, 8)), PROMPT):
+            logprobs = served.logits(prefix.to_tuple()).log_softmax(-1)[-1]
+            likely = tuple(logprobs.topk(10).indices.tolist()[::-1])
+            for choices in (likely, tuple(range(40, 50))):
+                score = await engine.score_next(prefix, choices)
+                assert score.logprobs == pytest.approx([float(logprobs[one]) for one in choices], abs=2e-4)
+                assert score.best == (likely[-1],)
+                if choices == likely:
+                    assert score.usage.num_scored_tokens == 1
+                    assert score.usage.num_passes <= 1
+
     async def test_cancelled_work_leaves_the_engine(self, engine: WorkerEngine) -> None:
         generation = engine.submit(Request(PROMPT, 240))
         async for _ in generation:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reason_spec.engines.torch.kv import PrefixTrie
-from reason_spec.engines.torch.sequence import Path
+from reason_spec.engines.torch.texts import Path
 
 NUM_SLOTS = 12
 

@@ -34,7 +34,7 @@ def solve_one(scheduler: Scheduler, rng: np.random.Generator, number: int) -> No
     scheduler.offer_hint(3 * number, Hint(hint[::-1], start=1, index=1))
     scheduler.step()
     scheduler.cancel(3 * number + 1)
-    scheduler.score(3 * number + 2, prompt, hint)
+    scheduler.score(3 * number + 2, Prefix(prompt), hint)
     drain(scheduler)
 
 

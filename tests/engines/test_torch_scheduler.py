@@ -371,7 +371,7 @@ def test_scores_are_the_modules_log_softmax(
         write(scheduler, Request(Prefix(text[: num_prefix + num_continuation // 2]), 1), 7)
     if crowded:
         scheduler.submit(8, Request(Prefix(prompt(3)), 6))
-    scheduler.score(1, prefix, continuation)
+    scheduler.score(1, Prefix(prefix), continuation)
     score = drain(scheduler)[1]
     assert isinstance(score, Score)
     logprobs = torch.log_softmax(qwen.logits(text), -1)[num_prefix - 1 : -1]
@@ -389,7 +389,7 @@ def test_scores_are_the_modules_log_softmax(
 def test_scored_tokens_are_not_run_again_when_they_are_accepted(qwen: Served) -> None:
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
-    scheduler.score(0, prompt(3), prompt(4))
+    scheduler.score(0, Prefix(prompt(3)), prompt(4))
     drain(scheduler)
     assert counting.num_run == len(prompt(3) + prompt(4)) - 1
     result = write(scheduler, Request(Prefix(prompt(3) + prompt(4)), 1), 1)
@@ -402,7 +402,7 @@ def test_a_prefix_scored_again_is_not_run_again(qwen: Served) -> None:
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     exact = torch.log_softmax(qwen.logits(prompt(3)), -1)[-1]
     for number, token in enumerate([5, 6, 7]):
-        scheduler.score(number, prompt(3), (token, 9))
+        scheduler.score(number, Prefix(prompt(3)), (token, 9))
         score = drain(scheduler)[number]
         assert isinstance(score, Score)
         np.testing.assert_allclose(score.logprobs[0], exact[token], atol=2e-4)
@@ -412,7 +412,7 @@ def test_a_prefix_scored_again_is_not_run_again(qwen: Served) -> None:
 
 def test_a_score_that_does_not_fit_says_why(qwen: Served) -> None:
     scheduler = qwen.scheduler()
-    scheduler.score(0, (1,) * 200, (2,) * 100)
+    scheduler.score(0, Prefix((1,) * 200), (2,) * 100)
     assert "no room" in str(drain(scheduler)[0])
 
 

@@ -14,6 +14,7 @@ import torch
 from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.engines.worker.messages import SubmitScore
 from reason_spec.errors import SettingsError
 from reason_spec.pair import embedded_path
 from reason_spec.pair import wording as words
@@ -172,6 +173,27 @@ async def test_scores_of_many_steps_are_asked_for_at_once(judge: Engine) -> None
     known = [context(PROBLEM, index, judge) for index in range(len(steps))]
     await asyncio.gather(*(verifier.verify(c, s) for c, s in zip(known, steps, strict=True)))
     assert (await judge.stats()).num_passes - before <= 2 * len(steps)
+
+
+async def test_a_score_is_one_request_and_reads_one_prediction(
+    judge: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    send = type(judge)._send  # type: ignore[attr-defined]
+
+    def noted(self: Engine, message: object) -> None:
+        asked.append(message)
+        send(self, message)
+
+    monkeypatch.setattr(type(judge), "_send", noted)
+    verifier = UtilityVerifier(judge, 0.5, 60, questions=TRAINED)
+    verdict = await verifier.verify(
+        context(PROBLEM, 1, judge), drafted(PROBLEM.steps[1] + STEP_SEPARATOR, judge)
+    )
+    assert verdict.decision in ("accept", "reject")
+    assert len([message for message in asked if isinstance(message, SubmitScore)]) == 1
+    assert verdict.work.num_scored_tokens == 1
+    assert verdict.work.num_passes <= 1
 
 
 async def test_an_owned_model_starts_and_ends_with_its_verifier(tmp_path: Path) -> None:

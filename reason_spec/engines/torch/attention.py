@@ -90,14 +90,19 @@ class BlockTensors:
             for index, row in enumerate(block.rows)
         )
         self._span = slice(first.start, last.end)
-        slots = np.full((self._num_rows, self._num_columns), padding_slot, dtype=np.int64)
-        for index, row in enumerate(block.rows):
-            slots[index, : len(row.columns)] = row.columns
-        # A text alone in its row mostly lies in one piece: then its slots are a view, not a copy.
-        flat = slots.reshape(-1)
-        self._slots = _span_or_index(flat, device) if self._num_rows == 1 else _index(flat, device)
+        self._slots = self._slots_of(block, padding_slot)
         if not self._contiguous:
             self._query_index, self._kept, self._kept_entries = self._ragged_indices()
+
+    def _slots_of(self, block: Block, padding_slot: int) -> Tensor | slice:
+        # A text alone in its row mostly lies in one piece: then its slots are a view, not a copy.
+        if self._num_rows == 1:
+            (row,) = block.rows
+            return _span_or_index(row.columns, self._device) if row.span is None else row.span
+        slots = np.full((self._num_rows, self._num_columns), padding_slot, dtype=np.int64)
+        for index, row in enumerate(block.rows):
+            slots[index, : row.num_columns] = row.columns
+        return _index(slots.reshape(-1), self._device)
 
     @property
     def covers_in_order(self) -> bool:
@@ -188,23 +193,22 @@ class BlockTensors:
         if window is not None and all(row.column_positions.max() < window for row in rows):
             window = None
         everything_seen = all(
-            row.mask is None and row.num_entries == 1 and len(row.columns) == self._num_columns
-            for row in rows
+            row.mask is None and row.num_entries == 1 and row.num_columns == self._num_columns for row in rows
         )
         if window is None and everything_seen:
             return None
         visible = np.zeros((len(rows), self._num_entries, self._num_columns), dtype=np.bool_)
         for index, row in enumerate(rows):
-            part = visible[index, : row.num_entries, : len(row.columns)]
+            part = visible[index, : row.num_entries, : row.num_columns]
             if row.mask is not None:
                 part[:] = row.mask
             else:
                 part[:] = np.tri(
-                    row.num_entries, len(row.columns), len(row.columns) - row.num_entries, dtype=np.bool_
+                    row.num_entries, row.num_columns, row.num_columns - row.num_entries, dtype=np.bool_
                 )
             if window is not None:
-                entry_positions: IntArray = row.column_positions[-row.num_entries :]
-                part &= entry_positions[:, None] - row.column_positions[None, :] < window
+                positions: IntArray = row.column_positions
+                part &= positions[-row.num_entries :, None] - positions[None, :] < window
         return visible
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from reason_spec.engines.torch.layout import IntArray
 from reason_spec.engines.torch.sequence import Sequence
+from reason_spec.engines.torch.texts import SharedArray
 
 _MAX_GROUP = 8
 
@@ -13,18 +11,16 @@ _MAX_GROUP = 8
 class _Group:
     """Requests whose texts share a prefix: its first ``num_shared`` tokens are those of all."""
 
-    def __init__(self, number: int, tokens: IntArray, owner: str) -> None:
+    def __init__(self, number: int, tokens: SharedArray, owner: str) -> None:
         self.number = number
         self.owner = owner
         self.tokens = tokens
         self.num_shared = len(tokens)
         self.num_members = 0
 
-    def num_shared_with(self, tokens: IntArray) -> int:
+    def num_shared_with(self, tokens: SharedArray) -> int:
         """Return how many tokens would be shared with one more text."""
-        length = min(len(tokens), self.num_shared)
-        same = tokens[:length] == self.tokens[:length]
-        return length if same.all() else int(np.argmin(same))
+        return min(self.num_shared, self.tokens.num_shared(tokens))
 
 
 class Groups:
@@ -39,7 +35,7 @@ class Groups:
 
     def join(self, sequence: Sequence) -> None:
         """Put a request beside others that share at least half of its text with it."""
-        tokens = np.asarray(sequence.tokens)
+        tokens = sequence.tokens.beginning(len(sequence.tokens))
         for group in self._groups.values():
             # Equal texts of different owners stand in different slots.
             num_shared = group.num_shared_with(tokens) if group.owner == sequence.owner else 0

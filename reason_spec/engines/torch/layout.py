@@ -33,7 +33,7 @@ class Chain:
     ``context`` are the slots of everything before them; ``prefix_key`` identifies that context, so
     that equal keys mean equal contexts. ``num_logits`` says for how many tokens, counted from the
     last, the model's prediction is needed. Chains of one ``group`` have the same first
-    ``shared_context`` slots.
+    ``shared_context`` slots. ``in_order``: each slot of the context follows the one before.
     """
 
     tokens: Sequence[int]
@@ -43,6 +43,7 @@ class Chain:
     group: int
     shared_context: int
     entries: list[int] = field(default_factory=list)
+    in_order: bool = False
 
 
 @dataclass(slots=True)
@@ -61,18 +62,47 @@ class _Run:
 
 @dataclass(slots=True)
 class Row:
-    """One row of attention: entries ``start`` to ``end`` of the pass over ``columns`` keys."""
+    """One row of attention: entries ``start`` to ``end`` of the pass over ``columns`` keys.
+
+    These are the slots of a context that all share, of what each run has for itself, and of the entries.
+    """
 
     start: int
     end: int
-    columns: IntArray
+    shared: IntArray
+    contexts: list[IntArray]
+    new: IntArray
+    new_positions: IntArray
     mask: BoolArray | None
     """[entries, columns], True where an entry sees a key; None where all see all, or causal."""
-    column_positions: IntArray
+    in_order: bool
+    """Whether each column follows the one before, so that a span says which they are."""
 
     @property
     def num_entries(self) -> int:
         return self.end - self.start
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.shared) + sum(map(len, self.contexts)) + len(self.new)
+
+    @property
+    def span(self) -> slice | None:
+        """The slots of all columns; None where they are not in order."""
+        if not self.in_order:
+            return None
+        stop = int(self.new[-1]) + 1
+        return slice(stop - self.num_columns, stop)
+
+    @property
+    def columns(self) -> IntArray:
+        return np.concatenate([self.shared, *self.contexts, self.new])
+
+    @property
+    def column_positions(self) -> IntArray:
+        shared = len(self.shared)
+        own = (np.arange(shared, shared + len(context)) for context in self.contexts)
+        return np.concatenate([np.arange(shared), *own, self.new_positions])
 
     @property
     def plain_causal(self) -> bool:
@@ -92,7 +122,7 @@ class Block:
 
     @property
     def num_columns(self) -> int:
-        return max(len(row.columns) for row in self.rows)
+        return max(row.num_columns for row in self.rows)
 
 
 @dataclass(slots=True)
@@ -143,14 +173,16 @@ class PassBuilder:
         shared = members[0].shared_context if len(members) > 1 else 0
         # A run that goes on from another's entry sees what that entry sees.
         contexts = [run.context[shared:] for run in runs if run.parent == _NO_ENTRY]
-        columns = [members[0].context[:shared], *contexts, np.asarray(slots[start:end], dtype=np.int64)]
-        positions = [
-            np.arange(shared),
-            *(np.arange(shared, shared + len(context)) for context in contexts),
-            np.asarray(self._positions[start:end], dtype=np.int64),
-        ]
-        mask = self._mask(runs, shared, start, end)
-        return Row(start, end, np.concatenate(columns), mask, np.concatenate(positions))
+        return Row(
+            start,
+            end,
+            shared=members[0].context[:shared],
+            contexts=contexts,
+            new=np.asarray(slots[start:end], dtype=np.int64),
+            new_positions=np.asarray(self._positions[start:end], dtype=np.int64),
+            mask=self._mask(runs, shared, start, end),
+            in_order=len(members) == 1 and _goes_on_in_order(members[0], contexts, slots[start:end]),
+        )
 
     def _add_entries(self, member: Chain, row_start: int, slots: Sequence[int]) -> _Run | None:
         """Append the tokens of a chain that are new to the pass; return their run, None without any."""
@@ -202,6 +234,14 @@ class PassBuilder:
         return mask
 
 
+def _goes_on_in_order(member: Chain, contexts: list[IntArray], slots: Sequence[int]) -> bool:
+    """Tell whether a chain's context is in order, and the slots of its entries follow it."""
+    if len(contexts) != 1 or contexts[0].shape != member.context.shape or not (member.in_order and slots):
+        return False
+    first = int(member.context[-1]) + 1 if len(member.context) else slots[0]
+    return list(slots) == list(range(first, first + len(slots)))
+
+
 def _rows_of(chains: Sequence[Chain]) -> list[list[Chain]]:
     """Put chains of one group into one row while what they share outweighs what they do not."""
     groups: dict[int, list[Chain]] = {}
@@ -225,7 +265,7 @@ def _rows_of(chains: Sequence[Chain]) -> list[list[Chain]]:
 
 def _blocks_of(rows: list[Row]) -> list[Block]:
     """Cut rows, sorted by size, into blocks so that padding stays a small part of each."""
-    ordered = sorted(rows, key=lambda row: (row.plain_causal, row.num_entries, len(row.columns)))
+    ordered = sorted(rows, key=lambda row: (row.plain_causal, row.num_entries, row.num_columns))
     blocks: list[Block] = []
     area = 0
     for row in ordered:
@@ -234,13 +274,13 @@ def _blocks_of(rows: list[Row]) -> list[Block]:
             padded = (
                 (len(block.rows) + 1)
                 * max(block.num_entries, row.num_entries)
-                * max(block.num_columns, len(row.columns))
+                * max(block.num_columns, row.num_columns)
             )
-            area_with_row = area + row.num_entries * len(row.columns)
+            area_with_row = area + row.num_entries * row.num_columns
             if padded <= _PADDING_TOLERANCE * area_with_row:
                 block.rows.append(row)
                 area = area_with_row
                 continue
         blocks.append(Block([row]))
-        area = row.num_entries * len(row.columns)
+        area = row.num_entries * row.num_columns
     return blocks

@@ -18,7 +18,8 @@ from reason_spec.engines.torch.groups import Groups
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, Predictions
-from reason_spec.engines.torch.sequence import ScoringSequence, Sequence, WritingSequence
+from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence, WritingSequence
+from reason_spec.engines.torch.texts import Places
 from reason_spec.engines.torch.work import Work
 from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
@@ -28,7 +29,7 @@ from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.speculation.worth import HintRate
-from reason_spec.types import Usage
+from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
 """Logits of one pass that a score may ask for: 64 MB in float32."""
@@ -80,6 +81,7 @@ class Scheduler:
         self._tokenizer = tokenizer
         self._limits = Limits(runner.max_context, runner.vocab_size, "max_context, at most cache_tokens")
         self._trie = PrefixTrie(num_slots)
+        self._places = Places()
         self._kept = KeptPredictions(kept_prediction_bytes)
         self._max_running = max_running
         self._prefill_chunk = prefill_chunk
@@ -120,14 +122,16 @@ class Scheduler:
             self._earlier,
             choice,
             self._hint_rates.setdefault(request.account, HintRate()),
+            self._places,
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)
 
     def score(
-        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
+        self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
     ) -> None:
-        sequence = ScoringSequence(number, prefix, continuation, self._trie, owner)
+        kind = ChoiceSequence if alternatives else ScoringSequence
+        sequence = kind(number, prefix, continuation, self._trie, self._places)
         self._accept_request(sequence, num_needed=1 if continuation else 0)
 
     def cancel(self, number: int) -> None:
@@ -145,6 +149,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
+        self._places.clear()
         self._kept.clear()
 
     def set_num_threads(self, num_threads: int) -> None:
@@ -195,9 +200,10 @@ class Scheduler:
         (self._rejected if sequence.finished else self._waiting).append(sequence)
 
     def _refusal(self, sequence: Sequence, num_needed: int) -> str | None:
-        tokens = sequence.tokens
+        # Those before are the model's: they were run.
+        tokens: list[int] = sequence.tokens.values[sequence.num_known :].tolist()
         if isinstance(sequence, ScoringSequence):
-            tokens = [*tokens, *sequence.continuation]
+            tokens += sequence.continuation
         # A score without a prefix has nothing that its first token could follow.
         num_text = len(sequence.tokens) if sequence.num_prefix else 0
         refusal = self._limits.refusal(tokens, num_text=num_text, num_needed=num_needed)
@@ -266,7 +272,7 @@ class Scheduler:
         """Append one token; what would have been drafted there counts as checked."""
         drafts = sequence.propose().first(1)
         self._write(sequence, TokenTree(), {ROOT: KEPT_ENTRY}, kept, report)
-        num_accepted = int(list(drafts.tokens) == sequence.tokens[-1:])
+        num_accepted = int(list(drafts.tokens) == [sequence.tokens[len(sequence.tokens) - 1]])
         sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
 
     # --- draft -------------------------------------------------------------------------------------
@@ -324,8 +330,9 @@ class Scheduler:
         start = len(sequence.path)
         end = start + num_certain
         chain = Chain(
-            tokens=sequence.tokens[start:end],
+            tokens=sequence.tokens.values[start:end].tolist(),
             context=sequence.path.slots,
+            in_order=sequence.path.in_order,
             prefix_key=sequence.path.tip.key,
             num_logits=max(0, end - max(start, self._first_needed(sequence))),
             group=sequence.group,
@@ -345,7 +352,8 @@ class Scheduler:
         for other in self._sequences.values():
             length = len(other.tokens)
             near = 0 < len(sequence.tokens) - length <= self._score_chunk
-            if near and isinstance(other, WritingSequence) and sequence.tokens[:length] == other.tokens:
+            writes = near and isinstance(other, WritingSequence)
+            if writes and sequence.tokens.num_shared(other.tokens) == length:
                 first = min(first, length - 1)
         return first
 
@@ -459,9 +467,14 @@ class Scheduler:
 
     @staticmethod
     def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:
+        best = [predictions.best(entry) for entry in entries]
+        if isinstance(sequence, ChoiceSequence):
+            (entry,) = entries
+            choices = list(sequence.continuation)
+            sequence.take(predictions.logprobs([entry] * len(choices), choices), best)
+            return
         start = len(sequence.logprobs)
         scored = list(sequence.continuation[start : start + len(entries)])
-        best = [predictions.best(entry) for entry in entries]
         sequence.take(predictions.logprobs(entries, scored), best)
 
     def _keep(
@@ -478,7 +491,7 @@ class Scheduler:
             child = self._trie.extend(sequence.path.tip, layout.tokens[entry], slot)
             if child.slot == slot:
                 unclaimed.discard(slot)
-            sequence.path.step_to(child)
+            sequence.step_to(child)
             if entry in predictions and sequence.tip_is_a_beginning:
                 self._kept.keep(child.key, predictions.only(entry))
 

@@ -6,20 +6,18 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import count
 
-import numpy as np
-
 from reason_spec.engines.base import TIMES_IF_LIKELY, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
-from reason_spec.engines.torch.layout import IntArray
+from reason_spec.engines.torch.texts import Path, Places, SharedArray
 from reason_spec.engines.worker.writer import WrittenTokens
-from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
+from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.speculation.worth import HintRate
 from reason_spec.suffix.base import Proposal
-from reason_spec.types import FinishReason, Usage
+from reason_spec.types import FinishReason, Prefix, Usage
 
 _arrivals = count()
 _LIKELY = 0.5
@@ -35,72 +33,28 @@ class _Drafted:
     found: Proposal = field(default_factory=Proposal)
 
 
-class Path:
-    """The computed part of a text: a path of the trie, and its slots as an array."""
-
-    def __init__(self, trie: PrefixTrie, owner: str = "") -> None:
-        self._trie = trie
-        self._root = trie.root(owner)
-        self._slots: IntArray = np.empty(256, dtype=np.int64)
-        self._length = 0
-        self.tip: TrieNode = self._root
-        trie.hold(self._root)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def slots(self) -> IntArray:
-        return self._slots[: self._length]
-
-    def step_to(self, child: TrieNode) -> None:
-        """Go on to a child of the tip."""
-        self._trie.move(self.tip, child)
-        self.tip = child
-        if self._length == len(self._slots):
-            self._slots = np.concatenate([self._slots, np.empty_like(self._slots)])
-        self._slots[self._length] = child.slot
-        self._length += 1
-
-    def follow(self, tokens: SequenceOf[int], limit: int) -> int:
-        """Go along nodes that are already computed, up to ``limit`` tokens; return how many."""
-        before = self._length
-        while self._length < limit:
-            child = self.tip.children.get(tokens[self._length])
-            if child is None:
-                break
-            self.step_to(child)
-        return self._length - before
-
-    def release(self) -> None:
-        """Hold nothing but the root; the nodes stay cached until their slots are needed."""
-        self._trie.release(self.tip)
-        self._trie.hold(self._root)
-        self.tip, self._length = self._root, 0
-
-    def discard(self) -> None:
-        """Hold nothing any more; the path must not be used again."""
-        self._trie.release(self.tip)
-
-
 class Sequence:
-    """What requests to write and to score have in common."""
+    """What requests to write and to score have in common.
+
+    ``tokens`` is all of the text; its first ``num_known`` were those of an earlier request.
+    """
 
     def __init__(
-        self,
-        number: int,
-        tokens: SequenceOf[int],
-        num_prefix: int,
-        trie: PrefixTrie,
-        priority: int,
-        owner: str,
+        self, number: int, prefix: Prefix, trie: PrefixTrie, priority: int, places: Places | None
     ) -> None:
         self.number = number
         self.order = (priority, next(_arrivals))
-        self.tokens = list(tokens)
-        self.num_prefix = num_prefix
-        self.owner = owner
-        self.path = Path(trie, owner)
+        self._prefix = prefix
+        self._places = places or Places()
+        found = next((place for node in prefix.nodes() if (place := self._places.find(node))), None)
+        self.tokens = SharedArray() if found is None else found.tokens.beginning(len(found.tokens))
+        self.num_known = len(self.tokens)
+        self.tokens.extend(prefix.behind(self.num_known))
+        self.num_prefix = len(prefix)
+        self.owner = prefix.owner
+        self.path = Path(trie, prefix.owner)
+        # Nodes of the prefix that the path has still to come to, the last ones first.
+        self._ahead: list[Prefix] = []
         self.group = -1
         self.cancelled = False
         self.error: str | None = None
@@ -151,8 +105,37 @@ class Sequence:
         are of no use without the prediction.
         """
         before = len(self.path)
-        self.path.follow(self.tokens, self.first_predicting)
+        if before == 0:
+            self._begin()
+        while True:
+            limit = self.first_predicting
+            if self._ahead:
+                limit = min(limit, len(self._ahead[-1]))
+            self.path.follow(self.tokens.values, limit)
+            self._keep_places()
+            if len(self.path) < limit or limit == self.first_predicting:
+                break
         self._count_cached(before)
+
+    def step_to(self, node: TrieNode) -> None:
+        """Go on to a node of its text that is computed."""
+        self.path.step_to(node)
+        self._keep_places()
+
+    def _begin(self) -> None:
+        """Go to the last place of its prefix that is cached."""
+        self._ahead = []
+        for node in self._prefix.nodes():
+            place = self._places.find(node)
+            if place is not None and place.is_cached:
+                self.path.begin_at(place, self.first_predicting)
+                return
+            if len(node):
+                self._ahead.append(node)
+
+    def _keep_places(self) -> None:
+        while self._ahead and len(self._ahead[-1]) <= len(self.path):
+            self._places.keep(self._ahead.pop(), self.path.place(self.tokens))
 
     def predicting_node(self) -> TrieNode | None:
         """Return the node of the first token whose prediction is needed, where it is next and computed."""
@@ -163,7 +146,7 @@ class Sequence:
     def step_to_predicting(self, node: TrieNode) -> None:
         """Go on to ``predicting_node``; its prediction is at hand."""
         before = len(self.path)
-        self.path.step_to(node)
+        self.step_to(node)
         self._count_cached(before)
 
     def _count_cached(self, before: int) -> None:
@@ -191,18 +174,17 @@ class WritingSequence(Sequence):
         earlier: EarlierTexts | None = None,
         choice: TokenChoice | None = None,
         hint_rate: HintRate | None = None,
+        places: Places | None = None,
     ) -> None:
-        prompt = request.prefix.to_tuple()
-        super().__init__(number, prompt, len(prompt), trie, request.priority, request.prefix.owner)
+        super().__init__(number, request.prefix, trie, request.priority, places)
         self.request = request
-        self.written = WrittenTokens(request, tokenizer, max_context - len(prompt))
+        self.written = WrittenTokens(request, tokenizer, max_context - self.num_prefix)
         self.choice = choice or TokenChoice(request)
         self._hints: dict[int, HintDrafter] = {}
-        self._lookup: PromptLookupDrafter | None = None
         self._earlier = earlier if request.text is not None else None
         self._hint_rate = HintRate(hint_rate)
         self._drafted = _Drafted()
-        self.count(num_prompt_tokens=len(prompt))
+        self.count(num_prompt_tokens=self.num_prefix)
 
     @property
     def finished(self) -> bool:
@@ -265,9 +247,7 @@ class WritingSequence(Sequence):
             paths = [hinted] if hinted else []
             longest = max(longest, len(hinted))
         if not paths and self.request.token_drafter == "prompt_lookup":
-            if self._lookup is None:
-                self._lookup = PromptLookupDrafter(self.tokens)
-            paths = self._lookup.propose_several(longest, self.request.num_lookup_paths)
+            paths = look_up(self.tokens.values, longest, self.request.num_lookup_paths)
         return TokenTree.merge([path[:longest] for path in paths], max(budget, longest))
 
     @property
@@ -298,7 +278,7 @@ class WritingSequence(Sequence):
         budget = self.request.num_draft_tokens
         room = min(TIMES_IF_LIKELY * budget, self._room) - len(hinted)
         final = self.request.boundary is None
-        found = earlier.propose(text, self.tokens, room, tree=True, final=final, drafted=hinted)
+        found = earlier.propose(text, self.tokens.values, room, tree=True, final=final, drafted=hinted)
         before = self._hint_rate.chance(len(hinted))
         worth: list[float] = []
         for chance, parent in zip(found.chances, found.parents, strict=True):
@@ -325,11 +305,9 @@ class WritingSequence(Sequence):
         before = len(self.written.tokens)
         self.written.take(tokens, logprobs)
         kept = self.written.tokens[before:]
-        self.tokens += kept
+        self.tokens.extend(kept)
         for hint in self._hints.values():
             hint.extend(kept)
-        if self._lookup is not None:
-            self._lookup.extend(kept)
         self.count(num_generated_tokens=len(kept), num_discarded_tokens=len(tokens) - len(kept))
         return len(kept)
 
@@ -345,13 +323,13 @@ class ScoringSequence(Sequence):
     def __init__(
         self,
         number: int,
-        prefix: SequenceOf[int],
+        prefix: Prefix,
         continuation: SequenceOf[int],
         trie: PrefixTrie,
-        owner: str = "",
+        places: Places | None = None,
     ) -> None:
-        # The last token is predicted, never run.
-        super().__init__(number, [*prefix, *continuation[:-1]], len(prefix), trie, priority=0, owner=owner)
+        super().__init__(number, prefix, trie, priority=0, places=places)
+        self.tokens.extend(self._behind_prefix(continuation))
         self.continuation = tuple(continuation)
         self.logprobs: list[float] = []
         self._best: list[int] = []
@@ -365,10 +343,23 @@ class ScoringSequence(Sequence):
     def first_predicting(self) -> int:
         return self.num_prefix - 1 + len(self.logprobs)
 
+    @staticmethod
+    def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:
+        """Return what is run of a continuation: all but the last token, which is predicted alone."""
+        return continuation[:-1]
+
     def take(self, logprobs: SequenceOf[float], best: SequenceOf[int]) -> None:
         self.logprobs.extend(logprobs)
         self._best.extend(best)
-        self.count(num_scored_tokens=len(logprobs))
+        self.count(num_scored_tokens=len(best))
 
     def result(self) -> Score:
         return Score(tuple(self.logprobs), tuple(self._best), self.usage)
+
+
+class ChoiceSequence(ScoringSequence):
+    """A request to score what may come next, of which nothing is run: one prediction tells of all."""
+
+    @staticmethod
+    def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:  # noqa: ARG004
+        return ()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from math import isnan
 from typing import ClassVar
 
+from reason_spec.engines.base import Engine, Score
 from reason_spec.engines.vllm.arguments import TESTED, require_vllm, takes_hints, worker_environment
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.settings import EngineSettings, SuffixSettings
+from reason_spec.types import Prefix
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,13 @@ class VllmEngine(WorkerEngine):
             )
         super().__init__(name, settings, suffix, texts_of)
         self.takes_hints = settings.token_method == "hint" and takes_hints(version)
+
+    async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
+        score = await super().score_next(prefix, tokens)
+        if not any(map(isnan, score.logprobs)):
+            return score
+        # One of them is not among the likely tokens, whose log-probabilities vLLM tells: ask for each.
+        return await Engine.score_next(self, prefix, tokens)
 
     def _environment(self) -> dict[str, str]:
         return worker_environment(self.settings)

@@ -94,7 +94,7 @@ def _warm_up(loop: VllmLoop, max_context: int) -> float:
     """Do all kinds of work once, as the first time is slow; return the seconds of a pass with one token."""
     prefix = Prefix(tuple(range(1, max(2, min(41, max_context - _TIMED_PASSES - 1)))))
     hint = tuple(range(1, 9))
-    loop.score(0, prefix.tokens, hint)
+    loop.score(0, prefix, hint)
     loop.submit(1, Request(prefix, 6, hint=hint, token_drafter="prompt_lookup"))
     loop.submit(2, Request(prefix, 6, sampling=Sampling(temperature=0.6, top_k=4, top_p=0.9), hint=hint))
     _run(loop)

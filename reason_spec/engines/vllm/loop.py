@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import Any
 
 from reason_spec.engines.base import EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
@@ -15,9 +16,11 @@ from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.seeds import seed_at
-from reason_spec.types import Constraint, FinishReason, Usage
+from reason_spec.types import Constraint, FinishReason, Prefix, Usage
 
 _COMPILING_SECONDS = 0.001
+_MOST_LOGPROBS = 20
+"""So many of the largest are read at one place; vLLM's own bound unless it is set to less."""
 
 
 class VllmLoop:
@@ -41,6 +44,8 @@ class VllmLoop:
         self._core = engine.engine_core.engine_core
         self._tokenizer = tokenizer
         self._limits = Limits(max_context, vocab_size, "max_context")
+        allowed = engine.vllm_config.model_config.max_logprobs
+        self._num_read = _MOST_LOGPROBS if allowed < 0 else min(_MOST_LOGPROBS, allowed)
         self._takes_hints = takes_hints
         self._set_num_threads = set_num_threads
         self._writing: dict[int, _Writing] = {}
@@ -86,15 +91,16 @@ class VllmLoop:
         return None
 
     def score(
-        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
+        self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
     ) -> None:
-        scoring = _Scoring(prefix, continuation, owner)
+        kind = _Choosing if alternatives else _Scoring
+        scoring = kind(prefix.to_tuple(), continuation, prefix.owner, self._num_read)
         if not continuation:
             self._ended.append((number, Score((), (), Usage())))
             return
-        text = (*prefix, *continuation)
+        text = (*scoring.prefix, *continuation)
         # vLLM writes one token behind what it scores.
-        num_text = len(text) if prefix else 0
+        num_text = len(scoring.text) if prefix else 0
         if (refusal := self._limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             self._ended.append((number, refusal))
         else:
@@ -174,7 +180,7 @@ class VllmLoop:
                 self._end(number, "failed", "vLLM gave the request up; its log says why")
         elif (scoring := self._scoring.get(number)) is not None and output.finished:
             del self._scoring[number], self._names[number]
-            score = scoring.read(output.prompt_logprobs, output.num_cached_tokens)
+            score = scoring.read(output)
             if score is None:
                 self._start_scoring(number, scoring)
                 return
@@ -220,9 +226,7 @@ class VllmLoop:
         self._names[number] = self._engine.add_request(str(number), asked, parameters, priority=priority)
 
     def _start_scoring(self, number: int, scoring: _Scoring) -> None:
-        parameters = _scoring_parameters(reads_cache=scoring.reads_cache)
-        text = (*scoring.prefix, *scoring.continuation)
-        self._add(number, text, parameters, priority=0, owner=scoring.owner)
+        self._add(number, scoring.text, scoring.parameters, priority=0, owner=scoring.owner)
         self._scoring[number] = scoring
 
 
@@ -280,19 +284,32 @@ class _Writing:
 class _Scoring:
     """A request to score. The first try reads the prefix cache, which leaves cached positions unscored."""
 
-    def __init__(self, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str) -> None:
+    def __init__(
+        self, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str, num_read: int
+    ) -> None:
         self.owner = owner
+        self.num_read = num_read
         self.prefix = prefix
         self.continuation = continuation
         self.reads_cache = True
         self._num_passes = 0
 
-    def read(self, rows: Any, num_cached: int | None) -> Score | None:
+    @property
+    def text(self) -> tuple[int, ...]:
+        """What vLLM is given to read."""
+        return (*self.prefix, *self.continuation)
+
+    @property
+    def parameters(self) -> Any:
+        return _scoring_parameters(reads_cache=self.reads_cache)
+
+    def read(self, output: Any) -> Score | None:
         """Return the score, None where it has to be tried again without the cache.
 
         vLLM's rows of cached positions are memory that nobody wrote: they may hold the right tokens with the
         values of an earlier request, so nothing in them tells that they are not scores.
         """
+        rows, num_cached = output.prompt_logprobs, output.num_cached_tokens
         self._num_passes += 1
         if self.reads_cache and (num_cached or 0) >= len(self.prefix):
             self.reads_cache = False
@@ -307,6 +324,29 @@ class _Scoring:
         )
         best = tuple(max(row, key=lambda token: row[token].logprob) for row in wanted)
         return Score(tuple(found), best, usage)
+
+
+class _Choosing(_Scoring):
+    """A request to score what may come next: one token is written, and the largest logprobs are read.
+
+    vLLM can be asked for those of some tokens by their ids, but its engine ends at that while tokens are
+    drafted. Those that are not among the largest are NaN.
+    """
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        return self.prefix
+
+    @property
+    def parameters(self) -> Any:
+        return _choosing_parameters(self.num_read)
+
+    def read(self, output: Any) -> Score | None:
+        (completion,) = output.outputs
+        (row,) = completion.logprobs
+        found = tuple(row[token].logprob if token in row else nan for token in self.continuation)
+        usage = Usage(num_prompt_tokens=len(self.prefix), num_passes=1, num_scored_tokens=1)
+        return Score(found, tuple(completion.token_ids), usage)
 
 
 def _writing_parameters(request: Request, num_prompt: int) -> Any:
@@ -352,6 +392,18 @@ def _structured(constraint: Constraint) -> Any:
     if constraint.grammar is not None:
         fields["grammar"] = bounded_grammar(constraint.grammar)
     return StructuredOutputsParams(**fields)
+
+
+def _choosing_parameters(num_read: int) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        logprobs=num_read,
+        ignore_eos=True,
+        detokenize=False,
+    )
 
 
 def _scoring_parameters(*, reads_cache: bool) -> Any:

@@ -24,9 +24,11 @@ from reason_spec.engines.worker.messages import (
     AskStats,
     Cancel,
     Died,
+    ForgetPrefixes,
     FromWorker,
     OfferHint,
     Phase,
+    PrefixParts,
     Ready,
     Reply,
     Report,
@@ -39,6 +41,7 @@ from reason_spec.engines.worker.messages import (
     SubmitScore,
     ToWorker,
 )
+from reason_spec.engines.worker.prefixes import ToldPrefixes
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings, SuffixSettings
@@ -46,6 +49,7 @@ from reason_spec.types import Constraint, FinishReason, Prefix, Usage
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 5.0
+_EMPTY = Prefix()
 
 
 class WorkerEngine(Engine):
@@ -82,6 +86,7 @@ class WorkerEngine(Engine):
         self._scores: dict[int, asyncio.Future[Score]] = {}
         self._questions: dict[int, asyncio.Future[Reply]] = {}
         self._outbox: list[ToWorker] = []
+        self._prefixes = ToldPrefixes()
         self._pass_times: tuple[PassTime, ...] = ()
         self._batch_times: tuple[PassTime, ...] = ()
         self._constraints = BackgroundCompiler.of_bytes()
@@ -130,6 +135,7 @@ class WorkerEngine(Engine):
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         self._worker = WorkerProcess(self.host, self.settings.cores, self._environment())
+        self._prefixes = ToldPrefixes()
         loop.add_reader(self._worker.fileno(), self._receive)
         self._send(Start(self.settings, self.settings.cores, self._suffix, self._texts_of))
         self.phase = "starting"
@@ -186,8 +192,7 @@ class WorkerEngine(Engine):
             return generation
         assert self._info is not None, f"engine {self.name!r} is not started"
         self._generations[number] = generation
-        prefix = Prefix(request.prefix.to_tuple(), owner=request.prefix.owner)
-        self._send(Submit(number, replace(request, prefix=prefix)))
+        self._send(Submit(number, replace(request, prefix=_EMPTY), self._tell_prefix(request.prefix)))
         return generation
 
     async def check_constraint(self, constraint: Constraint) -> None:
@@ -204,11 +209,17 @@ class WorkerEngine(Engine):
             self._send(news)
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        return await self._score(prefix, continuation, alternatives=False)
+
+    async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
+        return await self._score(prefix, tokens, alternatives=True)
+
+    async def _score(self, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool) -> Score:
         self._raise_if_failed()
         number = self._take_number()
         future: asyncio.Future[Score] = asyncio.get_running_loop().create_future()
         self._scores[number] = future
-        self._send(SubmitScore(number, prefix.to_tuple(), continuation, prefix.owner))
+        self._send(SubmitScore(number, self._tell_prefix(prefix), continuation, alternatives))
         try:
             return await future
         finally:
@@ -252,6 +263,11 @@ class WorkerEngine(Engine):
         if reply.error is not None:
             raise EngineError(f"engine {self.name!r}: {reply.error}")
         return reply
+
+    def _tell_prefix(self, prefix: Prefix) -> PrefixParts:
+        if gone := self._prefixes.take_gone():
+            self._send(ForgetPrefixes(gone))
+        return self._prefixes.tell(prefix)
 
     def _send(self, message: ToWorker) -> None:
         """Send with all else that this turn of the event loop sends: each write wakes the worker."""

@@ -17,8 +17,8 @@ class Limits:
     def refusal(self, tokens: Sequence[int], *, num_text: int, num_needed: int) -> str | None:
         """Return why a request can never be served, None where it can.
 
-        ``tokens`` are all that it names; of those the first ``num_text`` stand in the model's text, and
-        it needs room for ``num_needed`` more.
+        ``tokens`` are those that are not known to be the model's. Its text has ``num_text`` tokens, and it
+        needs room for ``num_needed`` more.
         """
         if num_text == 0:
             return "the prefix is empty; a model needs at least one token to go on from"
@@ -27,7 +27,7 @@ class Limits:
                 f"a text of {num_text} tokens leaves no room for another one: the model's context is "
                 f"{self.max_context} tokens ({self.settings})"
             )
-        lowest, highest = min(tokens), max(tokens)
+        lowest, highest = min(tokens, default=0), max(tokens, default=0)
         if lowest < 0 or highest >= self.vocab_size:
             return (
                 f"the text holds token {lowest if lowest < 0 else highest}, but the model's "

@@ -14,6 +14,7 @@ from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
+from reason_spec.types import Prefix
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class StepLoop(Protocol):
     def submit(self, number: int, request: Request) -> None: ...
 
     def score(
-        self, number: int, prefix: tuple[int, ...], continuation: tuple[int, ...], owner: str = ""
+        self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False
     ) -> None: ...
 
     def cancel(self, number: int) -> None:

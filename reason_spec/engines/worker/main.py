@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,7 @@ from reason_spec.engines.worker.messages import (
     AskStats,
     Cancel,
     Died,
+    ForgetPrefixes,
     FromWorker,
     OfferHint,
     Phase,
@@ -39,6 +41,7 @@ from reason_spec.engines.worker.messages import (
     SubmitScore,
     ToWorker,
 )
+from reason_spec.engines.worker.prefixes import KnownPrefixes
 from reason_spec.errors import ReasonSpecError, UnsupportedModelError
 
 _PARENT_CHECK_SECONDS = 2.0
@@ -94,6 +97,7 @@ class _Worker:
         self._connection = connection
         loaded = load(start, len(cores), lambda text: self._send(Phase(text)))
         self._inbox = inbox
+        self._prefixes = KnownPrefixes()
         self._open = True
         self._loop = loaded.loop
         self._loop.pass_times.num_threads = len(cores)
@@ -125,10 +129,13 @@ class _Worker:
 
     def _handle(self, message: ToWorker) -> None:
         match message:
-            case Submit(number, request):
-                self._loop.submit(number, request)
-            case SubmitScore(number, prefix, continuation, owner):
-                self._loop.score(number, prefix, continuation, owner)
+            case Submit(number, request, prefix):
+                self._loop.submit(number, replace(request, prefix=self._prefixes.find(prefix)))
+            case SubmitScore(number, prefix, continuation, alternatives):
+                found = self._prefixes.find(prefix)
+                self._loop.score(number, found, continuation, alternatives=alternatives)
+            case ForgetPrefixes(numbers):
+                self._prefixes.forget(numbers)
             case Cancel(number):
                 self._loop.cancel(number)
             case OfferHint(number, hint):

@@ -35,19 +35,42 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixParts:
+    """A prefix, told by what the worker knows of it and what comes behind.
+
+    ``known`` is the number of a node told of before, None where it begins anew; each of ``parts`` is the
+    number and the tokens of the next node. The prefix is the last of them.
+    """
+
+    owner: str
+    known: int | None
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
-    """``request.prefix`` is one node: the whole prefix."""
+    """``request.prefix`` is empty: ``prefix`` stands for it."""
 
     number: int
     request: Request
+    prefix: PrefixParts
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitScore:
+    """``alternatives``: each token of ``continuation`` may come next, and none is behind another."""
+
     number: int
-    prefix: tuple[int, ...]
+    prefix: PrefixParts
     continuation: tuple[int, ...]
-    owner: str = ""
+    alternatives: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPrefixes:
+    """No request will name these nodes any more."""
+
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +109,7 @@ ToWorker: TypeAlias = (
     Start
     | Submit
     | SubmitScore
+    | ForgetPrefixes
     | Cancel
     | OfferHint
     | TextNews

@@ -1,0 +1,52 @@
+"""Runs ahead of a generation share what stands before them, and leave nothing when they are over."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from reason_spec.engines.base import Generation, Request
+from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.autoregressive import DraftModelSpeculation
+from reason_spec.types import Prefix
+from tests.strategies.scripts import StoryScript
+from tests.strategies.solving import autoregressive, solve
+
+
+@pytest.mark.parametrize("agreement", [1.0, 0.5])
+def test_what_runs_hold_grows_with_the_answer_and_not_with_its_square(agreement: float) -> None:
+    num_new = 0
+    nodes: weakref.WeakSet[Prefix] = weakref.WeakSet()
+    generations: list[weakref.ref[Generation]] = []
+    most_alive = 0
+
+    class Draft(DraftModelSpeculation):
+        def __init__(self, target: ScriptedEngine, draft: ScriptedEngine) -> None:
+            super().__init__(StrategySettings(num_draft_tokens=8), target, draft, None)
+            submit = draft.submit
+
+            def noted(request: Request) -> Generation:
+                nonlocal num_new, most_alive
+                for node in request.prefix.nodes():
+                    if node not in nodes:
+                        num_new += len(node.tokens)
+                        nodes.add(node)
+                generation = submit(request)
+                generations.append(weakref.ref(generation))
+                gc.collect()
+                most_alive = max(most_alive, sum(one() is not None for one in generations))
+                return generation
+
+            draft.submit = noted  # type: ignore[method-assign]
+
+    scripts = StoryScript(3, num_steps=40), StoryScript(3, agreement, num_steps=40)
+    plain = solve(autoregressive, *scripts)
+    drafted = solve(Draft, *scripts, target_seconds=0.0005)
+    assert drafted.tokens == plain.tokens
+    assert len(generations) > 10
+    # Each token stands in a node once as certain, and now and then as one that was expected.
+    assert num_new < 4 * len(drafted.tokens)
+    assert most_alive < 8
