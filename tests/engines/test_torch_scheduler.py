@@ -239,6 +239,22 @@ def test_urgent_requests_go_first_when_a_pass_cannot_hold_all(qwen: Served) -> N
     assert ended == [2, 0, 1]
 
 
+def test_a_request_that_became_certain_goes_before_what_is_speculative(qwen: Served) -> None:
+    """With two places, and more speculative requests than they can hold arriving all the time."""
+    scheduler = qwen.scheduler(max_running=2)
+    scheduler.submit(0, Request(Prefix(prompt(3)), 20, priority=3))
+    for number in range(1, 400):
+        scheduler.submit(number, Request(Prefix(prompt(number % NUM_PROMPTS)), 3, priority=1))
+        if number == 10:
+            scheduler.set_priority(0, 0)
+        if any(ended == 0 for ended, _ in scheduler.step().results):
+            break
+    assert 10 < number < 40
+    scheduler.set_priority(0, 1)
+    scheduler.cancel_all()
+    drain(scheduler)
+
+
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [((), "empty"), (tuple([5] * 256), "no room"), ((5, 272), "token 272"), ((-1,), "token -1")],

@@ -125,6 +125,23 @@ async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, serv
     assert [r.tokens for r in results] == [served.generate(p.to_tuple(), 25) for p in prompts]
 
 
+async def test_a_request_that_became_certain_goes_before_those_that_came_earlier(
+    model_folder: Callable[[str], Path],
+) -> None:
+    engine = make_engine(model_folder("qwen3-wide"), max_running=1)
+    await engine.start()
+    try:
+        first, *others = [engine.submit(Request(PROMPT, 12, priority=1)) for _ in range(5)]
+        later = engine.submit(Request(PROMPT, 12, priority=3))
+        later.set_priority(0)
+        await first.result()
+        await later.result()
+        assert not any(other.done for other in others)
+        await asyncio.gather(*(other.result() for other in others))
+    finally:
+        await engine.close()
+
+
 async def test_nothing_computed_for_one_owner_is_used_for_another(engine: VllmEngine) -> None:
     await engine.reset_prefix_cache()
     tokens = tuple(range(20, 120))

@@ -143,6 +143,11 @@ class Scheduler:
         if isinstance(sequence, WritingSequence):
             sequence.offer_hint(replace(hint, tokens=self._limits.known_tokens(hint.tokens)))
 
+    def set_priority(self, number: int, priority: int) -> None:
+        if (sequence := self._sequences.get(number)) is not None:
+            sequence.priority = priority
+            self._running.sort(key=lambda sequence: sequence.order)
+
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
         self._kept.clear()

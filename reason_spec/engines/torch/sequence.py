@@ -96,7 +96,8 @@ class Sequence:
         owner: str,
     ) -> None:
         self.number = number
-        self.order = (priority, next(_arrivals))
+        self.priority = priority
+        self._arrival = next(_arrivals)
         self.tokens = list(tokens)
         self.num_prefix = num_prefix
         self.owner = owner
@@ -112,8 +113,9 @@ class Sequence:
         return Usage(**self._work)
 
     @property
-    def priority(self) -> int:
-        return self.order[0]
+    def order(self) -> tuple[int, int]:
+        """By priority, then by arrival; a request that is suspended keeps its place."""
+        return self.priority, self._arrival
 
     @property
     def num_pending(self) -> int:

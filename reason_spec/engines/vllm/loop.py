@@ -118,6 +118,18 @@ class VllmLoop:
             arguments = (self._names[number], tokens, hint.start, hint.index)
             self._engine.collective_rpc("reason_spec_offer", args=arguments)
 
+    def set_priority(self, number: int, priority: int) -> None:
+        scheduler = self._core.scheduler
+        request = scheduler.requests.get(self._names.get(number))
+        if request is None or self._engine.vllm_config.scheduler_config.policy != "priority":
+            return
+        request.priority = priority
+        queue = scheduler.waiting
+        if any(other is request for other in queue):
+            # Its place in the heap is that of the earlier priority.
+            queue.remove_request(request)
+            queue.add_request(request)
+
     def reset_prefix_cache(self) -> str | None:
         if self._engine.reset_prefix_cache():
             return None

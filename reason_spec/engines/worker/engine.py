@@ -32,6 +32,7 @@ from reason_spec.engines.worker.messages import (
     Report,
     ResetPrefixCache,
     SetCores,
+    SetPriority,
     Shutdown,
     Start,
     StartFailed,
@@ -180,6 +181,7 @@ class WorkerEngine(Engine):
             request,
             on_cancel=lambda: self._send(Cancel(number)),
             on_hint=lambda hint: self._send(OfferHint(number, hint)),
+            on_priority=lambda priority: self._send(SetPriority(number, priority)),
         )
         if self._failure is not None:
             generation.finish(_unfinished("failed", self._failure))

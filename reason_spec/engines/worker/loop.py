@@ -51,6 +51,9 @@ class StepLoop(Protocol):
 
     def offer_hint(self, number: int, hint: Hint) -> None: ...
 
+    def set_priority(self, number: int, priority: int) -> None:
+        """Change whom a request waits for; unknown numbers are ignored."""
+
     def step(self) -> StepReport:
         """Run one pass over all live requests, with what comes before and after it."""
 

@@ -32,6 +32,7 @@ from reason_spec.engines.worker.messages import (
     Report,
     ResetPrefixCache,
     SetCores,
+    SetPriority,
     Shutdown,
     Start,
     StartFailed,
@@ -133,6 +134,8 @@ class _Worker:
                 self._loop.cancel(number)
             case OfferHint(number, hint):
                 self._loop.offer_hint(number, hint)
+            case SetPriority(number, priority):
+                self._loop.set_priority(number, priority)
             case BeginText() | ExtendText() | CloseText() | ForgetTexts():
                 if self._texts is not None:
                     tell_texts(self._texts, message)

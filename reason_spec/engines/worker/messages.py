@@ -62,6 +62,12 @@ class OfferHint:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPriority:
+    number: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskStats:
     number: int
 
@@ -88,6 +94,7 @@ ToWorker: TypeAlias = (
     | SubmitScore
     | Cancel
     | OfferHint
+    | SetPriority
     | TextNews
     | AskStats
     | ResetPrefixCache
