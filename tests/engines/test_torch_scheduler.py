@@ -16,6 +16,7 @@ from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
+from reason_spec.speculation.worth import MOST_ACCOUNTS
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Counting, Served, drain, prompt, spoiled, write
 
@@ -253,6 +254,20 @@ def test_a_request_that_became_certain_goes_before_what_is_speculative(qwen: Ser
     scheduler.set_priority(0, 1)
     scheduler.cancel_all()
     drain(scheduler)
+
+
+def test_how_often_hints_are_right_is_kept_for_the_accounts_used_last(qwen: Served) -> None:
+    scheduler = qwen.scheduler()
+    for number in range(2000):
+        for place, account in enumerate((("regular", ""), (f"tenant {number}", ""))):
+            scheduler.submit(2 * number + place, Request(Prefix(prompt(3)), 5, account=account))
+        scheduler.cancel_all()
+        drain(scheduler)
+        if number == 0:
+            regular = scheduler._hint_rates["regular", ""]
+    assert len(scheduler._hint_rates) == MOST_ACCOUNTS
+    assert scheduler._hint_rates["regular", ""] is regular
+    assert ("tenant 1999", "") in scheduler._hint_rates
 
 
 @pytest.mark.parametrize(

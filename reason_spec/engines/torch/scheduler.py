@@ -27,7 +27,7 @@ from reason_spec.speculation.acceptance import accept
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
-from reason_spec.speculation.worth import HintRate
+from reason_spec.speculation.worth import HintRate, of_account
 from reason_spec.types import Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
@@ -119,7 +119,7 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             choice,
-            self._hint_rates.setdefault(request.account, HintRate()),
+            of_account(self._hint_rates, request.account, HintRate),
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._accept_request(sequence, num_needed=1)

@@ -60,6 +60,7 @@ class HintProposer:
         """Return drafts for each row; none where its prompt is not through, or there is no guess."""
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
+        self._drop_ended()
         proposals: list[list[int]] = [[] for _ in sampled_token_ids]
         drafting: dict[int, RequestDrafts] = {}
         for row, sampled in enumerate(sampled_token_ids):
@@ -67,17 +68,32 @@ class HintProposer:
             room = min(self._max_tokens, self._max_length - length - 1)
             if not sampled or room < 1:
                 continue
-            request_id = self._runner.input_batch.req_ids[row]
-            drafts = self._drafts_of(request_id)
-            if not drafts.started:
-                request = self._runner.requests[request_id]
-                options = (request.sampling_params.extra_args or {}).get(EXTRA_ARGUMENT) or {}
-                drafts.start(int(request.num_prompt_tokens), **options)
+            if (drafts := self._started(self._runner.input_batch.req_ids[row])) is None:
+                continue
             proposals[row] = drafts.propose(token_ids_cpu[row, :length], room)
             drafting[row] = drafts
         for row, limit in self._limits(drafting, len(sampled_token_ids)).items():
             proposals[row] = drafting[row].keep(limit)
         return proposals
+
+    def _started(self, request_id: str) -> RequestDrafts | None:
+        """Return what drafts for a running request; None where nothing is wanted, as for a score."""
+        drafts = self._drafts.get(request_id)
+        if drafts is None or not drafts.started:
+            request = self._runner.requests[request_id]
+            options = (request.sampling_params.extra_args or {}).get(EXTRA_ARGUMENT)
+            if options is None:
+                return None
+            drafts = self._drafts_of(request_id)
+            drafts.start(int(request.num_prompt_tokens), **options)
+        return drafts
+
+    def _drop_ended(self) -> None:
+        """Drop what came back: a request may be forgotten while a pass that it is in still runs."""
+        running = self._runner.requests
+        ended = [name for name, drafts in self._drafts.items() if drafts.started and name not in running]
+        for name in ended:
+            del self._drafts[name]
 
     def _limits(self, drafting: dict[int, RequestDrafts], num_requests: int) -> dict[int, int]:
         """Return how many drafts are best for all together, for the rows that are to be limited."""
