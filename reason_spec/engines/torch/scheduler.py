@@ -268,11 +268,9 @@ class Scheduler:
                     self._take_scores(sequence, [KEPT_ENTRY], kept)
 
     def _write_from_kept(self, sequence: WritingSequence, kept: Predictions, report: StepReport) -> None:
-        """Append one token; what would have been drafted there counts as checked."""
-        drafts = sequence.propose().first(1)
+        """Append one token; no pass checks a draft of it, but how often hints are right is learnt."""
+        sequence.propose()
         self._write(sequence, TokenTree(), {ROOT: KEPT_ENTRY}, kept, report)
-        num_accepted = int(list(drafts.tokens) == sequence.tokens[-1:])
-        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
 
     # --- draft -------------------------------------------------------------------------------------
 
@@ -455,9 +453,8 @@ class Scheduler:
         kept = sequence.write(certain, logprobs)
         nodes = nodes[:kept]
         parted = sequence.written.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)
-        sequence.count(
-            num_drafted_tokens=len(drafts), num_accepted_draft_tokens=len(nodes), num_partings=int(parted)
-        )
+        sequence.count_drafts(len(drafts), len(nodes))
+        sequence.count(num_partings=int(parted))
         if (delta := sequence.written.take_delta()) is not None:
             report.deltas.append((sequence.number, delta))
         return nodes

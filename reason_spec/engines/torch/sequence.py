@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class Sequence:
         self.group = -1
         self.cancelled = False
         self.error: str | None = None
-        self._work: dict[str, int] = {}
+        self._work: dict[str, Any] = {}
         self._was_suspended = False
 
     @property
@@ -204,7 +205,20 @@ class WritingSequence(Sequence):
         self._earlier = earlier if request.text is not None else None
         self._hint_rate = HintRate(hint_rate)
         self._drafted = _Drafted()
+        self._num_passes_by_accepted: list[int] = []
         self.count(num_prompt_tokens=len(prompt))
+
+    @property
+    def usage(self) -> Usage:
+        return replace(super().usage, acceptance_histogram=tuple(self._num_passes_by_accepted))
+
+    def count_drafts(self, num_drafted: int, num_accepted: int) -> None:
+        """Count what one pass checked; without a draft it checked nothing."""
+        if num_drafted:
+            missing = num_accepted + 1 - len(self._num_passes_by_accepted)
+            self._num_passes_by_accepted += [0] * missing
+            self._num_passes_by_accepted[num_accepted] += 1
+            self.count(num_drafted_tokens=num_drafted, num_accepted_draft_tokens=num_accepted)
 
     @property
     def finished(self) -> bool:

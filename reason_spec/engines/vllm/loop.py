@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -249,6 +250,7 @@ class _Writing:
         self._num_drafted = 0
         self._num_accepted = 0
         self._num_partings = 0
+        self._histogram: tuple[int, ...] = ()
 
     def take(self, output: Any) -> None:
         """Take what one pass made certain, up to the end of the generation."""
@@ -270,6 +272,8 @@ class _Writing:
         steps = list(zip(metrics.per_step_accepted, metrics.per_step_drafted, strict=True))
         self._num_drafted = metrics.num_draft_tokens
         self._num_accepted = sum(accepted for accepted, _ in steps)
+        counts = Counter(accepted for accepted, _ in steps)
+        self._histogram = tuple(counts[number] for number in range(max(counts, default=-1) + 1))
         self._num_partings = sum(accepted < drafted for accepted, drafted in steps)
 
     @property
@@ -283,6 +287,7 @@ class _Writing:
             num_partings=self._num_partings,
             num_drafted_tokens=self._num_drafted,
             num_accepted_draft_tokens=self._num_accepted,
+            acceptance_histogram=self._histogram,
         )
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
