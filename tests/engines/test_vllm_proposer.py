@@ -35,7 +35,9 @@ class Batch:
         self.texts: dict[str, list[int]] = {}
         self.requests: dict[str, Any] = {}
         self.input_batch = SimpleNamespace(req_ids=[])
-        self.proposer.bind(self, earlier, times)
+        self.proposer.bind(self, earlier)
+        if times is not None:
+            self.proposer.take_time(times.batch_time)
 
     def add(self, name: str, prompt: list[int], **drafting: Any) -> None:
         parameters = SimpleNamespace(extra_args={EXTRA_ARGUMENT: drafting})

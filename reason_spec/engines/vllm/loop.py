@@ -15,6 +15,7 @@ from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import ReasonSpecError
+from reason_spec.speculation.goodput import BatchTime
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import Constraint, FinishReason, Usage
 
@@ -51,6 +52,7 @@ class VllmLoop:
         self._ended: list[tuple[int, Result]] = []
         self._retired_usage = Usage()
         self.pass_times = PassTimes()
+        self._told_time: BatchTime | None = None
         self._num_scheduled = self._num_writing = 0
         self._watch_schedule(self._core.scheduler)
 
@@ -159,6 +161,7 @@ class VllmLoop:
     def step(self) -> StepReport:
         report = StepReport()
         if self._writing or self._scoring:
+            self._tell_time()
             started = time.perf_counter()
             outputs = self._engine.step()
             if self._num_scheduled:
@@ -174,6 +177,12 @@ class VllmLoop:
         report.results += self._ended
         self._ended = []
         return report
+
+    def _tell_time(self) -> None:
+        """Let the proposer know how long passes take, whenever that was found out anew."""
+        if self._takes_hints and (batch_time := self.pass_times.batch_time) is not self._told_time:
+            self._told_time = batch_time
+            self._engine.collective_rpc("reason_spec_take_time", args=(batch_time,))
 
     def _take(self, output: Any, report: StepReport) -> None:
         number = int(output.request_id)
