@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, zip_longest
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 Origin: TypeAlias = Literal["draft", "target", "cache", "inserted"]
@@ -133,7 +134,8 @@ class Usage:
 
     ``num_passes`` counts forward passes in which a request took part: a pass shared by several
     requests counts once for each of them. ``num_partings`` counts those in which the model went on
-    with another token than was drafted.
+    with another token than was drafted, and ``acceptance_histogram`` those that had drafts, by how many of
+    these stood: its sum is vLLM's number of drafts.
     """
 
     num_prompt_tokens: int = 0
@@ -145,6 +147,7 @@ class Usage:
     num_drafted_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     num_scored_tokens: int = 0
+    acceptance_histogram: tuple[int, ...] = ()
 
     @property
     def num_prefilled_tokens(self) -> int:
@@ -152,7 +155,15 @@ class Usage:
         return self.num_prompt_tokens - self.num_cached_prompt_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return Usage.total((self, other))
+
+    @staticmethod
+    def total(usages: Sequence[Usage]) -> Usage:
+        """Add up field by field, which is many times faster than one by one."""
+        names = [field.name for field in fields(Usage) if field.name != "acceptance_histogram"]
+        counts = {name: sum(map(attrgetter(name), usages)) for name in names}
+        histograms = zip_longest(*(usage.acceptance_histogram for usage in usages), fillvalue=0)
+        return Usage(**counts, acceptance_histogram=tuple(map(sum, histograms)))
 
     @property
     def alpha_token(self) -> float | None:

@@ -107,7 +107,9 @@ class Request:
     ``num_draft_tokens`` bounds the drafts of one pass (the torch engine takes three times as many that the
     suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
     side.
-    ``priority``: smaller numbers go first when a pass cannot hold every live request.
+    ``priority``: smaller numbers go first when a pass cannot hold every live request, and of equal ones
+    those that came first. It is how many undecided steps of its answer stand before this one, so that what is
+    certain to be needed goes before what is speculative, whichever answer it belongs to.
     ``constraint`` says what may be written, from the first token on: the text may end only where it is
     fulfilled, and ``max_tokens`` may cut it before. Drafts that break it are not checked. ``logit_bias``
     holds pairs of a token id and what is added to its logit before a token is chosen; each id once.
@@ -304,10 +306,13 @@ class Generation:
         *,
         on_cancel: Callable[[], None],
         on_hint: Callable[[Hint], None],
+        on_priority: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.request = request
+        self.priority = request.priority
         self._on_cancel = on_cancel
         self._on_hint = on_hint
+        self._on_priority = on_priority
         self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._result: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
         self._cancel_requested = False
@@ -357,6 +362,12 @@ class Generation:
         """
         if not self.done and tokens:
             self._on_hint(Hint(tokens, start, index))
+
+    def set_priority(self, priority: int) -> None:
+        """Change whom it waits for, from now on: what it stands on may have become certain."""
+        if not self.done and priority != self.priority:
+            self.priority = priority
+            self._on_priority(priority)
 
     def push(self, delta: Delta) -> None:
         """For engines: deliver tokens."""

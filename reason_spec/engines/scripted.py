@@ -366,7 +366,10 @@ class ScriptedEngine(Engine):
         accepted = _common_length(running.continuation[done:], drafted)
         new = running.continuation[done : done + accepted + 1]
         running.usage += Usage(
-            num_passes=1, num_drafted_tokens=len(drafted), num_accepted_draft_tokens=accepted
+            num_passes=1,
+            num_drafted_tokens=len(drafted),
+            num_accepted_draft_tokens=accepted,
+            acceptance_histogram=(0,) * accepted + (1,) if drafted else (),
         )
         pushed = []
         finish: FinishReason | None = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from operator import attrgetter
 
 import numpy as np
 
@@ -90,8 +88,8 @@ def _select(outcomes: Iterable[Outcome], task: str) -> list[Outcome]:
 
 
 def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) -> StrategyMetrics:
-    target = _total([outcome.usage.target for outcome in outcomes])
-    draft = _total([outcome.usage.draft for outcome in outcomes])
+    target = Usage.total([outcome.usage.target for outcome in outcomes])
+    draft = Usage.total([outcome.usage.draft for outcome in outcomes])
     num_verdicts = sum(outcome.usage.num_verdicts for outcome in outcomes)
     num_accepted = sum(outcome.usage.verdicts["accept"] for outcome in outcomes)
     tokens = sum(outcome.tokens for outcome in outcomes)
@@ -134,11 +132,6 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
         cost=prices.cost(target, draft) if prices else None,
         concurrency=tuple(sorted({outcome.concurrency for outcome in outcomes})),
     )
-
-
-def _total(usages: Sequence[Usage]) -> Usage:
-    """Add up field by field, which is many times faster than one by one."""
-    return Usage(*(sum(map(attrgetter(field.name), usages)) for field in fields(Usage)))
 
 
 def _is_right(outcome: Outcome) -> float:

@@ -272,13 +272,17 @@ def _read_step(record: dict[str, Any]) -> StepRecord:
 
 
 def _read_verdict(record: dict[str, Any]) -> Verdict:
-    return Verdict(**{**record, "work": Usage(**record.get("work", {}))})
+    return Verdict(**{**record, "work": _read_usage(record.get("work", {}))})
+
+
+def _read_usage(record: dict[str, Any]) -> Usage:
+    return Usage(**{**record, "acceptance_histogram": tuple(record.get("acceptance_histogram", ()))})
 
 
 def _read_work(record: dict[str, Any]) -> Work:
     return Work(
-        target=Usage(**record["target"]),
-        draft=Usage(**record["draft"]),
+        target=_read_usage(record["target"]),
+        draft=_read_usage(record["draft"]),
         verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},
         verifier_seconds=record["verifier_seconds"],
         highest_refused=record.get("highest_refused"),

@@ -33,8 +33,7 @@ class Metrics:
     """The counts of one server, in a registry of their own.
 
     Everything has the label ``model_name``. Names that begin with ``vllm:`` mean what they mean there, with
-    two differences: a draft is a pass of the target in which a request took part, and the time between tokens
-    is the mean of an answer, as steps arrive as a whole.
+    one difference: the time between tokens is the mean of an answer, as steps arrive as a whole.
     """
 
     def __init__(self, model_name: str) -> None:
@@ -43,7 +42,7 @@ class Metrics:
         counter, histogram = self._counter, self._histogram
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens of answers.")
         self._generated = counter("vllm:generation_tokens", "Tokens of answers.")
-        self._drafts = counter("vllm:spec_decode_num_drafts", "Passes of the target.")
+        self._drafts = counter("vllm:spec_decode_num_drafts", "Passes of the target that checked drafts.")
         self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Token drafts that the target checked.")
         self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Token drafts that stood.")
         self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
@@ -85,7 +84,7 @@ class Metrics:
         self._generated.inc(end.num_tokens)
         self._queries.inc(end.num_prompt_tokens)
         self._hits.inc(end.num_cached_tokens)
-        self._drafts.inc(report.target_usage.num_passes)
+        self._drafts.inc(sum(report.target_usage.acceptance_histogram))
         self._drafted.inc(report.target_usage.num_drafted_tokens)
         self._accepted.inc(report.target_usage.num_accepted_draft_tokens)
         self._success.labels(self._model, end.finish).inc()

@@ -80,14 +80,15 @@ class SpeculationBody(TypedDict):
 
 
 class SpeculativeDecoding(TypedDict):
-    """Acceptance of one answer under vLLM's names, then the step level; every pass is a step of vLLM's.
+    """Acceptance of one answer under vLLM's names, then the step level.
 
-    ``acceptance_histogram`` is null: how many drafts each pass took is not kept.
+    A step of vLLM's is a pass of the target that checked drafts; ``acceptance_histogram`` counts them by how
+    many drafts stood.
     """
 
     mean_acceptance_length: float
     draft_acceptance_rate: float
-    acceptance_histogram: None
+    acceptance_histogram: list[int]
     num_spec_steps: int
     num_accepted_draft_tokens: int
     num_draft_tokens: int
@@ -349,18 +350,21 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
 def metrics_of(report: SpeculationReport, style: ReplyStyle) -> MetricsBody:
     """Return acceptance in vLLM's form, for clients that read it there."""
     usage, verdicts = report.target_usage, report.verdicts
-    num_accepted, num_passes = usage.num_accepted_draft_tokens, usage.num_passes
     if not usage.num_drafted_tokens and not verdicts and not report.num_late_drafts:
         return {"speculative_decoding": None}
+    num_accepted, num_spec_steps = usage.num_accepted_draft_tokens, sum(usage.acceptance_histogram)
+    # What is likely may be drafted beyond the setting.
+    num_spec_tokens = max(style.num_draft_tokens, len(usage.acceptance_histogram) - 1)
+    histogram = [*usage.acceptance_histogram, *[0] * (num_spec_tokens + 1)][: num_spec_tokens + 1]
     return {
         "speculative_decoding": {
-            "mean_acceptance_length": 1 + num_accepted / num_passes if num_passes else 1.0,
+            "mean_acceptance_length": 1 + num_accepted / num_spec_steps if num_spec_steps else 1.0,
             "draft_acceptance_rate": usage.alpha_token or 0.0,
-            "acceptance_histogram": None,
-            "num_spec_steps": num_passes,
+            "acceptance_histogram": histogram,
+            "num_spec_steps": num_spec_steps,
             "num_accepted_draft_tokens": num_accepted,
             "num_draft_tokens": usage.num_drafted_tokens,
-            "num_spec_tokens": style.num_draft_tokens,
+            "num_spec_tokens": num_spec_tokens,
             "num_proposed_steps": sum(verdicts.values()) + report.num_late_drafts,
             "num_accepted_steps": verdicts.get("accept", 0),
             "num_late_steps": report.num_late_drafts,

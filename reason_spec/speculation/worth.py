@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from reason_spec.suffix.base import Proposal, num_shared
 
+MOST_ACCOUNTS = 1024
+"""Accounts (a tenant in a scope) of which an engine knows how often drafts were right."""
 _BINS = 10
 _PRIOR_WEIGHT = 4.0
 """Drafts that a chance counts for as it was given, until others were seen."""
@@ -15,6 +18,18 @@ _HINT_RATE, _HINT_WEIGHT = 0.9, 16.0
 """The assumed chance of a hinted token behind right ones, and the tokens that it counts for."""
 _OWN_WEIGHT = 16.0
 """Tokens of one request that the rate of all requests counts for beside its own."""
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def of_account(kept: dict[_K, _V], account: _K, make: Callable[[], _V]) -> _V:
+    """Return what is kept of an account, made where it is new; of too many the least recently used goes."""
+    value = kept[account] = kept.pop(account) if account in kept else make()
+    if len(kept) > MOST_ACCOUNTS:
+        del kept[next(iter(kept))]
+    return value
 
 
 class Calibration:

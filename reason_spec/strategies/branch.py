@@ -52,6 +52,9 @@ class Branch:
     text_before: str
     begins_in: OpenBlocks
     decision: asyncio.Future[Step]
+    distance: int
+    """Undecided positions of its solution that it stands behind."""
+    generations: list[Generation] = field(default_factory=list)
     target_generation: Generation | None = None
     ahead: DraftAhead | None = None
     target_step: Step | None = None

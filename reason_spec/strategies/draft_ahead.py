@@ -151,6 +151,12 @@ class DraftAhead:
                 self._changed.set()
         return not self._parted
 
+    def set_priority(self, priority: int) -> None:
+        """Let what is written, now and later, wait for those with smaller numbers."""
+        self._request = replace(self._request, priority=priority)
+        if self._running is not None:
+            self._running.generation.set_priority(priority)
+
     async def follow(self, tell: Callable[[Sequence[int]], None] | None = None) -> None:
         """Confirm what the target's generation writes, to its end; nobody else may iterate over it.
 

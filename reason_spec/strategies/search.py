@@ -149,11 +149,20 @@ class Search:
             root.successor = self._open_behind(root, root.decision.result())
         self._learn(root.successor)
         for branch in [root.successor, *root.successor.descendants()]:
+            self._come_nearer(branch)
             if branch.decided:
                 self._go_on_from(branch)
             else:
                 self._start(branch)
         return root.successor
+
+    def _come_nearer(self, branch: Branch) -> None:
+        """Let the engines know of what was written before a position that became final."""
+        branch.distance = branch.step_index - self._root_index
+        for generation in branch.generations:
+            generation.set_priority(branch.distance)
+        if branch.ahead is not None:
+            branch.ahead.set_priority(branch.distance)
 
     async def _close(self) -> None:
         """Cancel all work, wait until the engines are free of it, and count it."""
@@ -204,6 +213,7 @@ class Search:
             text_before,
             begins_in,
             decision,
+            distance=step_index - self._root_index,
         )
         self._num_branches += 1
         self._start(branch)
@@ -280,6 +290,7 @@ class Search:
         engine = self._target if lane == "target" else self._draft
         generation = engine.submit(request)
         self._work.append((lane, generation))
+        branch.generations.append(generation)
         work = self._recorder.start(lane, branch.step_index, branch.number, purpose)
         self._numbers[generation] = work
         return generation

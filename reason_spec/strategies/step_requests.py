@@ -64,7 +64,7 @@ class StepRequests:
             num_lookup_paths=self.settings.lookup_paths,
             # One answer alone is the planner's business, however many branches it has.
             limit_drafts=self.solve.live is not None and self.solve.live.beside_others,
-            priority=branch.step_index,
+            priority=branch.distance,
             stream=self.redrafts,
             delta_tokens=1 if lane == "target" else self.settings.draft_run_tokens,
         )

@@ -83,6 +83,23 @@ class WorkerEngineContract:
         await engine.reset_prefix_cache()
         assert (await engine.stats()).num_cached_tokens == 0
 
+    async def test_passes_with_drafts_are_counted_by_how_many_of_these_stood(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        """As vLLM counts: passes without a draft are left out, so the acceptance length is the same."""
+        expected = served.generate(PROMPT.to_tuple(), 30)
+        plain = await engine.submit(Request(PROMPT, 30)).result()
+        assert plain.usage.acceptance_histogram == ()
+        hint = (*expected[:9], (expected[9] + 1) % 260, 1, 2)
+        # Asked twice: at the second time the first token is known without a pass.
+        for _ in range(2):
+            result = await engine.submit(Request(PROMPT, 30, hint=hint, num_draft_tokens=4)).result()
+            usage, histogram = result.usage, result.usage.acceptance_histogram
+            assert result.tokens == expected
+            assert 0 < sum(histogram) < usage.num_passes - 15
+            num_stood = sum(stood * count for stood, count in enumerate(histogram))
+            assert num_stood == usage.num_accepted_draft_tokens > 0
+
     async def test_a_prefix_without_room_fails_its_generation_alone(self, engine: WorkerEngine) -> None:
         generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
         with pytest.raises(EngineError, match=r"target.*no room"):

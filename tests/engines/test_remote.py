@@ -393,6 +393,23 @@ async def test_more_than_max_running_wait_and_the_most_urgent_goes_first(
     assert upstream.most_live == 1
 
 
+async def test_a_request_that_became_certain_goes_before_those_that_came_earlier(
+    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
+) -> None:
+    with serving(make_upstream(seconds_per_chunk=0.01)) as upstream:
+        async with remote(folder, upstream, max_running=1) as engine:
+            first, *others = [engine.submit(Request(prompt, 5, priority=1)) for _ in range(5)]
+            later = engine.submit(Request(prompt, 5, priority=3))
+            await asyncio.sleep(0)
+            others[0].cancel()
+            later.set_priority(0)
+            await first.result()
+            assert (await later.result()).finish == "length"
+            assert [other.done for other in others] == [True, False, False, False]
+            await asyncio.gather(*(other.result() for other in others))
+            assert (await engine.stats()).num_waiting == 0
+
+
 async def test_requests_go_to_the_server_with_the_fewest(
     make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
 ) -> None:

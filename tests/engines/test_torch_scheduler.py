@@ -16,6 +16,7 @@ from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
+from reason_spec.speculation.worth import MOST_ACCOUNTS
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Counting, Served, drain, prompt, spoiled, write
 
@@ -237,6 +238,36 @@ def test_urgent_requests_go_first_when_a_pass_cannot_hold_all(qwen: Served) -> N
     while scheduler.has_work:
         ended += [number for number, _ in scheduler.step().results]
     assert ended == [2, 0, 1]
+
+
+def test_a_request_that_became_certain_goes_before_what_is_speculative(qwen: Served) -> None:
+    """With two places, and more speculative requests than they can hold arriving all the time."""
+    scheduler = qwen.scheduler(max_running=2)
+    scheduler.submit(0, Request(Prefix(prompt(3)), 20, priority=3))
+    for number in range(1, 400):
+        scheduler.submit(number, Request(Prefix(prompt(number % NUM_PROMPTS)), 3, priority=1))
+        if number == 10:
+            scheduler.set_priority(0, 0)
+        if any(ended == 0 for ended, _ in scheduler.step().results):
+            break
+    assert 10 < number < 40
+    scheduler.set_priority(0, 1)
+    scheduler.cancel_all()
+    drain(scheduler)
+
+
+def test_how_often_hints_are_right_is_kept_for_the_accounts_used_last(qwen: Served) -> None:
+    scheduler = qwen.scheduler()
+    for number in range(2000):
+        for place, account in enumerate((("regular", ""), (f"tenant {number}", ""))):
+            scheduler.submit(2 * number + place, Request(Prefix(prompt(3)), 5, account=account))
+        scheduler.cancel_all()
+        drain(scheduler)
+        if number == 0:
+            regular = scheduler._hint_rates["regular", ""]
+    assert len(scheduler._hint_rates) == MOST_ACCOUNTS
+    assert scheduler._hint_rates["regular", ""] is regular
+    assert ("tenant 1999", "") in scheduler._hint_rates
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest_asyncio
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator, available_cores
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import BeginText, Opening, Request
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
@@ -123,6 +123,45 @@ async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, serv
     ]
     results = await asyncio.gather(*(generation.result() for generation in generations))
     assert [r.tokens for r in results] == [served.generate(p.to_tuple(), 25) for p in prompts]
+
+
+async def test_a_request_that_became_certain_goes_before_those_that_came_earlier(
+    model_folder: Callable[[str], Path],
+) -> None:
+    engine = make_engine(model_folder("qwen3-wide"), max_running=1)
+    await engine.start()
+    try:
+        first, *others = [engine.submit(Request(PROMPT, 12, priority=1)) for _ in range(5)]
+        later = engine.submit(Request(PROMPT, 12, priority=3))
+        later.set_priority(0)
+        await first.result()
+        await later.result()
+        assert not any(other.done for other in others)
+        await asyncio.gather(*(other.result() for other in others))
+    finally:
+        await engine.close()
+
+
+async def test_a_model_that_is_split_drafts_from_hints_and_earlier_texts(
+    model_folder: Callable[[str], Path], served: Served
+) -> None:
+    """Each part is computed by a worker process of vLLM's own, with its own copy of what is drafted from."""
+    expected = served.generate(PROMPT.to_tuple(), 60)
+    engine = make_engine(model_folder("qwen3-wide"), vllm={"tensor_parallel_size": 2}, start_timeout=300)
+    await engine.start()
+    try:
+        passes = []
+        for text in (1, 2):
+            engine.tell(BeginText(text, Opening("a", "", (("prompt", PROMPT.to_tuple()),))))
+            result = await engine.submit(Request(PROMPT, 60, text=text, num_draft_tokens=8)).result()
+            assert result.tokens == expected
+            passes.append(result.usage.num_passes)
+        assert passes[1] < 15 < passes[0]
+        hinted = Request(PROMPT, 60, hint=expected, num_draft_tokens=8, limit_drafts=True)
+        generations = [engine.submit(hinted) for _ in range(12)]
+        assert all([(await generation.result()).tokens == expected for generation in generations])
+    finally:
+        await engine.close()
 
 
 async def test_nothing_computed_for_one_owner_is_used_for_another(engine: VllmEngine) -> None:

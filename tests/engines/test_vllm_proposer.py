@@ -35,7 +35,9 @@ class Batch:
         self.texts: dict[str, list[int]] = {}
         self.requests: dict[str, Any] = {}
         self.input_batch = SimpleNamespace(req_ids=[])
-        self.proposer.bind(self, earlier, times)
+        self.proposer.bind(self, earlier)
+        if times is not None:
+            self.proposer.take_time(times.batch_time)
 
     def add(self, name: str, prompt: list[int], **drafting: Any) -> None:
         parameters = SimpleNamespace(extra_args={EXTRA_ARGUMENT: drafting})
@@ -81,6 +83,34 @@ def test_rows_may_change_places_and_each_keeps_its_own_drafts() -> None:
     assert batch.step({"b": [6], "a": [2]}) == {"b": [7, 8], "a": [3, 4]}
     batch.proposer.forget("a")
     assert batch.step({"b": [7]}) == {"b": [8]}
+
+
+def test_scores_leave_nothing_behind() -> None:
+    """vLLM writes one token behind what it scores, and asks for drafts then."""
+    batch = Batch()
+    batch.add("a", [9], num_draft_tokens=8)
+    batch.proposer.offer("a", Hint((1, 2, 3)))
+    for number in range(200):
+        batch.requests[f"score {number}"] = SimpleNamespace(
+            num_prompt_tokens=1, sampling_params=SimpleNamespace(extra_args=None)
+        )
+        batch.texts[f"score {number}"] = [9]
+        assert batch.step({f"score {number}": [1]}) == {f"score {number}": []}
+    assert set(batch.proposer._drafts) == {"a"}
+
+
+def test_a_request_that_ended_while_its_pass_ran_leaves_nothing_behind() -> None:
+    batch = Batch()
+    for name in ("ended", "a"):
+        batch.add(name, [9], num_draft_tokens=8)
+        batch.proposer.offer(name, Hint((1, 2, 3, 4)))
+    batch.proposer.offer("waiting", Hint((1, 2)))
+    batch.step({"ended": [1], "a": [1]})
+    batch.proposer.forget("ended")
+    batch.step({"ended": [2], "a": [2]})
+    del batch.requests["ended"]
+    assert batch.step({"a": [3]}) == {"a": [4]}
+    assert set(batch.proposer._drafts) == {"a", "waiting"}
 
 
 def test_prompt_lookup_works_where_it_was_asked_for_and_no_hint_applies() -> None:

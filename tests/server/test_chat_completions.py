@@ -138,7 +138,11 @@ def test_trusted_clients_choose_and_are_told(pair):
     work = told["tokens"]["target"]
     assert accepted["num_draft_tokens"] == work["drafted"] > 0
     assert accepted["draft_acceptance_rate"] == work["accepted"] / work["drafted"]
-    assert accepted["mean_acceptance_length"] == 1 + work["accepted"] / work["passes"]
+    histogram = accepted["acceptance_histogram"]
+    assert sum(histogram) == accepted["num_spec_steps"] <= work["passes"]
+    assert sum(stood * count for stood, count in enumerate(histogram)) == work["accepted"]
+    assert len(histogram) == accepted["num_spec_tokens"] + 1
+    assert accepted["mean_acceptance_length"] == 1 + work["accepted"] / sum(histogram)
     proposed, stood = accepted["num_proposed_steps"], accepted["num_accepted_steps"]
     judged = proposed - accepted["num_late_steps"]
     assert told["alpha_step_of_all"] == (stood / proposed if proposed else None)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.worth import MOST_ACCOUNTS
 from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.scopes import SuffixCaches
 from tests.naive_suffix import NaiveCache, NaiveSession
@@ -41,6 +42,16 @@ def test_what_a_request_wrote_beyond_the_text_is_looked_up_and_not_learnt() -> N
     assert propose(earlier, 2, TEXT[:30]) == TEXT[30:35]
     assert propose(earlier, 2, TEXT[:30], drafted=TEXT[30:33]) == TEXT[33:38]
     assert caches[""].documents["a"] == [list(TEXT), list(TEXT[:20])]
+
+
+def test_how_chances_turn_out_is_kept_for_the_tenants_used_last() -> None:
+    earlier, _ = make()
+    for number in range(MOST_ACCOUNTS + 50):
+        for tenant in ("regular", f"tenant {number}"):
+            earlier.begin(1, "", tenant, [("prompt", TEXT[:2])])
+            earlier.close(1)
+    assert len(earlier._calibrations) == MOST_ACCOUNTS
+    assert ("", "regular") in earlier._calibrations
 
 
 def test_a_request_behind_its_text_gets_nothing() -> None:

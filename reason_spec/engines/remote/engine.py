@@ -252,8 +252,12 @@ class RemoteEngine(Engine):
         request = generation.request
         affinity = zlib.crc32(repr(request.prefix.to_tuple()[:_AFFINITY_TOKENS]).encode())
         num_failed = 0
+
+        def priority() -> int:
+            return generation.priority
+
         try:
-            async with self._gate.place(request.priority), asyncio.timeout(self._remote.total_timeout):
+            async with self._gate.place(priority), asyncio.timeout(self._remote.total_timeout):
                 while writing.finish is None:
                     try:
                         async with self._pool.use(affinity) as server:
@@ -335,7 +339,7 @@ class RemoteEngine(Engine):
         num_failed = 0
         while True:
             try:
-                async with self._gate.place(0), self._pool.use(0) as server:
+                async with self._gate.place(), self._pool.use(0) as server:
                     return await self._wire.complete(server, {"model": self._name_at(server), **body})
             except ServerError as trouble:
                 num_failed += 1

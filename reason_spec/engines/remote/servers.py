@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -115,20 +114,27 @@ class ServerPool:
         return (server.index - affinity) % len(self.servers)
 
 
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """``priority`` is asked for when somebody is let in: it may have changed by then."""
+
+    priority: Callable[[], int]
+    place: asyncio.Future[None]
+
+
 class PriorityGate:
-    """Lets so many in at once, and of those that wait the most urgent first (smaller numbers)."""
+    """Lets so many in at once, the most urgent of those that wait first (smaller number, then arrival)."""
 
     def __init__(self, num_places: int) -> None:
         self._num_free = num_places
-        self._num_came = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
 
     @property
     def num_waiting(self) -> int:
-        return sum(not place.done() for _, _, place in self._waiting)
+        return sum(not waiting.place.done() for waiting in self._waiting)
 
     @asynccontextmanager
-    async def place(self, priority: int) -> AsyncIterator[None]:
+    async def place(self, priority: Callable[[], int] = lambda: 0) -> AsyncIterator[None]:
         """Hold a place; wait for one where all are taken."""
         await self._enter(priority)
         try:
@@ -137,24 +143,25 @@ class PriorityGate:
             self._num_free += 1
             self._let_in()
 
-    async def _enter(self, priority: int) -> None:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._num_came += 1
-        heapq.heappush(self._waiting, (priority, self._num_came, place))
+    async def _enter(self, priority: Callable[[], int]) -> None:
+        waiting = _Waiting(priority, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
         self._let_in()
         try:
-            await place
+            await waiting.place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif not waiting.place.cancelled():
                 # It was let in and cancelled in the same turn of the loop.
                 self._num_free += 1
                 self._let_in()
-            place.cancel()
             raise
 
     def _let_in(self) -> None:
         while self._waiting and self._num_free > 0:
-            _, _, place = heapq.heappop(self._waiting)
-            if not place.done():
-                place.set_result(None)
+            first = min(self._waiting, key=lambda waiting: waiting.priority())
+            self._waiting.remove(first)
+            if not first.place.done():
+                first.place.set_result(None)
                 self._num_free -= 1

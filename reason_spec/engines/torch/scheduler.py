@@ -28,7 +28,7 @@ from reason_spec.speculation.acceptance import accept
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
-from reason_spec.speculation.worth import HintRate
+from reason_spec.speculation.worth import HintRate, of_account
 from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
@@ -121,7 +121,7 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             choice,
-            self._hint_rates.setdefault(request.account, HintRate()),
+            of_account(self._hint_rates, request.account, HintRate),
             self._places,
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))
@@ -146,6 +146,11 @@ class Scheduler:
         sequence = self._sequences.get(number)
         if isinstance(sequence, WritingSequence):
             sequence.offer_hint(replace(hint, tokens=self._limits.known_tokens(hint.tokens)))
+
+    def set_priority(self, number: int, priority: int) -> None:
+        if (sequence := self._sequences.get(number)) is not None:
+            sequence.priority = priority
+            self._running.sort(key=lambda sequence: sequence.order)
 
     def reset_prefix_cache(self) -> None:
         self._trie.clear()
@@ -269,11 +274,9 @@ class Scheduler:
                     self._take_scores(sequence, [KEPT_ENTRY], kept)
 
     def _write_from_kept(self, sequence: WritingSequence, kept: Predictions, report: StepReport) -> None:
-        """Append one token; what would have been drafted there counts as checked."""
-        drafts = sequence.propose().first(1)
+        """Append one token; no pass checks a draft of it, but how often hints are right is learnt."""
+        sequence.propose()
         self._write(sequence, TokenTree(), {ROOT: KEPT_ENTRY}, kept, report)
-        num_accepted = int(list(drafts.tokens) == [sequence.tokens[len(sequence.tokens) - 1]])
-        sequence.count(num_drafted_tokens=len(drafts), num_accepted_draft_tokens=num_accepted)
 
     # --- draft -------------------------------------------------------------------------------------
 
@@ -458,9 +461,8 @@ class Scheduler:
         kept = sequence.write(certain, logprobs)
         nodes = nodes[:kept]
         parted = sequence.written.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)
-        sequence.count(
-            num_drafted_tokens=len(drafts), num_accepted_draft_tokens=len(nodes), num_partings=int(parted)
-        )
+        sequence.count_drafts(len(drafts), len(nodes))
+        sequence.count(num_partings=int(parted))
         if (delta := sequence.written.take_delta()) is not None:
             report.deltas.append((sequence.number, delta))
         return nodes

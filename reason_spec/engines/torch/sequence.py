@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 from reason_spec.engines.base import TIMES_IF_LIKELY, GenerationResult, Hint, Request, Score, Tokenizer
 from reason_spec.engines.torch.choice import TokenChoice
@@ -43,7 +44,8 @@ class Sequence:
         self, number: int, prefix: Prefix, trie: PrefixTrie, priority: int, places: Places | None
     ) -> None:
         self.number = number
-        self.order = (priority, next(_arrivals))
+        self.priority = priority
+        self._arrival = next(_arrivals)
         self._prefix = prefix
         self._places = places or Places()
         found = next((place for node in prefix.nodes() if (place := self._places.find(node))), None)
@@ -58,7 +60,7 @@ class Sequence:
         self.group = -1
         self.cancelled = False
         self.error: str | None = None
-        self._work: dict[str, int] = {}
+        self._work: dict[str, Any] = {}
         self._was_suspended = False
 
     @property
@@ -66,8 +68,9 @@ class Sequence:
         return Usage(**self._work)
 
     @property
-    def priority(self) -> int:
-        return self.order[0]
+    def order(self) -> tuple[int, int]:
+        """By priority, then by arrival; a request that is suspended keeps its place."""
+        return self.priority, self._arrival
 
     @property
     def num_pending(self) -> int:
@@ -184,7 +187,20 @@ class WritingSequence(Sequence):
         self._earlier = earlier if request.text is not None else None
         self._hint_rate = HintRate(hint_rate)
         self._drafted = _Drafted()
+        self._num_passes_by_accepted: list[int] = []
         self.count(num_prompt_tokens=self.num_prefix)
+
+    @property
+    def usage(self) -> Usage:
+        return replace(super().usage, acceptance_histogram=tuple(self._num_passes_by_accepted))
+
+    def count_drafts(self, num_drafted: int, num_accepted: int) -> None:
+        """Count what one pass checked; without a draft it checked nothing."""
+        if num_drafted:
+            missing = num_accepted + 1 - len(self._num_passes_by_accepted)
+            self._num_passes_by_accepted += [0] * missing
+            self._num_passes_by_accepted[num_accepted] += 1
+            self.count(num_drafted_tokens=num_drafted, num_accepted_draft_tokens=num_accepted)
 
     @property
     def finished(self) -> bool:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import Request, TextNews
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm
 from reason_spec.engines.vllm.loop import VllmLoop
-from reason_spec.engines.vllm.repairs import repair_sampling_with_drafts
-from reason_spec.engines.worker.loop import Loaded, open_earlier_texts
+from reason_spec.engines.vllm.repairs import repair_worker
+from reason_spec.engines.worker.loop import Loaded
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.errors import EngineError
 from reason_spec.types import Prefix, Sampling
@@ -40,13 +40,16 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     engine = _make_engine(arguments)
     tell("timing passes")
     if engine.vllm_config.device_config.device_type == "cpu":
-        repair_sampling_with_drafts()
+        engine.collective_rpc(repair_worker)
     takes_hints = "worker_extension_cls" in arguments
-    texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
+    if takes_hints:
+        if start.suffix is not None:
+            tell("preparing the suffix cache")
+        engine.collective_rpc("reason_spec_bind", args=(start, tokenizer.tokenizer_id))
     config = engine.vllm_config.model_config
 
     def make_loop() -> VllmLoop:
-        loop = VllmLoop(
+        return VllmLoop(
             engine,
             tokenizer,
             vocab_size=config.get_vocab_size(),
@@ -54,10 +57,9 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
             takes_hints=takes_hints,
             set_num_threads=set_num_threads,
         )
-        if takes_hints:
-            # In this process, so that the texts stay one object with those that the worker is told of.
-            engine.collective_rpc("reason_spec_bind", args=(texts, loop.pass_times))
-        return loop
+
+    def tell_workers(news: TextNews) -> None:
+        engine.collective_rpc("reason_spec_tell", args=(news,))
 
     ready = Ready(
         vocab_size=config.get_vocab_size(),
@@ -68,7 +70,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         num_threads=num_threads,
         seconds_per_token_pass=_warm_up(make_loop(), config.max_model_len),
     )
-    return Loaded(ready, make_loop(), texts)
+    return Loaded(ready, make_loop(), tell_workers if takes_hints else None)
 
 
 def _make_engine(arguments: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
@@ -15,6 +16,7 @@ from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import ReasonSpecError
+from reason_spec.speculation.goodput import BatchTime
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import Constraint, FinishReason, Prefix, Usage
 
@@ -55,6 +57,7 @@ class VllmLoop:
         self._ended: list[tuple[int, Result]] = []
         self._retired_usage = Usage()
         self.pass_times = PassTimes()
+        self._told_time: BatchTime | None = None
         self._num_scheduled = self._num_writing = 0
         self._watch_schedule(self._core.scheduler)
 
@@ -124,6 +127,18 @@ class VllmLoop:
             arguments = (self._names[number], tokens, hint.start, hint.index)
             self._engine.collective_rpc("reason_spec_offer", args=arguments)
 
+    def set_priority(self, number: int, priority: int) -> None:
+        scheduler = self._core.scheduler
+        request = scheduler.requests.get(self._names.get(number))
+        if request is None or self._engine.vllm_config.scheduler_config.policy != "priority":
+            return
+        request.priority = priority
+        queue = scheduler.waiting
+        if any(other is request for other in queue):
+            # Its place in the heap is that of the earlier priority.
+            queue.remove_request(request)
+            queue.add_request(request)
+
     def reset_prefix_cache(self) -> str | None:
         if self._engine.reset_prefix_cache():
             return None
@@ -152,6 +167,7 @@ class VllmLoop:
     def step(self) -> StepReport:
         report = StepReport()
         if self._writing or self._scoring:
+            self._tell_time()
             started = time.perf_counter()
             outputs = self._engine.step()
             if self._num_scheduled:
@@ -167,6 +183,12 @@ class VllmLoop:
         report.results += self._ended
         self._ended = []
         return report
+
+    def _tell_time(self) -> None:
+        """Let the proposer know how long passes take, whenever that was found out anew."""
+        if self._takes_hints and (batch_time := self.pass_times.batch_time) is not self._told_time:
+            self._told_time = batch_time
+            self._engine.collective_rpc("reason_spec_take_time", args=(batch_time,))
 
     def _take(self, output: Any, report: StepReport) -> None:
         number = int(output.request_id)
@@ -241,6 +263,7 @@ class _Writing:
         self._num_drafted = 0
         self._num_accepted = 0
         self._num_partings = 0
+        self._histogram: tuple[int, ...] = ()
 
     def take(self, output: Any) -> None:
         """Take what one pass made certain, up to the end of the generation."""
@@ -262,6 +285,8 @@ class _Writing:
         steps = list(zip(metrics.per_step_accepted, metrics.per_step_drafted, strict=True))
         self._num_drafted = metrics.num_draft_tokens
         self._num_accepted = sum(accepted for accepted, _ in steps)
+        counts = Counter(accepted for accepted, _ in steps)
+        self._histogram = tuple(counts[number] for number in range(max(counts, default=-1) + 1))
         self._num_partings = sum(accepted < drafted for accepted, drafted in steps)
 
     @property
@@ -275,6 +300,7 @@ class _Writing:
             num_partings=self._num_partings,
             num_drafted_tokens=self._num_drafted,
             num_accepted_draft_tokens=self._num_accepted,
+            acceptance_histogram=self._histogram,
         )
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:

@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from reason_spec.engines.base import Hint, TokenDrafterName
-from reason_spec.engines.worker.pass_times import PassTimes
+from reason_spec.engines.base import Hint, TextNews, TokenDrafterName, tell_texts
+from reason_spec.engines.worker.loop import open_earlier_texts
+from reason_spec.engines.worker.messages import Start
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.goodput import ASSUMED_RATE, Demand, draft_limits, uniform_limit
+from reason_spec.speculation.goodput import ASSUMED_RATE, BatchTime, Demand, draft_limits, uniform_limit
 from reason_spec.speculation.worth import HintRate
 
 EXTRA_ARGUMENT = "reason_spec"
@@ -30,18 +31,26 @@ class HintProposer:
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._runner: Any = None
         self._earlier: EarlierTexts | None = None
-        self._times: PassTimes | None = None
+        self._time: BatchTime | None = None
         self._rate = HintRate()
         self._drafts: dict[str, RequestDrafts] = {}
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Load nothing; the CPU runner calls this for every proposer."""
 
-    def bind(self, runner: Any, earlier: EarlierTexts | None = None, times: PassTimes | None = None) -> None:
-        """Take the model runner, whose requests are drafted for, their texts, and what passes take."""
+    def bind(self, runner: Any, earlier: EarlierTexts | None = None) -> None:
+        """Take the model runner, whose requests are drafted for, and what followed in earlier texts."""
         self._runner = runner
         self._earlier = earlier
-        self._times = times
+
+    def tell(self, news: TextNews) -> None:
+        """Take what became of the texts that requests go on from."""
+        if self._earlier is not None:
+            tell_texts(self._earlier, news)
+
+    def take_time(self, time: BatchTime) -> None:
+        """Take how long passes take now."""
+        self._time = time
 
     def offer(self, request_id: str, hint: Hint) -> None:
         """Take a hint for a request, which may not have run yet."""
@@ -60,6 +69,7 @@ class HintProposer:
         """Return drafts for each row; none where its prompt is not through, or there is no guess."""
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
+        self._drop_ended()
         proposals: list[list[int]] = [[] for _ in sampled_token_ids]
         drafting: dict[int, RequestDrafts] = {}
         for row, sampled in enumerate(sampled_token_ids):
@@ -67,24 +77,39 @@ class HintProposer:
             room = min(self._max_tokens, self._max_length - length - 1)
             if not sampled or room < 1:
                 continue
-            request_id = self._runner.input_batch.req_ids[row]
-            drafts = self._drafts_of(request_id)
-            if not drafts.started:
-                request = self._runner.requests[request_id]
-                options = (request.sampling_params.extra_args or {}).get(EXTRA_ARGUMENT) or {}
-                drafts.start(int(request.num_prompt_tokens), **options)
+            if (drafts := self._started(self._runner.input_batch.req_ids[row])) is None:
+                continue
             proposals[row] = drafts.propose(token_ids_cpu[row, :length], room)
             drafting[row] = drafts
         for row, limit in self._limits(drafting, len(sampled_token_ids)).items():
             proposals[row] = drafting[row].keep(limit)
         return proposals
 
+    def _started(self, request_id: str) -> RequestDrafts | None:
+        """Return what drafts for a running request; None where nothing is wanted, as for a score."""
+        drafts = self._drafts.get(request_id)
+        if drafts is None or not drafts.started:
+            request = self._runner.requests[request_id]
+            options = (request.sampling_params.extra_args or {}).get(EXTRA_ARGUMENT)
+            if options is None:
+                return None
+            drafts = self._drafts_of(request_id)
+            drafts.start(int(request.num_prompt_tokens), **options)
+        return drafts
+
+    def _drop_ended(self) -> None:
+        """Drop what came back: a request may be forgotten while a pass that it is in still runs."""
+        running = self._runner.requests
+        ended = [name for name, drafts in self._drafts.items() if drafts.started and name not in running]
+        for name in ended:
+            del self._drafts[name]
+
     def _limits(self, drafting: dict[int, RequestDrafts], num_requests: int) -> dict[int, int]:
         """Return how many drafts are best for all together, for the rows that are to be limited."""
         limited = [row for row, drafts in drafting.items() if drafts.limited]
-        if not limited or num_requests < 2 or self._times is None:
+        time = self._time
+        if not limited or num_requests < 2 or time is None:
             return {}
-        time = self._times.batch_time
         demands = [drafts.demand for drafts in drafting.values()]
         demands += [Demand(0.0, 0)] * (num_requests - len(demands))
         limits = dict(zip(drafting, draft_limits(demands, time), strict=False))
@@ -191,12 +216,24 @@ class RequestDrafts:
 
 
 class WorkerExtension:
-    """Methods that vLLM adds to its workers, called through ``collective_rpc``."""
+    """Methods that vLLM adds to its workers, called through ``collective_rpc``.
+
+    With ``tensor_parallel_size`` above 1 each is a process of its own: what is sent is pickled, and what is
+    changed later has to be sent again.
+    """
 
     model_runner: Any
 
-    def reason_spec_bind(self, earlier: EarlierTexts | None = None, times: PassTimes | None = None) -> None:
-        self._proposer.bind(self.model_runner, earlier, times)
+    def reason_spec_bind(self, start: Start, tokenizer_id: str) -> None:
+        """Open the earlier texts that ``start`` names, and let drafts begin."""
+        earlier = open_earlier_texts(start, tokenizer_id, lambda _: None)
+        self._proposer.bind(self.model_runner, earlier)
+
+    def reason_spec_tell(self, news: TextNews) -> None:
+        self._proposer.tell(news)
+
+    def reason_spec_take_time(self, time: BatchTime) -> None:
+        self._proposer.take_time(time)
 
     def reason_spec_offer(self, request_id: str, tokens: Sequence[int], start: int, index: int) -> None:
         self._proposer.offer(request_id, Hint(tuple(tokens), start, index))

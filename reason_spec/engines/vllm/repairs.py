@@ -21,6 +21,11 @@ logger = logging.getLogger(__name__)
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
 
 
+def repair_worker(_: Any) -> list[str]:
+    """Replace what samples wrongly, in the process of one of vLLM's workers."""
+    return repair_sampling_with_drafts()
+
+
 def repair_sampling_with_drafts() -> list[str]:
     """Replace what samples wrongly, in this process; return what was replaced.
 

@@ -34,6 +34,7 @@ from reason_spec.engines.worker.messages import (
     Report,
     ResetPrefixCache,
     SetCores,
+    SetPriority,
     Shutdown,
     Start,
     StartFailed,
@@ -186,6 +187,7 @@ class WorkerEngine(Engine):
             request,
             on_cancel=lambda: self._send(Cancel(number)),
             on_hint=lambda hint: self._send(OfferHint(number, hint)),
+            on_priority=lambda priority: self._send(SetPriority(number, priority)),
         )
         if self._failure is not None:
             generation.finish(_unfinished("failed", self._failure))

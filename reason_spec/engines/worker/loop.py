@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from reason_spec.engines.base import Delta, EngineStats, GenerationResult, Hint, Request, Score
+from reason_spec.engines.base import (
+    Delta,
+    EngineStats,
+    GenerationResult,
+    Hint,
+    Request,
+    Score,
+    TextNews,
+)
 from reason_spec.engines.weights import identify_model
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.engines.worker.pass_times import PassTimes
@@ -52,6 +60,9 @@ class StepLoop(Protocol):
 
     def offer_hint(self, number: int, hint: Hint) -> None: ...
 
+    def set_priority(self, number: int, priority: int) -> None:
+        """Change whom a request waits for; unknown numbers are ignored."""
+
     def step(self) -> StepReport:
         """Run one pass over all live requests, with what comes before and after it."""
 
@@ -65,11 +76,11 @@ class StepLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is ready to serve, what is said of it, and the texts that its drafts come from."""
+    """A model that is ready to serve, what is said of it, and who is told of the texts it drafts from."""
 
     ready: Ready
     loop: StepLoop
-    texts: EarlierTexts | None = None
+    tell: Callable[[TextNews], None] | None = None
 
 
 Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]

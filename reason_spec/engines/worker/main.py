@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, tell_texts
+from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -34,6 +34,7 @@ from reason_spec.engines.worker.messages import (
     Report,
     ResetPrefixCache,
     SetCores,
+    SetPriority,
     Shutdown,
     Start,
     StartFailed,
@@ -101,7 +102,7 @@ class _Worker:
         self._open = True
         self._loop = loaded.loop
         self._loop.pass_times.num_threads = len(cores)
-        self._texts = loaded.texts
+        self._tell_texts = loaded.tell
         self._send(loaded.ready)
 
     def serve(self) -> None:
@@ -140,9 +141,11 @@ class _Worker:
                 self._loop.cancel(number)
             case OfferHint(number, hint):
                 self._loop.offer_hint(number, hint)
+            case SetPriority(number, priority):
+                self._loop.set_priority(number, priority)
             case BeginText() | ExtendText() | CloseText() | ForgetTexts():
-                if self._texts is not None:
-                    tell_texts(self._texts, message)
+                if self._tell_texts is not None:
+                    self._tell_texts(message)
             case AskStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):

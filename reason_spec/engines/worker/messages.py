@@ -85,6 +85,12 @@ class OfferHint:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPriority:
+    number: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskStats:
     number: int
 
@@ -112,6 +118,7 @@ ToWorker: TypeAlias = (
     | ForgetPrefixes
     | Cancel
     | OfferHint
+    | SetPriority
     | TextNews
     | AskStats
     | ResetPrefixCache

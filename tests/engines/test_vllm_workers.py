@@ -1,0 +1,121 @@
+"""What crosses to vLLM's workers where they are processes of their own; vLLM itself is not needed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, Opening
+from reason_spec.engines.vllm import host
+from reason_spec.engines.vllm.loop import VllmLoop
+from reason_spec.engines.vllm.proposer import HintProposer, WorkerExtension
+from reason_spec.engines.worker.messages import Start
+from reason_spec.settings import EngineSettings, SuffixSettings
+from reason_spec.speculation.goodput import BatchTime
+
+TEXT = tuple(range(20, 60))
+
+
+class Worker(WorkerExtension):
+    def __init__(self) -> None:
+        config = SimpleNamespace(
+            speculative_config=SimpleNamespace(num_speculative_tokens=8),
+            model_config=SimpleNamespace(max_model_len=256),
+        )
+        self.proposer = HintProposer(config)
+        self.model_runner = SimpleNamespace(drafter=self.proposer, requests={})
+
+
+class ParallelEngine:
+    """A ``vllm.LLMEngine`` with two workers, which get copies of what is sent."""
+
+    def __init__(self) -> None:
+        self.workers = [Worker(), Worker()]
+        scheduler = SimpleNamespace(schedule=self._schedule, requests={})
+        self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
+        self.vllm_config = SimpleNamespace(
+            device_config=SimpleNamespace(device_type="cuda"),
+            model_config=SimpleNamespace(
+                get_vocab_size=lambda: 272, max_model_len=256, dtype="torch.float32"
+            ),
+        )
+
+    def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        return [getattr(worker, method)(*pickle.loads(pickle.dumps(args))) for worker in self.workers]
+
+    def step(self) -> list[Any]:
+        self.engine_core.engine_core.scheduler.schedule()
+        return []
+
+    def _schedule(self) -> Any:
+        drafts = {"a": [1, 2, 3], "b": []}
+        return SimpleNamespace(
+            total_num_scheduled_tokens=5,
+            scheduled_spec_decode_tokens=drafts,
+            num_scheduled_tokens={name: 1 + len(tokens) for name, tokens in drafts.items()},
+        )
+
+
+@pytest.fixture
+def engine() -> ParallelEngine:
+    return ParallelEngine()
+
+
+def test_earlier_texts_are_opened_and_told_of_in_each_worker(
+    engine: ParallelEngine, model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_make_engine", lambda _: engine)
+    monkeypatch.setattr(host, "require_vllm", lambda: "0.32.0")
+    monkeypatch.setattr(host, "_warm_up", lambda *_: 0.01)
+    settings = EngineSettings(
+        model=str(model_folder("qwen3-wide")), kind="vllm", vllm={"tensor_parallel_size": 2}
+    )
+    loaded = host.load(Start(settings, None, SuffixSettings(use="tokens")), 1, lambda _: None)
+    assert loaded.tell is not None
+    loaded.tell(BeginText(1, Opening("a", "", (("prompt", TEXT[:4]),))))
+    loaded.tell(ExtendText(1, TEXT[4:]))
+    loaded.tell(CloseText(1))
+    loaded.tell(BeginText(2, Opening("a", "", (("prompt", TEXT[:20]),))))
+    for worker in engine.workers:
+        earlier = worker.proposer._earlier
+        assert earlier is not None
+        assert earlier.propose(2, TEXT[:20], 4, tree=False).tokens == TEXT[20:24]
+    first, second = (worker.proposer._earlier for worker in engine.workers)
+    assert first is not second
+    loaded.tell(CloseText(2))
+    loaded.tell(ForgetTexts(""))
+    loaded.tell(BeginText(3, Opening("a", "", (("prompt", TEXT[:20]),))))
+    assert all(
+        worker.proposer._earlier is not None
+        and not worker.proposer._earlier.propose(3, TEXT[:20], 4, tree=False).tokens
+        for worker in engine.workers
+    )
+
+
+def test_workers_know_how_long_passes_take_now(engine: ParallelEngine) -> None:
+    loop = VllmLoop(
+        engine,
+        tokenizer=SimpleNamespace(),  # type: ignore[arg-type]
+        vocab_size=272,
+        max_context=256,
+        takes_hints=True,
+        set_num_threads=lambda _: None,
+    )
+    loop._scoring[0] = SimpleNamespace()  # type: ignore[assignment]
+    times: list[BatchTime | None] = []
+    for _ in range(200):
+        loop.step()
+        for worker in engine.workers:
+            if worker.proposer._time not in times:
+                times.append(worker.proposer._time)
+    # Two workers, each told once at the start and then whenever it was measured anew.
+    assert len(times) == 2 * 4
+    assert None not in times
+    newest = engine.workers[0].proposer._time
+    assert newest is not None
+    assert newest.seconds(5, 2) == loop.pass_times.batch_time.seconds(5, 2) > 0
