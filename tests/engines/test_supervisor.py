@@ -1,4 +1,4 @@
-"""Workers that are stopped, killed or slow: their engines tell them apart, wait for none, and start them again."""
+"""Workers that are stopped, killed or slow: engines tell them apart, wait for none, and start them again."""
 
 from __future__ import annotations
 
