@@ -34,6 +34,7 @@ from reason_spec.engines.worker.messages import (
     SubmitScore,
     ToWorker,
 )
+from reason_spec.engines.worker.pass_times import renewed
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.engines.worker.supervisor import Supervisor
 from reason_spec.errors import EngineError
@@ -256,6 +257,9 @@ class WorkerEngine(Engine):
         match message:
             case Report(deltas, results, pass_times, batch_times):
                 self._pass_times = pass_times or self._pass_times
+                if self.num_deaths:
+                    # A worker that was started again has timed few batches yet.
+                    batch_times = renewed(self._batch_times, batch_times)
                 self._batch_times = batch_times or self._batch_times
                 for number, delta in deltas:
                     if (generation := self._generations.get(number)) is not None:
