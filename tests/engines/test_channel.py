@@ -44,7 +44,7 @@ async def test_sending_waits_for_nobody_and_outlives_the_other_end() -> None:
     channel, worker = joined()
     for _ in range(20):
         channel.send(b"x" * 1_000_000)
-    assert worker.recv() == b"x" * 1_000_000
+    assert await asyncio.to_thread(worker.recv) == b"x" * 1_000_000
     worker.close()
     await asyncio.sleep(0.05)
     channel.send("nobody is there")
