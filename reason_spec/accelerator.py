@@ -230,7 +230,9 @@ class Accelerator:
         """Stop everything, and keep what was learnt from texts; may be called twice."""
         self._started = False
         if self._giving_cores is not None:
-            await asyncio.gather(self._giving_cores, return_exceptions=True)
+            # An engine that hangs takes none.
+            self._giving_cores.cancel()
+            await asyncio.wait({self._giving_cores})
         memories, self.memories = self.memories, None
         if memories is not None:
             await asyncio.to_thread(memories.save)

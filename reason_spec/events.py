@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from reason_spec.types import Origin, Plan, Step, Usage, Verdict
 
+logger = logging.getLogger(__name__)
 EventKind: TypeAlias = Literal[
     "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final"
 ]
@@ -80,6 +82,8 @@ class Recorder:
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None
     plan: Plan | None = None
+    draft_failure: str | None = None
+    """Why the draft's engine was of no more use, and the target went on alone."""
     num_works: int = 0
     started: float = field(default_factory=time.perf_counter)
 
@@ -143,6 +147,12 @@ class Recorder:
             self.target_usage += usage
         else:
             self.draft_usage += usage
+
+    def lose_draft(self, failure: Exception) -> None:
+        """Note that the draft's engine failed; the answer goes on without it."""
+        if self.draft_failure is None:
+            self.draft_failure = str(failure)
+            logger.warning("an answer goes on without its draft: %s", failure)
 
     @property
     def alpha_step(self) -> float | None:

@@ -127,6 +127,11 @@ class EngineSettings(_Section):
         default={}, description="what the chat template is told, such as `enable_thinking: false`"
     )
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
+    hang_timeout: float = Field(
+        default=30.0,
+        ge=5,
+        description="seconds without a sign of life after which a worker process is killed",
+    )
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
     revision: str | None = Field(default=None, description="branch, tag or commit of a Hugging Face model")
 
@@ -459,13 +464,13 @@ class Settings(_Section):
 
         It is equal on every machine.
         """
-        addresses = {"remote": {"base_urls": True}}
+        served: dict[str, Any] = {"remote": {"base_urls": True}, "hang_timeout": True}
         values = self.model_dump(
             mode="json",
             exclude={
-                "target": addresses,
-                "draft": addresses,
-                "verifier": {"judge": addresses},
+                "target": served,
+                "draft": served,
+                "verifier": {"judge": served},
                 "server": True,
             },
         )

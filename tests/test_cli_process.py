@@ -14,8 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from reason_spec.pair import SAMPLE_PATH
 from tests.evaluation.problems import World, build_world
 
 ROOT = Path(__file__).parents[1]
@@ -352,3 +354,29 @@ def test_help_loads_no_model_library(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", [0, 1], ids=["target", "draft"])
+def test_a_run_whose_worker_hangs_says_so_and_goes_on_when_it_is_run_again(tmp_path: Path, role: int) -> None:
+    """With the embedded pair."""
+    output = tmp_path / "run"
+    fixed = ["--strategy", "speculative", "--max-tokens", "200", "--output", str(output)]
+    hangs = [part for name in ("target", "draft") for part in ("--set", f"{name}.hang_timeout=6")]
+    first = start("solve", str(SAMPLE_PATH), *fixed, *hangs, cwd=tmp_path)
+    results = output / "results.jsonl"
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while num_lines(results) < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = sorted(psutil.Process(first.pid).children(), key=lambda one: one.create_time())
+    workers[role].suspend()
+    _, said = first.communicate(timeout=PATIENCE_SECONDS)
+    assert first.returncode != 0
+    assert b"no sign of life" in said
+    assert b"Traceback" not in said
+    assert not any(worker.is_running() for worker in workers)
+    num_before = num_lines(results)
+    second = run("solve", str(SAMPLE_PATH), *fixed, *hangs, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert num_before < num_lines(results) == num_lines(SAMPLE_PATH)

@@ -92,6 +92,8 @@ class AskingVerifier(Verifier):
             return
         if self._starting is None:
             self._own = self._make_model()
+            # Without it every verdict would be unknown from then on.
+            self._own.keep_alive()
             self._starting = asyncio.ensure_future(self._own.start())
         await asyncio.shield(self._starting)
 

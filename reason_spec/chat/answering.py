@@ -36,8 +36,12 @@ class Answering:
         self._accelerator = accelerator
         self._prepared = prepared
         self._started = started
-        writers = prepared.writers
-        self._writers = writers if speculate else writers.without_drafts(accelerator, _SHED)
+        self._writers = prepared.writers
+        trouble = None if accelerator.draft is None else accelerator.draft.trouble
+        if not speculate:
+            self._writers = self._writers.without_drafts(accelerator, _SHED)
+        elif trouble is not None and self._writers.need_draft:
+            self._writers = self._writers.without_drafts(accelerator, f"the draft {trouble}")
         self._sampling: Sampling = prepared.sampling(index)
         self._num_left = prepared.max_tokens
         self._written: tuple[Step, ...] = ()

@@ -65,6 +65,10 @@ class Writers:
     answer: Writer | None = None
     reason: str | None = None
 
+    @property
+    def need_draft(self) -> bool:
+        return self.first.needs_draft or (self.answer is not None and self.answer.needs_draft)
+
     def without_drafts(self, accelerator: Accelerator, reason: str) -> Writers:
         """Return the same with the target alone; where it was by itself before, nothing is the reason."""
         alone = target_alone(accelerator)

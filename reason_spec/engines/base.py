@@ -418,8 +418,18 @@ class Engine(ABC):
 
     @property
     def failure(self) -> str | None:
-        """Why the engine cannot go on, None while it can; one that died does not come back by itself."""
+        """Why the engine cannot go on, None while it can; see `keep_alive`."""
         return None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the engine now, in words for anybody; None: nothing is known to be."""
+        return None if self.failure is None else "died"
+
+    @property
+    def num_deaths(self) -> int:
+        """How often the engine died since its start."""
+        return 0
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:
@@ -442,6 +452,16 @@ class Engine(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Cancel everything and free the model; may be called twice."""
+
+    def keep_alive(self) -> None:  # noqa: B027 - not every engine has what could die
+        """Start the engine again whenever it dies from now on; what it was doing then fails all the same."""
+
+    async def recovered(self) -> None:  # noqa: B027 - as above
+        """Wait until an engine that died and is being started again is back.
+
+        Raises:
+            EngineError: it is dead and stays so.
+        """
 
     @abstractmethod
     def submit(self, request: Request) -> Generation:

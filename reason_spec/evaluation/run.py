@@ -242,6 +242,9 @@ class _Runner:
                 results.append((ask, _failure(key, solution)))
             elif isinstance(solution, BaseException):
                 raise solution
+            elif solution.recorder.draft_failure is not None:
+                # The target's own answer is no measure of a strategy that has a draft.
+                results.append((ask, _failure(key, EngineError(solution.recorder.draft_failure))))
             else:
                 if self._on_answer is not None:
                     self._on_answer(key, solution.recorder)

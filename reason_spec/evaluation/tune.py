@@ -222,6 +222,9 @@ class EngineBench:
                 self._fail(way, place, solution)
             elif isinstance(solution, BaseException):
                 raise solution
+            elif solution.recorder.draft_failure is not None:
+                # The target's own answer is no measure of a candidate that has a draft.
+                self._fail(way, place, EngineError(solution.recorder.draft_failure))
             else:
                 await self._store(way, place, solution, share_of_wall, order)
             self._view.count()

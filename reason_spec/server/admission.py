@@ -100,7 +100,7 @@ class Admission:
     async def place(
         self, client: Client, *, size: int = 1, deadline: Deadline | None = None
     ) -> AsyncIterator[Place]:
-        """Wait for a place and keep it for the block.
+        """Wait for a place and keep it for the block, and until work that was left behind there has ended.
 
         Args:
             size: answers that the request asks for; more than there are places count as all of them.
@@ -113,18 +113,25 @@ class Admission:
         size = min(size, self._settings.max_running_requests)
         arrived = self._clock()
         tenant = self._enter(client.tenant)
+        started: float | None = None
+
+        def leave() -> None:
+            if started is not None:
+                self.num_running -= size
+                self._measure(self._clock() - started)
+            tenant.num_requests -= 1
+            self._grant()
+
         try:
             await self._wait(client.tenant, tenant, size, deadline)
             started = self._clock()
             self._watcher.waited(started - arrived)
-            try:
-                yield Place(self._may_speculate(size), started - arrived)
-            finally:
-                self.num_running -= size
-                self._measure(self._clock() - started)
+            yield Place(self._may_speculate(size), started - arrived)
         finally:
-            tenant.num_requests -= 1
-            self._grant()
+            if deadline is None:
+                leave()
+            else:
+                deadline.when_over(leave)
 
     def drain(self) -> None:
         """Refuse all that comes from now on; what runs or waits goes on."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from reason_spec.server.base import ApiError
 from reason_spec.settings_server import ServerSettings
 
+_END_SECONDS = 1.0
+"""For work that was cancelled to end; a client that is told that it is late waits for no more."""
 _T = TypeVar("_T")
 
 
@@ -20,13 +22,10 @@ class Deadline:
 
         deadline = Deadline(settings)
         async with admission.place(client, deadline=deadline) as place:
-            async with deadline.whole():
-                answer = await chat.answer(request)
+            answer = await deadline.whole(chat.answer(request))
 
-    or, for a stream::
-
-            async for event in deadline.each(chat.stream(request)):
-                ...
+    Work that is late is cancelled. An engine that hangs does not confirm that: then the work is left behind,
+    and `when_over` tells when it has ended.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -34,48 +33,77 @@ class Deadline:
         self._settings = settings
         self._end = now + settings.request_timeout
         self._first = min(now + settings.first_token_timeout, self._end)
+        self._left: set[asyncio.Future[Any]] = set()
 
-    @asynccontextmanager
-    async def whole(self) -> AsyncIterator[None]:
-        """Cancel the block when the request's time is over.
+    async def whole(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do work in the request's time and return what comes of it.
 
         Raises:
-            ApiError: 504; the block's work has ended by then.
+            ApiError: 504; the work was cancelled.
         """
-        async with _until(self._end, self._late(first=False)):
-            yield
+        task = asyncio.ensure_future(work)
+        try:
+            left = self._end - asyncio.get_running_loop().time()
+            await asyncio.wait({task}, timeout=max(0.0, left))
+            if task.done():
+                return task.result()
+            raise self.late(begun=True)
+        finally:
+            await self.stop({task})
 
     @asynccontextmanager
     async def first(self) -> AsyncIterator[None]:
-        """Like ``whole``, for what comes before the first words."""
-        async with _until(self._first, self._late(first=True)):
-            yield
-
-    async def each(self, events: AsyncGenerator[_T]) -> AsyncGenerator[_T]:
-        """Yield what a generator yields, the first in time and all in time; it is closed at the end.
+        """Cancel the block where the time for the first words is over; it holds nothing of an engine.
 
         Raises:
-            ApiError: 504; the generator is closed by then, and so its work cancelled.
+            ApiError: 504.
         """
-        limit, late = self._first, self._late(first=True)
-        async with aclosing(events):
-            while True:
-                # Only while the generator works: a consumer that is interrupted could not tell why.
-                try:
-                    async with _until(limit, late):
-                        event = await anext(events)
-                except StopAsyncIteration:
-                    return
-                yield event
-                limit, late = self._end, self._late(first=False)
+        async with _until(self._first, self.late(begun=False)):
+            yield
 
-    def _late(self, *, first: bool) -> ApiError:
+    def limit(self, *, begun: bool) -> float:
+        """Return until when, by the event loop's clock, the next words have to come."""
+        return self._end if begun else self._first
+
+    async def stop(self, work: Collection[asyncio.Future[Any]]) -> None:
+        """Cancel work, and wait for its end for a moment; what has not ended then is left behind."""
+        for task in work:
+            if not task.done():
+                task.cancel()
+                task.add_done_callback(_look_at_end)
+                self._left.add(task)
+                task.add_done_callback(self._left.discard)
+        if self._left:
+            await asyncio.wait(set(self._left), timeout=_END_SECONDS)
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call when all work has ended, now or later."""
+        waiting = {task for task in self._left if not task.done()}
+
+        def ended(task: asyncio.Future[Any]) -> None:
+            waiting.discard(task)
+            if not waiting:
+                call()
+
+        for task in tuple(waiting):
+            task.add_done_callback(ended)
+        if not waiting:
+            call()
+
+    def late(self, *, begun: bool) -> ApiError:
+        """Return what a client is told whose time is over."""
         settings = self._settings
-        if first and self._first < self._end:
+        if not begun and self._first < self._end:
             text = f"no words came within {settings.first_token_timeout:g} seconds"
         else:
             text = f"the request took longer than {settings.request_timeout:g} seconds"
         return ApiError(504, f"{text} and was stopped", kind="server_error", code="deadline_exceeded")
+
+
+def _look_at_end(task: asyncio.Future[Any]) -> None:
+    """Take what became of work that nobody waits for any more: the engine that failed has said so itself."""
+    if not task.cancelled():
+        task.exception()
 
 
 @asynccontextmanager

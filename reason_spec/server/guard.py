@@ -39,6 +39,8 @@ _DISCARDED = 4
 """A body that is too long is read so many times its bound before it is answered, or the client would see a
 broken pipe in the place of the answer."""
 _DISCARD_SECONDS = 5.0
+_END_SECONDS = 2.0
+"""For requests that are ended to say so; work of an engine that hangs does not end."""
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
 _STRING = re.compile(rb'"[^"]*"')
@@ -132,7 +134,8 @@ class Guard:
         late = list(self._tasks)
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        if late:
+            await asyncio.wait(late, timeout=_END_SECONDS)
         return len(late)
 
     async def _serve(self, exchange: _Exchange) -> None:

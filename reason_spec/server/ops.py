@@ -22,11 +22,17 @@ class Operation:
     metrics: Metrics
     phase: Phase = "starting"
     engines: tuple[Engine, ...] = field(default_factory=tuple)
+    """The target first: without it nothing is answered."""
 
     @property
-    def failures(self) -> tuple[str, ...]:
-        """Names of engines that died."""
-        return tuple(engine.name for engine in self.engines if engine.failure is not None)
+    def troubles(self) -> dict[str, str]:
+        """What is wrong with engines that died or hang, by their names."""
+        return {engine.name: engine.trouble for engine in self.engines if engine.trouble is not None}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are taken; without its draft the target goes on alone."""
+        return self.phase == "ready" and all(engine.trouble is None for engine in self.engines[:1])
 
 
 def ops_router(operation: Operation) -> APIRouter:
@@ -37,19 +43,21 @@ def ops_router(operation: Operation) -> APIRouter:
     @router.api_route("/health", methods=["GET", "HEAD"], responses=unavailable, include_in_schema=False)
     @router.get("/health", responses=unavailable, operation_id="health")
     async def health() -> Response:
-        """Say whether the process and its engines live; 503 where one of them died: start the server anew."""
-        if failed := operation.failures:
-            return JSONResponse({"status": "failed", "engines": list(failed)}, 503)
+        """Say whether the process and its engines live; 503, and why, where one died or hangs."""
+        if troubles := operation.troubles:
+            return JSONResponse({"status": "failed", "engines": troubles}, 503)
         return JSONResponse({"status": "ok"})
 
     @router.api_route("/ready", methods=["GET", "HEAD"], responses=unavailable, include_in_schema=False)
     @router.get("/ready", responses=unavailable, operation_id="ready")
     async def ready() -> Response:
-        """Say whether requests are taken; 503 while models load and while the server stops."""
-        is_ready = operation.phase == "ready" and not operation.failures
-        phase = "failed" if operation.failures else operation.phase
+        """Say whether requests are taken; 503 while models load, without the target, and at the end."""
+        is_ready = operation.is_ready
+        body: dict[str, Any] = {"status": operation.phase}
+        if troubles := operation.troubles:
+            body = {"status": operation.phase if is_ready else "failed", "engines": troubles}
         headers = None if is_ready else {"retry-after": "5"}
-        return JSONResponse({"status": phase}, 200 if is_ready else 503, headers)
+        return JSONResponse(body, 200 if is_ready else 503, headers)
 
     @router.get("/version", operation_id="version")
     async def version() -> dict[str, str]:

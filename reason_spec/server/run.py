@@ -117,6 +117,8 @@ class Server:
         app.include_router(ops_router(self._operation))
         engines = (self._accelerator.target, self._accelerator.draft)
         self._operation.engines = tuple(engine for engine in engines if engine is not None)
+        for engine in self._operation.engines:
+            engine.keep_alive()
         self._guard.app = app
         self._operation.phase = "ready"
 
@@ -142,6 +144,8 @@ class Server:
             )
         if late := await self._guard.drain(seconds):
             logger.warning("%d requests were not complete after %g seconds and were ended", late, seconds)
+        # An engine that hangs confirms nothing; with its worker what waits for that ends.
+        await self._accelerator.close()
 
     async def _save_now_and_then(self) -> None:
         """Keep what was learnt, so that a kill loses little."""

@@ -15,7 +15,7 @@ from fastapi import Request
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextRequest
 from reason_spec.chat.service import Chat
-from reason_spec.errors import RequestError, did_you_mean
+from reason_spec.errors import EngineError, RequestError, did_you_mean
 from reason_spec.server.admission import Admission
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
@@ -27,6 +27,7 @@ from reason_spec.server.streaming import EventStream, Told, merged, together
 from reason_spec.settings import EngineSettings
 from reason_spec.settings_server import ServerSettings
 
+_RETRY_SECONDS = 5.0
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request cannot be done; the message says why."},
     "5XX": {"model": ErrorBody, "description": "The server failed, is full, or stops."},
@@ -128,19 +129,16 @@ class Call:
         """Return ``each`` answers to every request, those to one side by side.
 
         Raises:
-            RequestError, ApiError, EngineError, ClientGoneError: all work has ended by then.
+            RequestError, ApiError, EngineError, ClientGoneError: all work has ended by then, or keeps the
+                place until it has.
         """
-        chat, deadline = self.service.chat, self._deadline
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             speculate = await self._enter(asked, each, held)
-            async with deadline.whole():
-                answers = await together(
-                    [
-                        chat.answer(request, index=index, speculate=speculate)
-                        for request in asked
-                        for index in range(each)
-                    ]
+            answers = await self._deadline.whole(
+                together(
+                    [self._answer(request, index, speculate) for request in asked for index in range(each)]
                 )
+            )
         for answer in answers:
             self.count(answer.end)
         return answers
@@ -157,19 +155,50 @@ class Call:
         Raises:
             RequestError, ApiError, EngineError, ClientGoneError: as ``answers``.
         """
-        chat = self.service.chat
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             speculate = await self._enter(asked, each, held)
             streams = [
-                self._counted(self._deadline.each(chat.stream(request, index=index, speculate=speculate)))
+                self._counted(self._stream(request, index, speculate))
                 for request in asked
                 for index in range(each)
             ]
-            events = merged(streams, self.service.settings.ping_seconds)
+            events = merged(streams, self.service.settings.ping_seconds, self._deadline)
             held.push_async_callback(events.aclose)
             first = await anext(events)
             return EventStream(first, events, tell, held.pop_all(), self.id, self._pace())
         raise AssertionError("the block returns")
+
+    async def _answer(self, request: ChatRequest | TextRequest, index: int, speculate: bool) -> ChatAnswer:
+        """Return one answer; where the target died over it, it is written anew, once."""
+        chat, target = self.service.chat, self.service.accelerator.target
+        num_deaths = target.num_deaths
+        try:
+            return await chat.answer(request, index=index, speculate=speculate)
+        except EngineError:
+            if target.num_deaths == num_deaths:
+                raise
+            await target.recovered()
+        return await chat.answer(request, index=index, speculate=speculate)
+
+    async def _stream(
+        self, request: ChatRequest | TextRequest, index: int, speculate: bool
+    ) -> AsyncGenerator[ChatEvent]:
+        """Yield the events of one answer; see ``_answer``. What has begun to stream is not written anew."""
+        chat, target = self.service.chat, self.service.accelerator.target
+        num_deaths, begun = target.num_deaths, False
+        try:
+            async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
+                async for event in events:
+                    begun = True
+                    yield event
+            return
+        except EngineError:
+            if begun or target.num_deaths == num_deaths:
+                raise
+            await target.recovered()
+        async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
+            async for event in events:
+                yield event
 
     def _pace(self) -> Pace | None:
         settings = self.service.settings
@@ -183,6 +212,11 @@ class Call:
     ) -> bool:
         """Take a place and check what is asked; return whether to speculate."""
         service = self.service
+        if (trouble := service.accelerator.target.trouble) is not None:
+            message = f"the target {trouble}; ask again in a moment"
+            raise ApiError(
+                503, message, kind="server_error", code="engine_unavailable", retry_after=_RETRY_SECONDS
+            )
         waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
         place = await held.enter_async_context(waiting)
         for request in asked:

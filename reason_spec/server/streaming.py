@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from reason_spec.chat.base import ChatEvent
 from reason_spec.server.base import ApiError
+from reason_spec.server.deadline import Deadline
 from reason_spec.server.disconnect import ClientGoneError, while_connected
 from reason_spec.server.failures import api_error
 from reason_spec.server.pacing import Backlog, Pace, padded, ticks
@@ -45,6 +46,7 @@ Item: TypeAlias = tuple[int, ChatEvent]
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
+    index: int
     failure: Exception | None
 
 
@@ -59,32 +61,42 @@ async def together(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 
 async def merged(
-    streams: Sequence[AsyncGenerator[ChatEvent]], ping_seconds: float
+    streams: Sequence[AsyncGenerator[ChatEvent]], ping_seconds: float, deadline: Deadline
 ) -> AsyncGenerator[Item | None]:
     """Yield what streams say as it comes, with the stream's index; None after a silence of ``ping_seconds``.
 
     Raises:
         Exception: what the first stream that failed raised; the others are closed.
+        ApiError: 504, the time for the first words of a stream, or for all, is over.
     """
     queue: asyncio.Queue[Item | _Ended] = asyncio.Queue(_READ_AHEAD)
     pumps = [asyncio.create_task(_pump(index, stream, queue)) for index, stream in enumerate(streams)]
     num_open = len(pumps)
+    silent = set(range(len(pumps)))
+    clock = asyncio.get_running_loop().time
     try:
         while num_open:
+            if clock() >= deadline.limit(begun=True):
+                # Also where the next words are there already: some streams never pause.
+                raise deadline.late(begun=True)
             item: Item | _Ended | None = None
+            limit = deadline.limit(begun=not silent)
             with suppress(TimeoutError):
-                async with asyncio.timeout(ping_seconds):
+                async with asyncio.timeout_at(min(limit, clock() + ping_seconds)):
                     item = await queue.get()
+            if item is None and clock() >= limit:
+                raise deadline.late(begun=not silent)
             if not isinstance(item, _Ended):
+                if item is not None:
+                    silent.discard(item[0])
                 yield item
                 continue
             num_open -= 1
+            silent.discard(item.index)
             if item.failure is not None:
                 raise item.failure
     finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await deadline.stop(pumps)
 
 
 async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Queue[Item | _Ended]) -> None:
@@ -95,7 +107,7 @@ async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Qu
                 await queue.put((index, event))
     except Exception as error:
         failure = error
-    await queue.put(_Ended(failure))
+    await queue.put(_Ended(index, failure))
 
 
 class EventStream(Response):

@@ -17,6 +17,7 @@ from math import log
 
 from reason_spec.control.gate import Live
 from reason_spec.engines.base import Delta, Engine, Generation, Request
+from reason_spec.errors import EngineError
 from reason_spec.events import EventKind, Recorder
 from reason_spec.suffix.base import num_shared
 from reason_spec.types import Prefix, Usage
@@ -75,6 +76,7 @@ class DraftAhead:
     With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
     A run costs what is new in it and behind it, however long the generation already is.
     The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
+    Where the draft's engine fails, nothing more is handed over, and the target goes on alone.
     """
 
     def __init__(
@@ -115,13 +117,7 @@ class DraftAhead:
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
     def confirm(self, tokens: Sequence[int]) -> None:
-        """Take tokens of the target's generation that became certain.
-
-        Raises:
-            EngineError: the draft's engine failed meanwhile.
-        """
-        if self._task.done() and not self._task.cancelled():
-            self._task.result()
+        """Take tokens of the target's generation that became certain."""
         expected = self._ahead[: len(tokens)]
         self._certain += tokens
         if self._live is not None:
@@ -178,12 +174,9 @@ class DraftAhead:
         """Stop, wait until the draft's engine holds nothing of this, and count the work.
 
         A run is of use where the target confirmed its first token.
-
-        Raises:
-            EngineError: the draft's engine failed.
         """
         self.stop()
-        results = await asyncio.gather(self._task, return_exceptions=True)
+        (failure,) = await asyncio.gather(self._task, return_exceptions=True)
         for run in self._open_runs:
             run.usage = await run.generation.closed()
             self._add_work(run, run.usage)
@@ -191,8 +184,10 @@ class DraftAhead:
         recorder.add_work("draft", self._kept_work, kept=True)
         recorder.add_work("draft", self._lost_work, kept=False)
         self._kept_work = self._lost_work = Usage()
-        if isinstance(results[0], Exception):
-            raise results[0]
+        if isinstance(failure, EngineError):
+            recorder.lose_draft(failure)
+        elif isinstance(failure, Exception):
+            raise failure
 
     @property
     def _num_allowed(self) -> int:

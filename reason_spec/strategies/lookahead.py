@@ -50,7 +50,7 @@ class Lookahead(Strategy):
                 yield step
         # The planner's costs are those of one answer alone.
         as_planned = request.live is None or request.live.left_to_planner
-        if self.planner is not None and as_planned:
+        if self.planner is not None and as_planned and recorder.draft_failure is None:
             self.planner.learn(recorder, self.target.pass_times, self.draft.pass_times)
 
     def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:

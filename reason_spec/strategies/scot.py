@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 from reason_spec.engines.base import Engine, Generation, Request
+from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.alone import check_judges_alone
@@ -167,11 +168,7 @@ class _WholeDrafts:
         self._picked: _WholeDraft | None = None
 
     async def pick(self) -> _Pick:
-        """Write and judge all drafts, and return the best accepted one.
-
-        Raises:
-            EngineError: the draft's engine failed.
-        """
+        """Write and judge all drafts, and return the best accepted one."""
         assert self._request.draft_prompt is not None
         if len(self._request.draft_prompt) >= self._draft.max_context:
             return _Pick()
@@ -217,7 +214,13 @@ class _WholeDrafts:
         return _WholeDraft(index, generation, self._request, work)
 
     async def _write_and_judge(self, draft: _WholeDraft) -> None:
-        answer = await self._write(draft)
+        try:
+            answer = await self._write(draft)
+        except EngineError as error:
+            self._recorder.lose_draft(error)
+            self._recorder.emit("cancelled", "draft", len(draft.steps), draft.index, work=draft.work)
+            draft.lose("the draft's engine failed")
+            return
         if self._settings.judge_whole and not draft.lost:
             whole = _as_one_step((*draft.steps, *answer))
             draft.add(await self._judge(self._request, 0, whole, draft.work))

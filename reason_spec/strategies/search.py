@@ -180,7 +180,6 @@ class Search:
         for _, generation in self._work:
             generation.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A failure of the draft's engine was noted when it came; here all work is only counted.
         closing = (ahead.close(self._recorder) for ahead in self._aheads)
         await asyncio.gather(*closing, return_exceptions=True)
         for lane, generation in self._work:
@@ -382,7 +381,13 @@ class Search:
             async for delta in generation:
                 written += delta.tokens
                 self._hint(branch, tuple(written))
-        step = await self._finished("draft", branch, generation)
+        try:
+            step = await self._finished("draft", branch, generation)
+        except EngineError as error:
+            self._recorder.lose_draft(error)
+            self._recorder.emit("cancelled", "draft", branch.step_index, branch.number, work=draft.work)
+            self._settle(branch, draft)
+            return
         if step is None or branch.dropped or branch.decided or branch.target_step is not None:
             return
         whole = self._requests.for_target(step, draft.begun)

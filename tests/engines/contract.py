@@ -197,3 +197,17 @@ class WorkerEngineContract:
             await own_engine.score(PROMPT, (1,))
         with pytest.raises(EngineError, match="SIGKILL"):
             await own_engine.stats()
+
+    async def test_a_stopped_worker_is_killed_and_nobody_waits_for_it(self, own_engine: WorkerEngine) -> None:
+        generation = own_engine.submit(Request(PROMPT, 240))
+        async for _ in generation:
+            break
+        assert own_engine.worker_pid is not None
+        worker = psutil.Process(own_engine.worker_pid)
+        worker.suspend()
+        generation.cancel()
+        async with asyncio.timeout(60):
+            await generation.closed()
+            with pytest.raises(EngineError, match=r"'target'.*no sign of life"):
+                await own_engine.score(PROMPT, (1,))
+        assert not worker.is_running()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.worker.pass_times import PassTimes
+from reason_spec.engines.worker.pass_times import PassTimes, renewed
 
 
 @given(st.lists(st.tuples(st.integers(0, 600), st.floats(0.001, 1.0)), max_size=60))
@@ -116,3 +116,15 @@ def test_batches_are_kept_apart_by_threads_tokens_and_requests() -> None:
     assert times.batch_time.of_one(64, 8) == pytest.approx(0.5 * 0.078, rel=0.02)
     times.num_threads = 1
     assert times.batch_time.of_one(64, 8) == pytest.approx(0.078, rel=0.02)
+
+
+def test_what_a_new_worker_has_not_timed_yet_is_what_the_old_one_did() -> None:
+    old, new = PassTimes(), PassTimes()
+    old.num_threads = new.num_threads = 2
+    for num_tokens, num_requests in ((1, 1), (9, 3), (32, 8)):
+        old.add_batch(num_tokens, num_requests, 1.0)
+    new.add_batch(8, 3, 2.0)
+    told = renewed(old.batches(), new.batches())
+    assert [(time.num_tokens, time.seconds) for time in told] == [(1, 1.0), (8, 2.0), (32, 1.0)]
+    assert renewed(old.batches(), ()) == old.batches()
+    assert renewed((), new.batches()) == new.batches()

@@ -156,10 +156,17 @@ def test_rests_between_tries_double_up_to_half_a_minute() -> None:
 
 
 @pytest.mark.slow
-async def test_a_killed_worker_is_started_again_and_every_answer_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("how", "reason"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSTOP, "no sign of life")]
+)
+async def test_a_lost_worker_is_started_again_and_every_answer_is_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: signal.Signals,
+    reason: str,
 ) -> None:
-    """The embedded pair: its worker process is killed while the second answer is written."""
+    """The embedded pair: its worker process is killed or stopped while the second answer is written."""
     killed: list[int] = []
     store = evaluating._Evaluation._store
 
@@ -170,10 +177,11 @@ async def test_a_killed_worker_is_started_again_and_every_answer_is_there(
             assert isinstance(engine, WorkerEngine)
             assert engine.worker_pid is not None
             killed.append(engine.worker_pid)
-            os.kill(engine.worker_pid, signal.SIGKILL)
+            os.kill(engine.worker_pid, how)
 
     monkeypatch.setattr(evaluating._Evaluation, "_store", store_and_kill)
-    settings = load_settings(flags={"strategy.name": "autoregressive", "sampling.max_tokens": 40})
+    flags = {"strategy.name": "autoregressive", "sampling.max_tokens": 40, "target.hang_timeout": 6}
+    settings = load_settings(flags=flags)
     options = EvalOptions(RunOptions(("autoregressive",), output=tmp_path / "run"))
     assert await evaluating.evaluate(settings, generated_sources(3, 0), options) == 0
     outcomes = list(read_outcomes(tmp_path / "run" / "results.jsonl"))
@@ -181,4 +189,5 @@ async def test_a_killed_worker_is_started_again_and_every_answer_is_there(
     assert len({outcome.session for outcome in outcomes}) == 2
     (retried,) = [outcome for outcome in outcomes if outcome.failed_tries]
     assert "died" in retried.failed_tries[0]
+    assert reason in retried.failed_tries[0]
     assert "an engine died; it is started again" in capsys.readouterr().err

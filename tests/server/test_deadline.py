@@ -1,4 +1,4 @@
-"""Deadlines: work that is late is stopped, and its client is told."""
+"""Deadlines: work that is late is stopped, and its client is told, whether the work ends or not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from contextlib import aclosing
 
 import pytest
 
-from reason_spec.server.base import ApiError
+from reason_spec.chat.base import ChatEvent, TextDelta
+from reason_spec.server.admission import Admission
+from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
+from reason_spec.server.streaming import merged
 from reason_spec.settings_server import ServerSettings
 
 
@@ -18,40 +21,50 @@ def deadline(*, first: float = 100.0, whole: float = 100.0) -> Deadline:
 
 
 class Work:
-    """Says words, then nothing for ever."""
+    """Says words, then nothing for ever. With ``lets_go`` it ends only once that is set, cancelled or not."""
 
-    def __init__(self, *words: str, ends: bool = False) -> None:
-        self._words, self._ends = words, ends
+    def __init__(self, *words: str, ends: bool = False, lets_go: asyncio.Event | None = None) -> None:
+        self._words, self._ends, self._lets_go = words, ends, lets_go
         self.closed = False
 
-    async def __call__(self) -> AsyncGenerator[str]:
+    async def events(self) -> AsyncGenerator[ChatEvent]:
         try:
             for word in self._words:
-                yield word
+                yield TextDelta("content", word)
             if not self._ends:
                 await asyncio.Event().wait()
         finally:
+            if self._lets_go is not None:
+                await self._lets_go.wait()
             self.closed = True
 
+    async def answer(self) -> None:
+        async for _ in self.events():
+            pass
 
-async def take(events: AsyncGenerator[str], words: list[str]) -> None:
-    async with aclosing(events):
-        async for word in events:
-            words.append(word)  # noqa: PERF401 - what came before an error is looked at
+
+async def take(limits: Deadline, words: list[str], *work: Work, pause: float = 0.0) -> None:
+    async with aclosing(merged([one.events() for one in work], 100.0, limits)) as items:
+        async for item in items:
+            assert item is not None
+            assert isinstance(item[1], TextDelta)
+            words.append(item[1].text)
+            await asyncio.sleep(pause)
 
 
 async def said(limits: Deadline, work: Work) -> list[str]:
     words: list[str] = []
     with pytest.raises(ApiError) as caught:
-        await take(limits.each(work()), words)
-    assert caught.value.status == 504
+        await take(limits, words, work)
+    assert (caught.value.status, caught.value.code) == (504, "deadline_exceeded")
     assert work.closed
     return words
 
 
 async def test_what_comes_in_time_passes_and_ends_as_it_does() -> None:
-    work = Work("a", "b", ends=True)
-    assert [word async for word in deadline().each(work())] == ["a", "b"]
+    work, words = Work("a", "b", ends=True), list[str]()
+    await take(deadline(), words, work)
+    assert words == ["a", "b"]
     assert work.closed
 
 
@@ -60,35 +73,60 @@ async def test_a_stream_that_says_nothing_is_stopped_at_the_first_deadline() -> 
 
 
 async def test_a_stream_that_began_has_all_of_its_time() -> None:
-    assert await said(deadline(first=0.01, whole=0.03), Work("a")) == ["a"]
+    assert await said(deadline(first=0.05, whole=0.2), Work("a")) == ["a"]
+
+
+async def test_of_several_answers_each_has_to_begin_in_time() -> None:
+    words: list[str] = []
+    with pytest.raises(ApiError, match=r"no words came within 0\.05 seconds"):
+        await take(deadline(first=0.05), words, Work("a"), Work())
+    assert words == ["a"]
 
 
 async def test_a_stream_that_never_pauses_is_stopped_too() -> None:
-    async def endless() -> AsyncGenerator[str]:
+    async def endless() -> AsyncGenerator[ChatEvent]:
         while True:
-            yield "a"
+            yield TextDelta("content", "a")
 
-    with pytest.raises(ApiError):
-        await take(deadline(whole=0.01).each(endless()), [])
+    async def read() -> None:
+        async with aclosing(merged([endless()], 100.0, deadline(whole=0.05))) as items:
+            async for _ in items:
+                pass
+
+    with pytest.raises(ApiError, match="took longer"):
+        await read()
 
 
 async def test_a_slow_reader_is_not_interrupted_where_it_reads() -> None:
-    limits = deadline(first=0.01, whole=100)
-    async with aclosing(limits.each(Work("a", "b", ends=True)())) as events:
-        words = []
-        async for word in events:
-            words.append(word)
-            await asyncio.sleep(0.02)
+    words: list[str] = []
+    await take(deadline(first=0.01, whole=100), words, Work("a", "b", ends=True), pause=0.03)
     assert words == ["a", "b"]
 
 
 async def test_work_that_is_late_is_cancelled_and_its_own_timeouts_stay_its_own() -> None:
+    async def times_out() -> None:
+        raise TimeoutError
+
     work = Work()
     with pytest.raises(ApiError) as caught:
-        async with deadline(whole=0.01).whole():
-            await take(work(), [])
+        await deadline(whole=0.01).whole(work.answer())
     assert work.closed
     assert caught.value.code == "deadline_exceeded"
     with pytest.raises(TimeoutError):
-        async with deadline().whole():
-            raise TimeoutError
+        await deadline().whole(times_out())
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_work_that_does_not_end_keeps_its_place_and_delays_nobody(streams: bool) -> None:
+    lets_go = asyncio.Event()
+    work = Work("a", lets_go=lets_go)
+    limits, admission = deadline(whole=0.05), Admission(ServerSettings(max_running_requests=1))
+    with pytest.raises(ApiError, match="took longer"):
+        async with asyncio.timeout(10), admission.place(Client("ana"), deadline=limits):
+            await (take(limits, [], work) if streams else limits.whole(work.answer()))
+    assert admission.num_running == 1
+    assert not work.closed
+    lets_go.set()
+    async with asyncio.timeout(10), admission.place(Client("ana"), deadline=deadline()):
+        assert work.closed
+    assert admission.num_running == 0

@@ -58,6 +58,19 @@ STORIES = {
 }
 
 
+@pytest.mark.parametrize("make", [specreason, hybrid])
+@pytest.mark.parametrize("draft_fails_after", [0, 5, 40])
+def test_a_draft_engine_that_fails_leaves_the_rest_to_the_target(
+    make: Callable[..., Make], draft_fails_after: int
+) -> None:
+    scripts = StoryScript(3), StoryScript(3)
+    outcome = solve(make(), *scripts, draft_fails_after=draft_fails_after)
+    assert outcome.text == solve(autoregressive, *scripts).text
+    assert outcome.steps[-1].origin == "target"
+    assert "draft: scripted failure" in str(outcome.recorder.draft_failure)
+    assert outcome.left_running == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(**STORIES)
 def test_where_only_the_targets_own_steps_are_likely_they_are_what_is_written(

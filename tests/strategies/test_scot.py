@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
-from reason_spec.errors import EngineError, SettingsError
+from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
@@ -304,9 +304,12 @@ def test_all_work_of_the_drafts_is_counted_and_what_does_not_stand_as_discarded(
     assert of_chains - stands <= usage.num_discarded_tokens <= usage.num_generated_tokens - stands
 
 
-def test_a_failing_draft_engine_fails_the_solution_with_its_words() -> None:
-    with pytest.raises(EngineError, match="draft: scripted failure"):
-        solve(scot(), StoryScript(1), StoryScript(1), draft_fails_after=5)
+def test_a_draft_engine_that_fails_leaves_the_target_alone() -> None:
+    outcome = solve(scot(), StoryScript(1), StoryScript(1), draft_fails_after=5)
+    assert outcome.text == solve(autoregressive, StoryScript(1), StoryScript(1)).text
+    assert {step.origin for step in outcome.steps} == {"target"}
+    assert "draft: scripted failure" in str(outcome.recorder.draft_failure)
+    assert outcome.left_running == 0
 
 
 @pytest.mark.parametrize("stop_after", [1, 6, 7])

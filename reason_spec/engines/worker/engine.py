@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
@@ -22,8 +21,6 @@ from reason_spec.engines.constraints import BackgroundCompiler, require_end
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.messages import (
     AskStats,
-    Cancel,
-    Died,
     ForgetPrefixes,
     FromWorker,
     OfferHint,
@@ -35,21 +32,20 @@ from reason_spec.engines.worker.messages import (
     ResetPrefixCache,
     SetCores,
     SetPriority,
-    Shutdown,
     Start,
-    StartFailed,
     Submit,
     SubmitScore,
     ToWorker,
 )
+from reason_spec.engines.worker.pass_times import renewed
 from reason_spec.engines.worker.prefixes import ToldPrefixes
 from reason_spec.engines.worker.process import WorkerProcess
-from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.engines.worker.supervisor import Supervisor
+from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings, SuffixSettings
 from reason_spec.types import Constraint, FinishReason, Prefix, Usage
 
 _T = TypeVar("_T")
-_CLOSE_SECONDS = 5.0
 _EMPTY = Prefix()
 
 
@@ -79,22 +75,18 @@ class WorkerEngine(Engine):
         self._texts_of = texts_of
         self._tokenizer: HuggingFaceTokenizer | None = None
         self._info: Ready | None = None
-        self._worker: WorkerProcess | None = None
-        self._ready: asyncio.Future[Ready] | None = None
-        self._hung_up = asyncio.Event()
-        self._ending: asyncio.Task[None] | None = None
+        self._cores = settings.cores
+        self._supervisor = Supervisor(
+            name, settings, launch=self._launch, handle=self._handle, lost=self._lose_all
+        )
         self._generations: dict[int, Generation] = {}
         self._scores: dict[int, asyncio.Future[Score]] = {}
         self._questions: dict[int, asyncio.Future[Reply]] = {}
-        self._outbox: list[ToWorker] = []
         self._prefixes = ToldPrefixes()
         self._pass_times: tuple[PassTime, ...] = ()
         self._batch_times: tuple[PassTime, ...] = ()
         self._constraints = BackgroundCompiler.of_bytes()
         self._next_number = 0
-        self._last_words = ""
-        self._failure: str | None = None
-        self._closing = False
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -114,7 +106,15 @@ class WorkerEngine(Engine):
 
     @property
     def failure(self) -> str | None:
-        return None if self._closing else self._failure
+        return None if self._supervisor.closing else self._supervisor.failure
+
+    @property
+    def trouble(self) -> str | None:
+        return self._supervisor.trouble
+
+    @property
+    def num_deaths(self) -> int:
+        return self._supervisor.num_deaths
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:
@@ -127,35 +127,38 @@ class WorkerEngine(Engine):
     @property
     def worker_pid(self) -> int | None:
         """The worker's process id, None where there is no worker."""
-        return None if self._worker is None else self._worker.pid
+        return self._supervisor.pid
 
     # --- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        assert self._worker is None, f"engine {self.name!r} was started twice"
-        loop = asyncio.get_running_loop()
-        self._ready = loop.create_future()
-        self._worker = WorkerProcess(self.host, self.settings.cores, self._environment())
-        self._prefixes = ToldPrefixes()
-        loop.add_reader(self._worker.fileno(), self._receive)
-        self._send(Start(self.settings, self.settings.cores, self._suffix, self._texts_of))
+        assert not self._supervisor.was_opened, f"engine {self.name!r} was started twice"
+        self._supervisor.open()
         self.phase = "starting"
         try:
             async with asyncio.timeout(self.settings.start_timeout):
                 self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
-                self._info = await self._ready
+                self._info = await self._supervisor.ready()
+            self.phase = ""
         except BaseException as error:
             phase, self.phase = self.phase, ""
             await self.close()
             if isinstance(error, TimeoutError):
                 words = f" (it was {phase})"
-                words += f". Its last words: {self._last_words}" if self._last_words else ""
+                last = self._supervisor.last_words
+                words += f". Its last words: {last}" if last else ""
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
                     f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout"
                     f"{words}"
                 ) from None
             raise
+
+    def _launch(self) -> tuple[WorkerProcess, Start]:
+        # A new worker was told of no prefix.
+        self._prefixes = ToldPrefixes()
+        worker = WorkerProcess(self.host, self._cores, self._environment())
+        return worker, Start(self.settings, self._cores, self._suffix, self._texts_of)
 
     def _environment(self) -> dict[str, str]:
         """Return variables that the worker needs from its first moment on."""
@@ -169,15 +172,13 @@ class WorkerEngine(Engine):
 
     async def close(self) -> None:
         self._constraints.close()
-        if self._worker is not None:
-            self._closing = True
-            self._failure = self._failure or f"engine {self.name!r} is closed"
-            self._send(Shutdown())
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hung_up.wait(), _CLOSE_SECONDS)
-            self._ending = self._ending or asyncio.create_task(self._end())
-        if self._ending is not None:
-            await asyncio.shield(self._ending)
+        await self._supervisor.close()
+
+    def keep_alive(self) -> None:
+        self._supervisor.keep_alive()
+
+    async def recovered(self) -> None:
+        await self._supervisor.recovered()
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -185,12 +186,12 @@ class WorkerEngine(Engine):
         number = self._take_number()
         generation = Generation(
             request,
-            on_cancel=lambda: self._send(Cancel(number)),
+            on_cancel=lambda: self._supervisor.cancel(number),
             on_hint=lambda hint: self._send(OfferHint(number, hint)),
             on_priority=lambda priority: self._send(SetPriority(number, priority)),
         )
-        if self._failure is not None:
-            generation.finish(_unfinished("failed", self._failure))
+        if self._supervisor.failure is not None:
+            generation.finish(_unfinished("failed", self._supervisor.failure))
             return generation
         assert self._info is not None, f"engine {self.name!r} is not started"
         self._generations[number] = generation
@@ -198,7 +199,7 @@ class WorkerEngine(Engine):
         return generation
 
     async def check_constraint(self, constraint: Constraint) -> None:
-        self._raise_if_failed()
+        self._supervisor.raise_if_failed()
         require_end(self.tokenizer.eos_ids)
         await self._constraints.check(constraint)
 
@@ -217,7 +218,7 @@ class WorkerEngine(Engine):
         return await self._score(prefix, tokens, alternatives=True)
 
     async def _score(self, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool) -> Score:
-        self._raise_if_failed()
+        self._supervisor.raise_if_failed()
         number = self._take_number()
         future: asyncio.Future[Score] = asyncio.get_running_loop().create_future()
         self._scores[number] = future
@@ -226,7 +227,7 @@ class WorkerEngine(Engine):
             return await future
         finally:
             if self._scores.pop(number, None) is not None:
-                self._send(Cancel(number))
+                self._supervisor.cancel(number)
 
     async def stats(self) -> EngineStats:
         reply = await self._ask(AskStats(self._take_number()))
@@ -241,6 +242,7 @@ class WorkerEngine(Engine):
 
         It computes with one thread for each core from its next pass on.
         """
+        self._cores = cores
         await self._ask(SetCores(self._take_number(), cores))
 
     # --- the pipe ----------------------------------------------------------------------------------
@@ -249,12 +251,8 @@ class WorkerEngine(Engine):
         self._next_number += 1
         return self._next_number
 
-    def _raise_if_failed(self) -> None:
-        if self._failure is not None:
-            raise EngineError(self._failure)
-
     async def _ask(self, question: AskStats | ResetPrefixCache | SetCores) -> Reply:
-        self._raise_if_failed()
+        self._supervisor.raise_if_failed()
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._questions[question.number] = future
         self._send(question)
@@ -272,55 +270,30 @@ class WorkerEngine(Engine):
         return self._prefixes.tell(prefix)
 
     def _send(self, message: ToWorker) -> None:
-        """Send with all else that this turn of the event loop sends: each write wakes the worker."""
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(message)
-
-    def _flush(self) -> None:
-        messages, self._outbox = self._outbox, []
-        if self._worker is not None and not self._hung_up.is_set():
-            # The worker reads in a thread of its own, so this does not wait for a pass. A worker that
-            # is gone shows as the end of its messages.
-            self._worker.send(messages)
-
-    def _receive(self) -> None:
-        assert self._worker is not None
-        message = self._worker.receive()
-        if message is None:
-            self._hung_up.set()
-            self._ending = self._ending or asyncio.create_task(self._end())
-        else:
-            self._handle(message)
+        self._supervisor.send(message)
 
     def _handle(self, message: FromWorker) -> None:
-        assert self._ready is not None
         match message:
             case Report(deltas, results, pass_times, batch_times):
                 self._pass_times = pass_times or self._pass_times
+                if self.num_deaths:
+                    # A worker that was started again has timed few batches yet.
+                    batch_times = renewed(self._batch_times, batch_times)
                 self._batch_times = batch_times or self._batch_times
                 for number, delta in deltas:
                     if (generation := self._generations.get(number)) is not None:
                         generation.push(delta)
                 for number, result in results:
+                    self._supervisor.confirmed(number)
                     self._finish(number, result)
             case Reply(number):
                 if (question := self._questions.get(number)) is not None and not question.done():
                     question.set_result(message)
-            case Phase() | Ready() | StartFailed() if self._ready.done():
-                pass  # the start was given up meanwhile
             case Phase(text):
-                self.phase = text
-            case Ready():
-                self.phase = ""
-                self._ready.set_result(message)
-            case StartFailed(text, unsupported):
-                kind = UnsupportedModelError if unsupported else EngineError
-                self._ready.set_exception(kind(f"engine {self.name!r}: {text}"))
-                # Nobody waits for it where the tokenizer could not be loaded either.
-                self._ready.exception()
-            case Died(text):
-                self._last_words = text
+                # One that is started again tells nobody how far it is.
+                self.phase = self.phase and text
+            case _:
+                raise AssertionError(f"unexpected message {message!r}")
 
     def _finish(self, number: int, result: GenerationResult | Score | str) -> None:
         if isinstance(result, GenerationResult):
@@ -334,29 +307,15 @@ class WorkerEngine(Engine):
             else:
                 future.set_exception(EngineError(f"engine {self.name!r}: {result}"))
 
-    async def _end(self) -> None:
-        """Take leave of a worker that ended, or end it; let nobody wait for it any more."""
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return
-        asyncio.get_running_loop().remove_reader(worker.fileno())
-        died = self._last_words
-        ending = await asyncio.to_thread(worker.end)
-        self._last_words = self._last_words or ending.last_line
-        if self._failure is None:
-            self._failure = (
-                f"engine {self.name!r} (model {self.settings.model!r}) died: "
-                f"{died or ending.describe()}. Its work is lost; start the engine again"
-            )
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(EngineError(self._failure))
-            # Nobody may be waiting for it any more.
-            self._ready.exception()
-        _fail_all(self._scores, self._failure)
-        _fail_all(self._questions, self._failure)
-        finish: FinishReason = "cancelled" if self._closing else "failed"
+    def _lose_all(self, failure: str | None) -> None:
+        """Let nobody wait for a worker that has gone; without a failure it was closed."""
+        self.phase = ""
+        said = failure or f"engine {self.name!r} is closed"
+        _fail_all(self._scores, said)
+        _fail_all(self._questions, said)
+        finish: FinishReason = "cancelled" if failure is None else "failed"
         for generation in list(self._generations.values()):
-            generation.finish(_unfinished(finish, None if self._closing else self._failure))
+            generation.finish(_unfinished(finish, failure))
         self._generations.clear()
 
 

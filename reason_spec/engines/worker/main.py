@@ -1,12 +1,13 @@
 """The worker process: it loads one model and runs its step loop until its pipe closes.
 
-A thread of its own reads the pipe. So the other side can always write without waiting for a pass to
-end, and the worker ends as soon as the pipe closes, in the middle of a pass too: an accelerator that
-was killed leaves nothing running.
+A thread of its own reads the pipe, so that the worker ends as soon as the pipe closes, in the middle of a
+pass too: an accelerator that was killed leaves nothing running. Another one sends heartbeats, so that a
+long pass is told from a process that hangs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import queue
@@ -14,6 +15,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -28,6 +30,7 @@ from reason_spec.engines.worker.messages import (
     Died,
     ForgetPrefixes,
     FromWorker,
+    Heartbeat,
     OfferHint,
     Phase,
     Reply,
@@ -43,23 +46,28 @@ from reason_spec.engines.worker.messages import (
     ToWorker,
 )
 from reason_spec.engines.worker.prefixes import KnownPrefixes
+from reason_spec.engines.worker.pulse import TICK_SECONDS
 from reason_spec.errors import ReasonSpecError, UnsupportedModelError
 
 _PARENT_CHECK_SECONDS = 2.0
+_PR_SET_PDEATHSIG = 1
 
 
 def main(connection: Connection, host: str) -> None:
     """Serve the engine at the other end of ``connection`` with the loop that module ``host`` loads."""
     # Ctrl-C reaches every process of the terminal; the engine's side decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
+    outlet = _Outlet(connection)
+    threading.Thread(target=_beat, args=(outlet,), daemon=True).start()
     inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
     start = inbox.get()
     assert isinstance(start, Start)
     try:
-        worker = _Worker(host, start, connection, inbox)
+        worker = _Worker(host, start, outlet, inbox)
     except ReasonSpecError as error:
-        connection.send(StartFailed(str(error), isinstance(error, UnsupportedModelError)))
+        outlet.send(StartFailed(str(error), isinstance(error, UnsupportedModelError)))
         return
     try:
         worker.serve()
@@ -67,8 +75,39 @@ def main(connection: Connection, host: str) -> None:
         return
     except Exception as error:
         traceback.print_exc()
-        connection.send(Died(f"{type(error).__name__}: {error}"))
+        outlet.send(Died(f"{type(error).__name__}: {error}"))
         sys.exit(1)
+
+
+class _Outlet:
+    """The way out of the process, for several threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, message: FromWorker) -> None:
+        with self._lock:
+            self._connection.send(message)
+
+
+def _beat(outlet: _Outlet) -> None:
+    """Say again and again that this process lives."""
+    while True:
+        time.sleep(TICK_SECONDS)
+        try:
+            outlet.send(Heartbeat())
+        except OSError:
+            return
+
+
+def _die_with_parent() -> None:
+    """Let the system kill this process with the one that started it.
+
+    A process that is stopped sees no pipe that closes, and would keep its memory for ever.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoReturn:
@@ -89,13 +128,11 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoRetur
 
 
 class _Worker:
-    def __init__(
-        self, host: str, start: Start, connection: Connection, inbox: queue.SimpleQueue[ToWorker]
-    ) -> None:
+    def __init__(self, host: str, start: Start, outlet: _Outlet, inbox: queue.SimpleQueue[ToWorker]) -> None:
         # The host imports torch in `load`, after the cores are set: its threads inherit them.
         cores = _pin(start.cores)
         load: Loader = importlib.import_module(host).load
-        self._connection = connection
+        self._outlet = outlet
         loaded = load(start, len(cores), lambda text: self._send(Phase(text)))
         self._inbox = inbox
         self._prefixes = KnownPrefixes()
@@ -171,7 +208,7 @@ class _Worker:
         self._open = False
 
     def _send(self, message: FromWorker) -> None:
-        self._connection.send(message)
+        self._outlet.send(message)
 
 
 _all_cores: tuple[int, ...] | None = None

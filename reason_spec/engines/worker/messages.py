@@ -150,6 +150,11 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The process lives, whatever its step loop is at."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartFailed:
     message: str
     unsupported: bool
@@ -184,4 +189,4 @@ class Died:
     message: str
 
 
-FromWorker: TypeAlias = Phase | Ready | StartFailed | Report | Reply | Died
+FromWorker: TypeAlias = Phase | Ready | Heartbeat | StartFailed | Report | Reply | Died

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -125,3 +126,13 @@ class PassTimes:
             return 0.0
         joint = sum((mean.num_tokens - size) * (mean.seconds - seconds) * mean.count for mean in means)
         return max(0.0, joint / spread)
+
+
+def renewed(old: Sequence[PassTime], new: Sequence[PassTime]) -> tuple[PassTime, ...]:
+    """Return the means of batches with the new ones in the places of old ones of about their size."""
+    kept = {_size(time): time for time in old} | {_size(time): time for time in new}
+    return tuple(kept[size] for size in sorted(kept))
+
+
+def _size(time: PassTime) -> tuple[int, int, int]:
+    return time.num_threads, round(log2(time.num_tokens)), round(log2(time.num_requests))

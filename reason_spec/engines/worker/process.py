@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from reason_spec.engines.worker.channel import Channel
 from reason_spec.engines.worker.messages import FromWorker, ToWorker
 
 _LAST_WORDS_BYTES = 2000
@@ -74,7 +74,7 @@ class WorkerProcess:
                 # Ctrl-C in the terminal is for this process alone, also while the worker starts.
                 start_new_session=True,
             )
-        self._connection = Connection(ours.detach())
+        self._channel = Channel(ours)
 
     @property
     def pid(self) -> int:
@@ -85,33 +85,35 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def fileno(self) -> int:
-        return self._connection.fileno()
+        return self._channel.fileno()
 
     def send(self, messages: Sequence[ToWorker]) -> None:
-        """Send; nothing happens if the worker is gone."""
-        with contextlib.suppress(OSError):
-            self._connection.send(messages)
+        """Send, without waiting; nothing happens if the worker is gone."""
+        self._channel.send(messages)
 
-    def receive(self) -> FromWorker | None:
-        """Return the next message, None once the worker has gone; call it when there is something to read.
+    def receive(self) -> Sequence[FromWorker] | None:
+        """Return what has come, None once the worker has gone; call it when there is something to read."""
+        return self._channel.receive()
 
-        One at a time: asking the connection whether there is more takes longer than another turn of the
-        event loop.
-        """
-        try:
-            message: FromWorker = self._connection.recv()
-            return message
-        except (EOFError, OSError):
-            return None
+    def detach(self) -> None:
+        """Leave the event loop; what comes is read no more."""
+        self._channel.detach()
+
+    def kill(self) -> None:
+        """End it at once, stopped or not, with all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> Ending:
         """Close the pipe, wait for the process to end, and make it end if it does not."""
-        self._connection.close()
+        self._channel.close()
         try:
             status = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             status = self._process.wait()
+        # What it started may hold the model's memory too.
+        self.kill()
         with self._output as output:
             size = output.seek(0, os.SEEK_END)
             output.seek(max(0, size - _LAST_WORDS_BYTES))

@@ -1,0 +1,293 @@
+"""Starts the worker of one engine, knows whether it lives, hangs or is dead, and starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from reason_spec.engines.worker.messages import (
+    Cancel,
+    Died,
+    FromWorker,
+    Heartbeat,
+    Ready,
+    Shutdown,
+    StartFailed,
+    ToWorker,
+)
+from reason_spec.engines.worker.process import WorkerProcess
+from reason_spec.engines.worker.pulse import TICK_SECONDS, Pulse
+from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+_CLOSE_SECONDS = 5.0
+_MAX_RESTARTS = 5
+_SETTLED_SECONDS = 300.0
+"""A worker that lived so long may be started again as often as at first."""
+
+
+class Supervisor:
+    """The worker processes of one engine, one after the other.
+
+    Args:
+        launch: starts a process and returns it with the first message for it.
+        handle: takes what the worker says of requests.
+        lost: called when a worker has gone, with the reason, None where it was closed; nobody may wait for it
+            any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: EngineSettings,
+        *,
+        launch: Callable[[], tuple[WorkerProcess, ToWorker]],
+        handle: Callable[[FromWorker], None],
+        lost: Callable[[str | None], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._launch = launch
+        self._handle = handle
+        self._lost = lost
+        self._worker: WorkerProcess | None = None
+        self._pulse = Pulse(settings.hang_timeout)
+        self._ready: asyncio.Future[Ready] | None = None
+        self._hung_up = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        self._returning: asyncio.Task[None] | None = None
+        self._outbox: list[ToWorker] = []
+        self._has_served = False
+        self._is_kept_alive = False
+        self._num_restarts = 0
+        self._closing = False
+        self.num_deaths = 0
+        self.last_words = ""
+        self.failure: str | None = None
+        """Why nothing can be asked now; None: the worker lives, as far as is known."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None where there is no worker."""
+        return None if self._worker is None else self._worker.pid
+
+    @property
+    def was_opened(self) -> bool:
+        return self._ready is not None
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong now, in words for anybody."""
+        if self._closing:
+            return None
+        if self._is_returning:
+            return "died and is being started again"
+        if self.failure is not None:
+            return "died"
+        silence = self._pulse.silence
+        return None if silence is None else f"has given no sign of life for {silence:.0f} seconds"
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start a worker, and let it load the model."""
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        self._hung_up.clear()
+        self._ending = None
+        self._outbox.clear()
+        self.last_words = ""
+        self._pulse = Pulse(self._settings.hang_timeout)
+        self._worker, first = self._launch()
+        loop.add_reader(self._worker.fileno(), self._receive)
+        loop.call_later(TICK_SECONDS, self._tick, self._worker)
+        self.send(first)
+
+    async def ready(self) -> Ready:
+        """Wait until the model is loaded, and return what the worker says of itself.
+
+        Raises:
+            EngineError: it could not be loaded.
+        """
+        assert self._ready is not None, "no worker was opened"
+        ready = await asyncio.shield(self._ready)
+        self._has_served = True
+        return ready
+
+    async def close(self) -> None:
+        """End the worker; may be called twice."""
+        self._closing = True
+        is_late = self._is_returning or self._pulse.silence is not None
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.wait({self._returning})
+        if self._worker is not None:
+            self.failure = self.failure or f"engine {self._name!r} is closed"
+            if is_late:
+                self._worker.kill()
+            self.send(Shutdown())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hung_up.wait(), _CLOSE_SECONDS)
+            self._end_soon()
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    def keep_alive(self) -> None:
+        """Start a worker again whenever one died, from now on."""
+        self._is_kept_alive = True
+
+    async def recovered(self) -> None:
+        """Wait for a worker that is being started again.
+
+        Raises:
+            EngineError: there is none, and there will be none.
+        """
+        if self._returning is not None:
+            await asyncio.wait({self._returning})
+        self.raise_if_failed()
+
+    def raise_if_failed(self) -> None:
+        if self.failure is not None:
+            raise EngineError(self.failure)
+
+    @property
+    def _is_returning(self) -> bool:
+        return self._returning is not None and not self._returning.done()
+
+    async def _return(self) -> None:
+        """Start a worker again, later after each one that died; give up where none lasts."""
+        while self._num_restarts < _MAX_RESTARTS:
+            await asyncio.sleep(2**self._num_restarts - 1)
+            self._num_restarts += 1
+            try:
+                self.open()
+                async with asyncio.timeout(self._settings.start_timeout):
+                    await self.ready()
+            except (EngineError, OSError) as error:
+                reason = str(error) or f"it was not loaded within {self._settings.start_timeout:g} seconds"
+                logger.warning("engine %s could not be started again: %s", self._name, reason)
+                if self._worker is not None:
+                    self._worker.kill()
+                self._end_soon()
+                assert self._ending is not None
+                await asyncio.shield(self._ending)
+            else:
+                self.failure = None
+                logger.warning("engine %s was started again", self._name)
+                return
+        self.failure = (
+            f"engine {self._name!r} (model {self._settings.model!r}) died, and was started again "
+            f"{self._num_restarts} times in vain; the log says why each time. Start the process anew"
+        )
+        logger.error("%s", self.failure)
+
+    # --- the pipe ----------------------------------------------------------------------------------
+
+    def send(self, message: ToWorker) -> None:
+        """Send with all else that this turn of the event loop sends: each write wakes the worker."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(message)
+
+    def cancel(self, number: int) -> None:
+        """Let the worker stop a request; one that does not confirm it is killed, see `Pulse`."""
+        self._pulse.cancelled(number)
+        self.send(Cancel(number))
+
+    def confirmed(self, number: int) -> None:
+        """Note that the worker holds nothing of a request any more."""
+        self._pulse.confirmed(number)
+
+    def _flush(self) -> None:
+        messages, self._outbox = self._outbox, []
+        if messages and self._worker is not None and not self._hung_up.is_set():
+            # A worker that is gone shows as the end of its messages.
+            self._worker.send(messages)
+
+    def _receive(self) -> None:
+        assert self._worker is not None
+        messages = self._worker.receive()
+        if messages is None:
+            self._end_soon()
+            return
+        self._pulse.heard()
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: FromWorker) -> None:
+        assert self._ready is not None
+        match message:
+            case Heartbeat():
+                pass  # that it came is all it says
+            case Ready() | StartFailed() if self._ready.done():
+                pass  # the start was given up meanwhile
+            case Ready():
+                self._ready.set_result(message)
+            case StartFailed(text, unsupported):
+                kind = UnsupportedModelError if unsupported else EngineError
+                self._fail_start(kind(f"engine {self._name!r}: {text}"))
+            case Died(text):
+                self.last_words = text
+            case _:
+                self._handle(message)
+
+    def _fail_start(self, error: EngineError) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+            # Nobody may be waiting for it any more.
+            self._ready.exception()
+
+    def _tick(self, worker: WorkerProcess) -> None:
+        """Look whether a worker lives; one that hangs is killed. While it loads ``start_timeout`` holds."""
+        if worker is not self._worker or self._hung_up.is_set():
+            return
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, worker)
+        if not worker.running:
+            # What it started may hold the pipe open.
+            self._receive()
+            self._end_soon()
+            return
+        assert self._ready is not None
+        if not self._ready.done() or self._closing:
+            return
+        reason = self._pulse.tick()
+        if self._pulse.lived > _SETTLED_SECONDS:
+            self._num_restarts = 0
+        if reason is not None:
+            self.last_words = reason
+            worker.kill()
+
+    def _end_soon(self) -> None:
+        self._hung_up.set()
+        self._ending = self._ending or asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        """Take leave of a worker that ended, or end it."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        worker.detach()
+        died = self.last_words
+        ending = await asyncio.to_thread(worker.end)
+        self.last_words = self.last_words or ending.last_line
+        comes_back = self._is_kept_alive and self._has_served and not self._closing
+        if self.failure is None or not self._closing:
+            remedy = "it is being started again" if comes_back else "start the engine again"
+            self.failure = (
+                f"engine {self._name!r} (model {self._settings.model!r}) died: "
+                f"{died or ending.describe()}. Its work is lost; {remedy}"
+            )
+        self._fail_start(EngineError(self.failure))
+        if self._has_served and not self._closing and not self._is_returning:
+            self.num_deaths += 1
+            logger.error("%s", self.failure)
+            if comes_back:
+                self._returning = asyncio.create_task(self._return())
+        self._lost(None if self._closing else self.failure)

@@ -1,0 +1,261 @@
+"""Workers that are stopped, killed or slow: engines tell them apart, wait for none, and start them again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import pytest
+
+from reason_spec.engines.base import Request
+from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.engines.worker import supervisor
+from reason_spec.engines.worker.pulse import TICK_SECONDS, Pulse
+from reason_spec.errors import EngineError
+from reason_spec.settings import EngineSettings
+from tests.engines.contract import PROMPT
+from tests.engines.tiny_models import Served
+
+PATIENCE_SECONDS = 60.0
+HANG_SECONDS = 6.0
+
+
+def settings_for(folder: Path, **more: Any) -> EngineSettings:
+    return EngineSettings(
+        model=str(folder), dtype="float32", cache_tokens=2048, hang_timeout=HANG_SECONDS, **more
+    )
+
+
+@asynccontextmanager
+async def running(folder: Path, kind: type[TorchEngine] = TorchEngine) -> AsyncIterator[TorchEngine]:
+    engine = kind("target", settings_for(folder))
+    await engine.start()
+    try:
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
+            yield engine
+    finally:
+        await engine.close()
+
+
+def worker_of(engine: TorchEngine) -> psutil.Process:
+    assert engine.worker_pid is not None
+    return psutil.Process(engine.worker_pid)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not what():  # noqa: ASYNC110 - a process tells nobody
+            await asyncio.sleep(0.02)
+
+
+async def test_a_stopped_worker_shows_before_it_is_killed(model_folder) -> None:
+    async with running(model_folder("qwen3")) as engine:
+        worker = worker_of(engine)
+        assert engine.trouble is None
+        worker.suspend()
+        await until(lambda: engine.trouble is not None)
+        assert "no sign of life" in str(engine.trouble)
+        assert engine.failure is None
+        await until(lambda: engine.failure is not None)
+        assert not worker.is_running()
+        with pytest.raises(EngineError, match="no sign of life for 6 seconds"):
+            await engine.stats()
+
+
+async def test_a_worker_that_goes_on_is_trusted_again(model_folder) -> None:
+    async with running(model_folder("qwen3")) as engine:
+        worker = worker_of(engine)
+        worker.suspend()
+        await until(lambda: engine.trouble is not None)
+        worker.resume()
+        await until(lambda: engine.trouble is None)
+        assert (await engine.submit(Request(PROMPT, 3)).result()).finish == "length"
+
+
+async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folder) -> None:
+    async with running(model_folder("qwen3")) as engine:
+        generation = engine.submit(Request(PROMPT, 200))
+        worker_of(engine).suspend()
+        for _ in range(8):
+            # Together they are more than what fits into the pipe.
+            generation.offer_hint(tuple(range(260)) * 400)
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineError, match="no sign of life"):
+            await generation.result()
+
+
+async def test_an_engine_closes_though_its_worker_is_stopped(model_folder) -> None:
+    async with running(model_folder("qwen3")) as engine:
+        worker = worker_of(engine)
+        worker.suspend()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await engine.close()
+        assert not worker.is_running()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
+    model_folder, qwen: Served, how: signal.Signals
+) -> None:
+    expected = qwen.generate(PROMPT.to_tuple(), 20)
+    async with running(model_folder("qwen3")) as engine:
+        engine.keep_alive()
+        await engine.set_cores((min(psutil.Process().cpu_affinity() or [0]),))
+        for number in (1, 2):
+            lost = worker_of(engine)
+            generation = engine.submit(Request(PROMPT, 200))
+            lost.send_signal(how)
+            with pytest.raises(EngineError, match="it is being started again"):
+                await generation.result()
+            assert engine.trouble == "died and is being started again"
+            assert engine.num_deaths == number
+            await engine.recovered()
+            assert (engine.trouble, engine.failure) == (None, None)
+            assert (await engine.submit(Request(PROMPT, 20)).result()).tokens == expected
+            assert not lost.is_running()
+            assert len(worker_of(engine).cpu_affinity() or [0]) == 1
+
+
+async def test_a_worker_that_does_not_come_back_is_given_up(
+    model_folder, tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "_MAX_RESTARTS", 2)
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("qwen3"), folder)
+    async with running(folder) as engine:
+        engine.keep_alive()
+        shutil.rmtree(folder)
+        with caplog.at_level(logging.WARNING):
+            worker_of(engine).kill()
+            await until(lambda: engine.failure is not None)
+            with pytest.raises(EngineError, match="started again 2 times in vain"):
+                await engine.recovered()
+        assert engine.trouble == "died"
+        assert engine.worker_pid is None
+        assert sum("could not be started again" in record.message for record in caplog.records) == 2
+        with pytest.raises(EngineError, match="in vain"):
+            await engine.submit(Request(PROMPT, 2)).result()
+
+
+async def test_an_engine_closes_while_its_worker_is_started_again(model_folder) -> None:
+    async with running(model_folder("qwen3")) as engine:
+        engine.keep_alive()
+        worker_of(engine).kill()
+        await until(lambda: engine.num_deaths == 1 and engine.worker_pid is not None)
+        second = worker_of(engine)
+        await engine.close()
+        assert not second.is_running()
+
+
+SLOW_HOST = """
+import time
+from reason_spec.engines.torch.host import load as load_torch
+
+def load(start, num_threads, tell):
+    loaded = load_torch(start, num_threads, tell)
+    step = loaded.loop.step
+
+    def slow_step():
+        time.sleep(SECONDS)
+        return step()
+
+    loaded.loop.step = slow_step
+    return loaded
+"""
+
+
+class SlowEngine(TorchEngine):
+    host: ClassVar[str] = "slow_host"
+
+
+async def test_one_long_pass_is_not_taken_for_hanging(model_folder, tmp_path, monkeypatch) -> None:
+    """Nor where a request is cancelled meanwhile."""
+    (tmp_path / "slow_host.py").write_text(SLOW_HOST.replace("SECONDS", str(2 * HANG_SECONDS)))
+    monkeypatch.syspath_prepend(tmp_path)
+    async with running(model_folder("qwen3"), SlowEngine) as engine:
+        pid = engine.worker_pid
+        generations = [engine.submit(Request(PROMPT, 1)) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        generations[1].cancel()
+        assert (await generations[0].result()).finish == "length"
+        await generations[1].closed()
+        assert engine.worker_pid == pid
+        assert engine.failure is None
+
+
+DRIVER = """
+import asyncio, signal, sys
+from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.settings import EngineSettings
+
+async def main():
+    engine = TorchEngine("target", EngineSettings(model=sys.argv[1]))
+    await engine.start()
+    print(engine.worker_pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a stopped process sees no end of its parent")
+async def test_a_stopped_worker_does_not_outlive_a_parent_that_is_killed(model_folder) -> None:
+    driver = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DRIVER, str(model_folder("qwen3")), stdout=asyncio.subprocess.PIPE
+    )
+    assert driver.stdout is not None
+    try:
+        worker = psutil.Process(int(await driver.stdout.readline()))
+        worker.suspend()
+    finally:
+        driver.kill()
+        await driver.wait()
+    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
+# --- what counts as hanging ---------------------------------------------------------------------------
+
+
+def ticks(pulse: Pulse, seconds: float) -> list[str]:
+    reasons = [pulse.tick() for _ in range(round(seconds / TICK_SECONDS))]
+    return [reason for reason in reasons if reason is not None]
+
+
+def test_silence_is_trouble_first_and_then_a_reason_to_kill() -> None:
+    pulse = Pulse(hang_timeout=30)
+    assert not ticks(pulse, 9)
+    assert pulse.silence is None
+    assert not ticks(pulse, 3)
+    assert pulse.silence == 12
+    pulse.heard()
+    assert pulse.silence is None
+    assert not ticks(pulse, 30)
+    assert "no sign of life" in ticks(pulse, 1)[0]
+
+
+def test_a_silent_worker_confirms_a_cancellation_within_seconds_or_is_killed() -> None:
+    pulse = Pulse(hang_timeout=30)
+    pulse.cancelled(1)
+    pulse.cancelled(2)
+    pulse.confirmed(1)
+    assert not ticks(pulse, 10)
+    assert "no sign of life" in ticks(pulse, 1)[0]
+
+
+def test_a_worker_with_heartbeats_has_minutes_for_a_cancellation() -> None:
+    pulse = Pulse(hang_timeout=30)
+    pulse.cancelled(1)
+    reasons = []
+    for _ in range(700):
+        pulse.heard()
+        reasons += ticks(pulse, 1)
+    assert "no cancellation for 600 seconds" in reasons[0]
+    assert 90 <= len(reasons) / 2 <= 110
