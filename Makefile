@@ -71,8 +71,8 @@ format: $(INSTALLED)  ## Format the code and fix what ruff can fix
 
 install: $(INSTALLED)  ## Install into .venv (TORCH=gpu or cpu overrides what is detected)
 
-lock: $(VENV)/.created  ## Make requirements/*.txt anew, of what the index has now
-	@$(BIN)/python scripts/lock.py
+lock: $(VENV)/.created  ## Make requirements/*.txt anew; versions that fit stay (UPGRADE=yes: the newest)
+	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
 cpu:  ## Install with vLLM for CPUs, into .venv-cpu
 	@$(MAKE) --no-print-directory VENV=$(VENV_CPU) TORCH=cpu $(VENV_CPU)/.vllm

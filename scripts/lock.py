@@ -6,6 +6,7 @@ torch is in none: its build differs by machine. `install_torch.py` installs it, 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
@@ -72,8 +73,8 @@ def uv(folder: Path) -> Iterator[str]:
     yield found
 
 
-def resolve(command: str, name: str, folder: Path) -> str:
-    """Return the lock of an environment, resolved now."""
+def resolve(command: str, name: str, folder: Path, *, upgrade: bool) -> str:
+    """Return the lock of an environment, resolved now; versions of the one before stay where they fit."""
     settings, versions, source = folder / "uv.toml", folder / "versions.txt", folder / f"{name}.in"
     metadata = {"name": "torch", "requires-dist": list(TORCH_ASKS_FOR)}
     pairs = ", ".join(f"{key} = {json.dumps(value)}" for key, value in metadata.items())
@@ -84,18 +85,24 @@ def resolve(command: str, name: str, folder: Path) -> str:
     left_out = [option for package in LEFT_OUT for option in ("--no-emit-package", package)]
     options = ["--universal", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     options += ["--python-version", OLDEST_PYTHON, "--override", str(versions), *left_out]
-    done = subprocess.run(
-        [command, "--config-file", settings, "pip", "compile", *options, source],
-        stdout=subprocess.PIPE, text=True, check=True,
+    made = folder / f"{name}.txt"
+    if not upgrade and (before := FOLDER / made.name).exists():
+        shutil.copy(before, made)
+    subprocess.run(
+        [command, "--config-file", settings, "pip", "compile", *options, "--output-file", made, source],
+        stdout=subprocess.DEVNULL, check=True,
     )  # fmt: skip
-    return done.stdout
+    return made.read_text()
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
+    upgrade = parser.parse_args().upgrade
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="reason-spec-lock-") as place, uv(Path(place)) as command:
         for name in (*EXTRAS, *VARIABLES):
-            text = first_line(name) + resolve(command, name, Path(place))
+            text = first_line(name) + resolve(command, name, Path(place), upgrade=upgrade)
             (FOLDER / f"{name}.txt").write_text(text)
             print(
                 f"requirements/{name}.txt: {len(re.findall('^[a-z]', text, re.MULTILINE))} packages",
