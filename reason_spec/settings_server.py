@@ -15,7 +15,7 @@ def _one_or_more(value: Any) -> Any:
 class ServerSettings(BaseModel):
     """How `reason-spec serve` meets its clients; no part of what names a run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     host: str = Field(
         default="127.0.0.1",
@@ -37,6 +37,11 @@ class ServerSettings(BaseModel):
         description="whether that one key, or without keys everybody on this machine, may send `reason_spec` "
         "and is told what speculation did",
     )
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
+        default=(),
+        description="names that a server without keys may be asked by (the header Host), beside those of "
+        "this machine",
+    )
     share_prefixes: bool = Field(
         default=False,
         description="whether tenants use what was computed for prompts of others that begin alike; how soon "
@@ -44,6 +49,14 @@ class ServerSettings(BaseModel):
     )
     open_metrics: bool = Field(default=False, description="/metrics without a key")
     max_body_bytes: int = Field(default=4 << 20, ge=1024, description="a longer body is refused")
+    max_connections: int | None = Field(
+        default=None,
+        ge=1,
+        description="open connections (503); null: twice max_running_requests + max_queued_requests",
+    )
+    header_timeout: float = Field(
+        default=10.0, gt=0, description="seconds for the headers of a request, from the connection's start on"
+    )
     body_timeout: float = Field(default=30.0, gt=0, description="seconds for a body to arrive")
     max_n: int = Field(default=8, ge=1, description="answers to one request, at the most")
     max_prompt_tokens: int | None = Field(default=None, ge=1, description="null: the model's context")

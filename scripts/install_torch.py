@@ -93,7 +93,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", choices=["auto", "cpu", "gpu"], default="auto")
     parser.add_argument("--version", default="2.13.0", help="version of torch (default: %(default)s)")
-    parser.add_argument("--constraint", type=Path, help="file to write `torch==<installed version>` to")
     options = parser.parse_args()
 
     build = options.build
@@ -110,8 +109,6 @@ def main() -> int:
             print(explain_failure(build, options.version, installed=done), file=sys.stderr)
             return 1
     print(f"PyTorch {found}", flush=True)
-    if options.constraint is not None:
-        options.constraint.write_text(f"torch=={found}\n")
     return 0
 
 

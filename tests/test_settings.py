@@ -44,6 +44,8 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults(
         ("sampling: {top_p: 0}", "sampling.top_p = 0"),
         ("sampling: {stop: ['']}", "a stop string is empty"),
         ("target: {cores: [0, 1]}\ndraft: {cores: [1]}", "share \\[1\\]"),
+        ("server: {drain_seconds: .inf}", "server.drain_seconds = inf.*finite"),
+        ("server: {request_timeout: .nan}", "server.request_timeout = nan"),
         ("- a list", "must hold a mapping"),
         ("a: [", "cannot be read"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO, Self
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.advantage import LabelledStep, LabelOptions
+from reason_spec.evaluation.line_file import LineFile
 from reason_spec.evaluation.store import drop_torn_line, lock_folder, writing
 from reason_spec.routers.base import PairIdentity
 from reason_spec.settings import Settings
@@ -77,7 +77,7 @@ class LabelFolder:
         self._about = about
         self._replaces = fresh
         self.problems: dict[str, list[LabelledStep]] = {}
-        self._lines: BinaryIO | None = None
+        self._lines: LineFile | None = None
         self._lock: BinaryIO | None = None
         with contextlib.ExitStack() as on_error, writing(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -89,11 +89,11 @@ class LabelFolder:
                     self.problems = self._resume(about)
             on_error.pop_all()
 
-    def _begin(self) -> BinaryIO:
+    def _begin(self) -> LineFile:
         if self._replaces:
             (self.path / LABELS).unlink(missing_ok=True)
         (self.path / ABOUT).write_text(json.dumps(self._about.to_json(), indent=1) + "\n", encoding="utf-8")
-        return (self.path / LABELS).open("ab")
+        return LineFile(self.path / LABELS)
 
     def _resume(self, about: About) -> dict[str, list[LabelledStep]]:
         try:
@@ -130,9 +130,7 @@ class LabelFolder:
         record = {"problem": problem, "steps": [asdict(step) for step in steps]}
         with writing(self.path / LABELS):
             self._lines = self._lines or self._begin()
-            self._lines.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-            self._lines.flush()
-            os.fsync(self._lines.fileno())
+        self._lines.append(json.dumps(record, ensure_ascii=False))
         self.problems[problem] = list(steps)
 
 

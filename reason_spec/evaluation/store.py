@@ -21,6 +21,7 @@ import yaml
 import reason_spec
 from reason_spec.engines.weights import WeightDigests, digest_weights
 from reason_spec.errors import DataError, ResumeError
+from reason_spec.evaluation.line_file import LineFile
 from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
 from reason_spec.evaluation.prompts import prompt_style
 from reason_spec.evaluation.timeline import TIMELINES
@@ -111,7 +112,7 @@ class RunFolder:
         self._identity = identity
         self._replaces = fresh
         self._lock: BinaryIO | None = None
-        self._results: BinaryIO | None = None
+        self._results: LineFile | None = None
         self._sessions: list[dict[str, Any]] = []
         self._created: list[Path] = []
         self.outcomes: dict[UnitKey, Outcome] = {}
@@ -190,15 +191,14 @@ class RunFolder:
         self._replace(SETTINGS, text)
 
     def append(self, outcome: Outcome) -> None:
-        """Store an outcome; it survives a kill from the moment this returns."""
+        """Store an outcome; it survives a kill from the moment this returns.
+
+        Raises:
+            DataError: it cannot be written.
+        """
         assert self._results is not None, "the folder is closed, or begin_session was not called"
         assert outcome.key not in self.outcomes, f"{outcome.key} is stored twice"
-        try:
-            self._results.write(outcome.to_json().encode() + b"\n")
-            self._results.flush()
-            os.fsync(self._results.fileno())
-        except OSError as error:
-            raise DataError(f"{self.results_path}: cannot be written ({error.strerror}).") from error
+        self._results.append(outcome.to_json())
         self.outcomes[outcome.key] = outcome
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -222,13 +222,13 @@ class RunFolder:
             drop_torn_line(self.results_path)
         self._resume(problems)
         with writing(self.path):
-            self._results = self.results_path.open("ab")
+            self._results = LineFile(self.results_path)
 
     def _delete_earlier(self) -> None:
         with writing(self.path):
             for name in (RESULTS, SUMMARY, METRICS, TIMELINES, SETTINGS):
                 (self.path / name).unlink(missing_ok=True)
-            self._results = self.results_path.open("ab")
+            self._results = LineFile(self.results_path)
         self._replaces = False
 
     def _resume(self, problems: Sequence[Problem]) -> None:
@@ -284,12 +284,18 @@ class RunFolder:
 
     def _replace(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.tmp"
-        with writing(self.path / name):
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / name)
+        try:
+            with writing(self.path / name):
+                with temporary.open("w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(self.path / name)
+        except DataError:
+            # A full disk should not stay full for it.
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 def lock_folder(folder: Path) -> BinaryIO:

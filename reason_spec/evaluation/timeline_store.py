@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from reason_spec.errors import DataError
+from reason_spec.evaluation.line_file import LineFile
 from reason_spec.evaluation.store import drop_torn_line, writing
 from reason_spec.evaluation.timeline import TIMELINES, Timeline
 
@@ -27,7 +27,7 @@ class TimelineFile:
         self.path = folder / TIMELINES
         with writing(self.path):
             drop_torn_line(self.path)
-            self._file = self.path.open("ab")
+            self._file = LineFile(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -41,13 +41,12 @@ class TimelineFile:
         self._file.close()
 
     def append(self, timeline: Timeline) -> None:
-        """Store a timeline; it survives a kill from the moment this returns."""
-        try:
-            self._file.write(timeline.to_json().encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written ({error.strerror}).") from error
+        """Store a timeline; it survives a kill from the moment this returns.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        self._file.append(timeline.to_json())
 
 
 def read_timelines(folder: Path) -> Iterator[Timeline]:

@@ -8,10 +8,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.halving import Answer
+from reason_spec.evaluation.line_file import LineFile
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.store import drop_torn_line, lock_folder, writing
 
@@ -40,7 +41,7 @@ class TuneFolder:
     def __init__(self, path: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.path = path
         self._identity = identity
-        self._file: BinaryIO | None = None
+        self._file: LineFile | None = None
         self.outcomes: dict[tuple[str, str], Outcome] = {}
         """By the candidate's key and the problem's id, in the order in which they were written."""
         with writing(path, _OTHER_FOLDER):
@@ -78,9 +79,7 @@ class TuneFolder:
         with writing(self.path / ANSWERS, _OTHER_FOLDER):
             if self._file is None:
                 self._file = self._open()
-            self._file.write(line.encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        self._file.append(line)
         self.outcomes[key, outcome.id] = outcome
 
     def answer(self, key: str, problem_id: str) -> Answer | None:
@@ -88,12 +87,12 @@ class TuneFolder:
         outcome = self.outcomes.get((key, problem_id))
         return None if outcome is None else Answer(outcome.seconds, outcome.correct is True)
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> LineFile:
         if self._replaces:
             (self.path / ANSWERS).unlink(missing_ok=True)
             write_text(self.path / IDENTITY, json.dumps(self._identity, indent=2) + "\n")
             self._replaces = False
-        return (self.path / ANSWERS).open("ab")
+        return LineFile(self.path / ANSWERS)
 
     def _resume(self) -> None:
         try:

@@ -51,6 +51,8 @@ def _named(kind: Literal["unknown_field", "refused_field"], name: str, message: 
 
 def refuse_no_text(body: Any) -> Any:
     """Refuse halves of surrogate pairs in a body: no tokenizer and no answer can hold them."""
+    if isinstance(body, bytes):
+        return body  # it was not sent as JSON, and is refused as no object
     try:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -107,6 +109,12 @@ class ChatMessage(Part):
     provider_specific_fields: dict[str, Any] | None = Field(
         default=None, description="ignored; LiteLLM puts it into its messages"
     )
+
+    @model_validator(mode="after")
+    def _a_user_says_something(self) -> ChatMessage:
+        if self.role == "user" and (self.content is None or self.content == []):
+            raise _named("refused_field", "content", "a user's message has no content; give its text")
+        return self
 
     def to_message(self) -> dict[str, Any]:
         """Return the turn as the chat takes it."""

@@ -20,6 +20,7 @@ from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.server.admission import Admission
 from reason_spec.server.app import create_app
 from reason_spec.server.base import ApiError
+from reason_spec.server.connection import http_config
 from reason_spec.server.guard import App, Guard, Receive, Scope, Send
 from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
@@ -31,10 +32,6 @@ from reason_spec.settings import Settings
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_KEEP_ALIVE_SECONDS = 65
-"""Longer than clients keep a connection that is idle: who closes first must not be the server."""
-_LAST_SECONDS = 2
-"""For connections to close behind the last answer."""
 _RETRY_SECONDS = 5.0
 _QUESTION = (
     "Gus owns 44 marbles. Nina has 16 marbles more than Gus does. Then Nina shares all these marbles equally "
@@ -95,7 +92,7 @@ class Server:
         self._guard = Guard(
             _not_yet(self._operation), self._keys, settings, on_response=self._metrics.responded
         )
-        listener = _Listener(_config(self._guard))
+        listener = _Listener(http_config(self._guard, settings))
         serving = asyncio.create_task(listener.serve([self._socket]))
         try:
             with self._signals():
@@ -248,23 +245,6 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"server.host = {host!r} is no address of this machine"
     return f"cannot listen on port {port} of {host} ({error.strerror})"
-
-
-def _config(app: App) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        # It bounds the headers of a request (64 KiB), which httptools does not.
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        # Nothing here is decided by an address, and a header must not change one.
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_LAST_SECONDS,
-    )
 
 
 def _not_yet(operation: Operation) -> App:

@@ -40,6 +40,7 @@ def begin(
     headers: Sequence[Header] = (),
     body: bytes | Sequence[bytes] = b"{}",
     ends: bool = True,
+    content_type: str | None = "application/json",
 ) -> Exchange:
     """Send a request; a body of several parts arrives in as many messages, without its length."""
     exchange = Exchange()
@@ -47,6 +48,8 @@ def begin(
     sent = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
     if isinstance(body, bytes) and method == "POST":
         sent.append((b"content-length", str(len(body)).encode()))
+    if content_type is not None and method == "POST":
+        sent.append((b"content-type", content_type.encode()))
 
     async def receive() -> dict[str, Any]:
         number = exchange.num_received

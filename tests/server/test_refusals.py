@@ -50,6 +50,9 @@ def chat(serving: Serving, **more) -> dict:
         ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content", "string"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "'user'"),
         ({"messages": [{"content": "x"}]}, "messages.0.role", "required"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content", "no content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content", "no content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content", "no content"),
         ({"messages": [{"role": "user", "contents": "x"}]}, "messages.0.contents", "did you mean 'content'?"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
@@ -129,6 +132,13 @@ def test_a_body_that_is_no_object_is_a_mistake_of_the_client(says, content):
     response = says.http.post("/v1/chat/completions", content=content, headers=headers)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_a_body_that_is_not_sent_as_json_is_a_mistake_of_the_client(says, path):
+    for headers in ({}, {"content-type": "text/plain"}):
+        response = says.http.post(path, content=b'{"model": "says"}', headers=headers)
+        assert response.status_code == 400, response.text
 
 
 def test_half_a_surrogate_pair_is_a_mistake_of_the_client(says):

@@ -218,15 +218,16 @@ def test_a_client_that_never_sends_its_body_holds_nobody_up(tmp_path: Path) -> N
     options = [*scripted(tmp_path, WORDS), "--set", "server.body_timeout=0.2"]
     with serving(*options, cwd=tmp_path) as server:
         host, port = server.url.removeprefix("http://").split(":")
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{"
+        kind = "Content-Type: application/json"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\nContent-Length: 100\r\n\r\n{{"
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(head.encode())
             assert server.ask("?").status_code == 200
             slow.settimeout(PATIENCE_SECONDS)
             assert slow.recv(100).startswith(b"HTTP/1.1 408")
-        large = server.http.post(CHAT, content=b" " * (6 << 20), headers=bearer(None))
+        large = server.http.post(CHAT, content=b" " * (6 << 20), headers={"Content-Type": "application/json"})
         assert large.status_code == 413
         with socket.create_connection((host, int(port))) as bare:
-            bare.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 200_000 + b"\r\n\r\n")
+            bare.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n")
             bare.settimeout(PATIENCE_SECONDS)
             assert bare.recv(100).startswith(b"HTTP/1.1 400")

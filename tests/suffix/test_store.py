@@ -31,6 +31,7 @@ from reason_spec.suffix.store import (
     tenants_of,
 )
 from reason_spec.suffix.texts import TenantTexts
+from tests.full_disk import full_beyond
 from tests.suffix.some_texts import (
     KEY,
     ROOMY,
@@ -253,6 +254,19 @@ def test_threads_of_one_process_lose_nothing(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert contents(open_store(folder).load("a")) == {(w, n) for w in range(4) for n in range(20)}
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_a_later_save_keeps_all(folder: Path) -> None:
+    store = open_store(folder)
+    store.save("a", texts_of([1, 2, 3]))
+    before = the_file(folder).read_bytes()
+    more = texts_of([1, 2, 3], range(500))
+    with full_beyond(len(before) + 10), pytest.raises(DataError, match=r"cannot be written.*suffix\.path"):
+        store.save("a", more)
+    assert the_file(folder).read_bytes() == before
+    assert files_of_tenant(folder, "a") == [the_file(folder)]
+    store.save("a", more)
+    assert_equal(open_store(folder).load("a"), more)
 
 
 def test_a_process_killed_while_it_saves_leaves_an_old_or_a_new_state(

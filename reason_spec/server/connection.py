@@ -1,0 +1,161 @@
+"""Connections: how many there may be, how long headers take, and what no parser may be left to guess."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from reason_spec.server.base import ApiError
+from reason_spec.server.guard import App
+from reason_spec.settings_server import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS = 65
+"""Longer than clients keep a connection that is idle: who closes first must not be the server."""
+_LAST_SECONDS = 2
+"""For connections to close behind the last answer."""
+_REFUSED_SECONDS = 1.0
+"""A connection that is refused is read for so long: closed at once, the client may see a reset instead."""
+_REFUSED_AT_ONCE = 64
+_RETRY_SECONDS = 5
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+
+
+def http_config(app: App, settings: ServerSettings) -> uvicorn.Config:
+    """Return how an application is served."""
+
+    class Protocol(LimitedProtocol):
+        header_timeout = settings.header_timeout
+        max_connections = most_connections(settings)
+
+    return uvicorn.Config(
+        app,
+        # It bounds the headers of a request, which httptools does not.
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        # Nothing here is decided by an address, and a header must not change one.
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_LAST_SECONDS,
+    )
+
+
+def most_connections(settings: ServerSettings) -> int:
+    """Return how many connections there may be: unless it is set, twice the requests that find a place."""
+    return settings.max_connections or 2 * (settings.max_running_requests + settings.max_queued_requests)
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection that is closed unless whole headers come in time, and not opened beyond a number of them.
+
+    Nothing of it is known to the application: whoever connects has shown no key yet.
+    """
+
+    header_timeout: float
+    max_connections: int
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.conn: _StrictConnection = _StrictConnection(h11.SERVER)
+        self._is_new = True
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        beyond = len(self.connections) - self.max_connections
+        if beyond > _REFUSED_AT_ONCE:
+            transport.abort()
+        elif beyond > 0:
+            text = "the server has as many connections as it takes; come back in a moment"
+            error = ApiError(503, text, kind="server_error", code="too_many_connections")
+            self._refuse(error, ("retry-after", str(_RETRY_SECONDS)))
+        else:
+            self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        super().data_received(data)
+        self._watch_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, msg))
+
+    def _watch_head(self) -> None:
+        """Bound the time of headers from the first byte on, of a connection's first ones from its start."""
+        is_idle = self.conn.their_state is h11.IDLE
+        self._is_new = self._is_new and is_idle
+        is_awaited = is_idle and (self._is_new or self.conn.has_part)
+        if not is_awaited or self._is_refused or self.transport.is_closing():
+            self._stop_watching()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.header_timeout, self._give_up)
+
+    def _stop_watching(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        text = f"the headers did not arrive within {self.header_timeout:g} seconds"
+        self._refuse(ApiError(408, text, code="request_timeout"))
+
+    def _refuse(self, error: ApiError, *more: tuple[str, str]) -> None:
+        logger.warning("a connection was refused: %s", error.message)
+        self._stop_watching()
+        self._unset_keepalive_if_required()
+        self._is_refused = True
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # An answer is under way: there is no saying anything else.
+            self.transport.close()
+            return
+        body = json.dumps(error.body()).encode()
+        headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
+        head = h11.Response(
+            status_code=error.status,
+            headers=[*headers, ("connection", "close"), *more],
+            reason=STATUS_PHRASES[error.status],
+        )
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.write_eof()
+        self.loop.call_later(_REFUSED_SECONDS, self.transport.close)
+
+
+class _StrictConnection(h11.Connection):
+    """Refuses lines of headers that end otherwise than in CR LF: others may see no end there."""
+
+    @property
+    def has_part(self) -> bool:
+        """Whether something came that is not read yet."""
+        return bool(self.trailing_data[0])
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            waiting = self.trailing_data[0]
+            end = _END_OF_HEAD.search(waiting)
+            head = waiting[: end.end()] if end else waiting
+            if head.count(b"\n") != head.count(b"\r\n"):
+                raise h11.RemoteProtocolError("a line of the headers ends without a carriage return")
+        return super().next_event()
