@@ -126,6 +126,10 @@ class EngineSettings(_Section):
     chat_template: dict[str, Any] = Field(
         default={}, description="what the chat template is told, such as `enable_thinking: false`"
     )
+    batch_invariant: bool = Field(
+        default=False,
+        description="vllm: what is written does not depend on what else is in a pass; on NVIDIA GPUs",
+    )
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
     hang_timeout: float = Field(
         default=30.0,
@@ -139,6 +143,12 @@ class EngineSettings(_Section):
     def _urls_are_of_remote_engines(self) -> EngineSettings:
         if self.remote.base_urls and self.kind != "remote":
             raise ValueError(f"remote.base_urls are given and kind is {self.kind!r}; set kind: remote")
+        return self
+
+    @model_validator(mode="after")
+    def _only_vllm_is_batch_invariant(self) -> EngineSettings:
+        if self.batch_invariant and self.kind != "vllm":
+            raise ValueError(f"batch_invariant is a mode of vLLM and kind is {self.kind!r}; set kind: vllm")
         return self
 
 

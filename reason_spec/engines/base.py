@@ -417,6 +417,11 @@ class Engine(ABC):
         return True
 
     @property
+    def dtype(self) -> str | None:
+        """What the model computes in, as ``bfloat16``; None where that is not known or means nothing."""
+        return None
+
+    @property
     def failure(self) -> str | None:
         """Why the engine cannot go on, None while it can; see `keep_alive`."""
         return None

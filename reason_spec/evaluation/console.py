@@ -22,6 +22,7 @@ from reason_spec.evaluation import report
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.progress import LiveProgress, PlainProgress, ProgressView, SilentProgress
 from reason_spec.evaluation.prompts import ask_for
+from reason_spec.evaluation.rounding import Rounding, find_rounding, rounding_lines
 from reason_spec.evaluation.run import Ask, Failure, all_asks, new_session, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity, RunFolder
@@ -29,6 +30,7 @@ from reason_spec.evaluation.summary import Summary, summarize
 from reason_spec.evaluation.transcript import Transcript
 from reason_spec.events import Recorder
 from reason_spec.settings import EngineSettings, Settings
+from reason_spec.types import Problem
 
 EXIT_SOME_FAILED = 1
 MAX_BAD_LINES_SHOWN = 5
@@ -231,6 +233,7 @@ async def solve_problems(settings: Settings, sources: Sources, options: RunOptio
                 "num_missing": missing,
                 "failures": [{**item.key._asdict(), "error": str(item.error)} for item in failures],
                 "order_seed": settings.sampling.seed,
+                "rounding": folder.latest("rounding"),
                 **summary.to_dict(),
             }
             if num_stored:
@@ -283,7 +286,8 @@ async def _solve_rest(
             )
             async with aclosing(results):
                 await store_results(results, folder, failures, progress)
-        folder.end_session(costs_at_work(accelerator))
+        rounding = await rounding_details(accelerator, sources.problems, folder)
+        folder.end_session(costs_at_work(accelerator) | rounding)
     finally:
         await accelerator.close()
 
@@ -312,8 +316,9 @@ def _report(
     if options.as_json:
         screen.write(json.dumps(content, indent=2, ensure_ascii=False))
     elif summary.strategies:
-        report.print_summary(summary, screen.out)
-        for line in (*report.comparison_lines(summary), *report.notes(summary)):
+        rounding = Rounding.from_dict(content["rounding"]) if content["rounding"] else None
+        report.print_summary(summary, screen.out, rounding)
+        for line in (*report.comparison_lines(summary), *rounding_lines(rounding), *report.notes(summary)):
             screen.out.print(line)
     for failure in failures:
         key = failure.key
@@ -403,6 +408,14 @@ def session_details(accelerator: Accelerator, options: RunOptions) -> dict[str, 
 def costs_at_work(accelerator: Accelerator) -> dict[str, Any]:
     """Return what passes took while answers were written, for the session that ends."""
     return {} if accelerator.planner is None else {"costs_at_work": _costs(accelerator.planner)}
+
+
+async def rounding_details(
+    accelerator: Accelerator, problems: Sequence[Problem], folder: RunFolder
+) -> dict[str, Any]:
+    """Return where exact answers part by rounding, for the session that ends; empty in float32."""
+    found = await find_rounding(accelerator, problems, folder.outcomes.values())
+    return {} if found is None else {"rounding": found.to_dict()}
 
 
 def _costs(planner: Planner) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from reason_spec.evaluation.console import (
     costs_at_work,
     default_folder,
     mention_omissions,
+    rounding_details,
     session_details,
     start_engines,
 )
@@ -26,6 +27,7 @@ from reason_spec.evaluation.eval_progress import board_view, totals_of
 from reason_spec.evaluation.eval_report import metrics_notes, paired_lines, print_metrics
 from reason_spec.evaluation.metrics import Metrics, Prices, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
+from reason_spec.evaluation.rounding import Rounding, rounding_lines
 from reason_spec.evaluation.run import Failure, Retries, Revived, UnitListener, all_asks, new_session, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity, RunFolder
@@ -107,7 +109,9 @@ class _Evaluation:
                 accelerator, session = await self._start(self._screen)
                 await self._solve_rest(self._results(accelerator, session), done)
                 # An engine that died was started again, as another session.
-                self._folder.end_session(costs_at_work(self._accelerator or accelerator))
+                accelerator = self._accelerator or accelerator
+                rounding = await rounding_details(accelerator, self._sources.problems, self._folder)
+                self._folder.end_session(costs_at_work(accelerator) | rounding)
         finally:
             await self._close()
 
@@ -266,7 +270,9 @@ class _Evaluation:
     def _print(self, metrics: Metrics) -> None:
         out = self._screen.out
         print_metrics(metrics, out)
-        for line in (*paired_lines(metrics), *metrics_notes(metrics)):
+        noted = self._folder.latest("rounding")
+        rounding = Rounding.from_dict(noted) if noted else None
+        for line in (*paired_lines(metrics), *rounding_lines(rounding), *metrics_notes(metrics)):
             out.print(line)
 
     @property
@@ -283,5 +289,6 @@ class _Evaluation:
                 for item in self._failures
             ],
             "order_seed": self._settings.sampling.seed,
+            "rounding": self._folder.latest("rounding"),
             **summarize(self._folder.outcomes.values(), self._options.run.strategies).to_dict(),
         }

@@ -11,6 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 
 from reason_spec.evaluation.outcome import DECISIONS, Outcome
+from reason_spec.evaluation.rounding import Rounding, flip_cell
 from reason_spec.evaluation.statistics import wilson_interval
 from reason_spec.evaluation.summary import Comparison, StrategySummary, Summary
 from reason_spec.tasks.regrade import GradeCounts
@@ -19,11 +20,11 @@ from reason_spec.verifiers.pairs import VerifySummary
 NONE = "-"
 
 
-def print_summary(summary: Summary, console: Console) -> None:
+def print_summary(summary: Summary, console: Console, rounding: Rounding | None = None) -> None:
     """Print the table; on a terminal too narrow for it, strategy by strategy. No number is ever cut."""
-    tables = [summary_table(summary)]
+    tables = [summary_table(summary, rounding=rounding)]
     if console.is_terminal and at_full_width(tables[0], console).max_width > console.width:
-        tables = [summary_table(summary, [item]) for item in summary.strategies]
+        tables = [summary_table(summary, [item], rounding) for item in summary.strategies]
     for number, table in enumerate(tables):
         if number:
             console.print()
@@ -36,7 +37,9 @@ def at_full_width(table: Table, console: Console) -> ConsoleOptions:
     return console.options.update(max_width=console.measure(table, options=unlimited).maximum)
 
 
-def summary_table(summary: Summary, shown: Sequence[StrategySummary] | None = None) -> Table:
+def summary_table(
+    summary: Summary, shown: Sequence[StrategySummary] | None = None, rounding: Rounding | None = None
+) -> Table:
     """Return one column for each strategy, or for those ``shown``, and one row for each measure."""
     strategies = summary.strategies if shown is None else shown
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -49,6 +52,9 @@ def summary_table(summary: Summary, shown: Sequence[StrategySummary] | None = No
     for name, ratio in _SPEEDUP_ROWS if compared else ():
         ratios = (compared.get(item.strategy) for item in strategies)
         table.add_row(name, *("1.00x" if item is None else f"{ratio(item):.2f}x" for item in ratios))
+    if rounding is not None:
+        cells = (flip_cell(rounding, item.strategy) for item in strategies)
+        table.add_row(f"parted by {rounding.dtype}", *cells)
     for name, cell in _WORK_ROWS:
         table.add_row(name, *(cell(item) for item in strategies))
     for name, cell in _CACHE_ROWS if any(_asked_the_cache(item) for item in strategies) else ():

@@ -176,6 +176,10 @@ class RunFolder:
             self._sessions[-1] |= details
             self._write_settings()
 
+    def latest(self, detail: str) -> Any:
+        """Return a detail of the last session that has it; None where none has."""
+        return next((session[detail] for session in reversed(self._sessions) if detail in session), None)
+
     def _write_settings(self) -> None:
         identity = self._identity
         content = {

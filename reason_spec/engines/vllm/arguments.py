@@ -139,6 +139,13 @@ def worker_environment(settings: EngineSettings) -> dict[str, str]:
     device, _, indices = settings.device.partition(":")
     if device == "cuda" and indices:
         environment["CUDA_VISIBLE_DEVICES"] = indices
+    if settings.batch_invariant:
+        if on_cpu(settings):
+            raise EngineError(
+                "batch_invariant needs an NVIDIA GPU: vLLM has no such kernels for CPUs. There float32, the "
+                "default, keeps exact answers the same"
+            )
+        environment["VLLM_BATCH_INVARIANT"] = "1"
     if on_cpu(settings) and (library := _intel_openmp()) is not None:
         environment["LD_PRELOAD"] = str(library)
     return environment

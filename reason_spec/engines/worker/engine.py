@@ -100,6 +100,10 @@ class WorkerEngine(Engine):
         return self._info
 
     @property
+    def dtype(self) -> str:
+        return self.info.dtype
+
+    @property
     def max_context(self) -> int:
         """The model's context, or ``cache_tokens`` where that is less."""
         return self.info.max_context
