@@ -92,6 +92,9 @@ class _Probe:
         length = min(_LENGTH, model.max_context - 1)
         fork = length // 3
         trunk = rng.integers(0, model.vocab_size, length).tolist()
+        # The activations of a begin-of-text token are the largest: a dtype that overflows does so there.
+        begins_with = model.module.config.bos_token_id
+        trunk[0] = begins_with if isinstance(begins_with, int) else trunk[0]
         branch = trunk[:fork] + rng.integers(0, model.vocab_size, length - fork).tolist()
         return cls(trunk, branch, fork, length // 2)
 

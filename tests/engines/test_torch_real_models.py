@@ -1,0 +1,145 @@
+"""SmolLM2 and Gemma 3 on the torch engine, in every dtype.
+
+Gemma 3 has windows of 512 tokens, norms of queries and keys, and a vocabulary of 262,144.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from reason_spec.engines.base import Hint, Request
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.errors import UnsupportedModelError
+from reason_spec.settings import DTypeName, EngineSettings
+from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.real_models import GEMMA3, SMOLLM2, real_model
+from tests.engines.tiny_models import spoiled, write
+
+QUESTION = "A baker has 24 rolls. She sells 9 of them and bakes 15 more. How many rolls does she have?"
+NUM_TOKENS = 32
+ROUNDING_NATS = {"bfloat16": 0.5, "float16": 0.0625}
+"""Four steps of a logit between 16 and 32."""
+
+
+@cache
+def loaded(name: str, dtype: DTypeName) -> tuple[Model, HuggingFaceTokenizer]:
+    folder = real_model(name)
+    model = load_model(EngineSettings(model=folder, dtype=dtype, cache_tokens=2048, max_context=1024))
+    return model, load_tokenizer(folder)
+
+
+def scheduler(name: str, dtype: DTypeName) -> Scheduler:
+    model, tokenizer = loaded(name, dtype)
+    return Scheduler(model, tokenizer, num_slots=2048, debug=True, prefill_chunk=256)
+
+
+def prompt(name: str, num_repeats: int = 1) -> tuple[int, ...]:
+    _, tokenizer = loaded(name, "float32")
+    return tokenizer.encode_chat([{"role": "user", "content": " ".join([QUESTION] * num_repeats)}])
+
+
+def request(tokens: tuple[int, ...], **options: Any) -> Request:
+    return Request(Prefix(tokens), NUM_TOKENS, **options)
+
+
+@cache
+def plain(name: str, dtype: DTypeName, num_repeats: int = 1) -> tuple[int, ...]:
+    """What the engine writes without a draft."""
+    return write(scheduler(name, dtype), request(prompt(name, num_repeats))).tokens
+
+
+@pytest.mark.parametrize("num_repeats", [1, 28])
+@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+def test_in_float32_it_writes_what_transformers_writes(name: str, num_repeats: int) -> None:
+    """The longer text is beyond Gemma's window."""
+    from transformers import AutoModelForCausalLM
+
+    asked = prompt(name, num_repeats)
+    reference: Any = AutoModelForCausalLM.from_pretrained(real_model(name), dtype=torch.float32)
+    with torch.inference_mode():
+        ids = torch.tensor([asked])
+        output = reference.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False
+        )
+    assert plain(name, "float32", num_repeats) == tuple(output[0, len(asked) :].tolist())
+
+
+@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+def test_in_float32_drafts_change_nothing(name: str) -> None:
+    expected = plain(name, "float32")
+    for place in range(0, NUM_TOKENS, 11):
+        hinted = request(prompt(name), hint=spoiled(expected, place), num_draft_tokens=7)
+        assert write(scheduler(name, "float32"), hinted).tokens == expected
+    looked_up = request(prompt(name), token_drafter="prompt_lookup", num_draft_tokens=7)
+    assert write(scheduler(name, "float32"), looked_up).tokens == expected
+
+
+@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+def test_in_float32_drafts_change_no_sample(name: str) -> None:
+    sampling = Sampling(0.8, 0, 0.95, NoiseKey(0, 1, 2))
+    alone = write(scheduler(name, "float32"), request(prompt(name), sampling=sampling)).tokens
+    hint = spoiled(alone, 9)
+    drafted = request(prompt(name), sampling=sampling, hint=hint, num_draft_tokens=7)
+    assert write(scheduler(name, "float32"), drafted).tokens == alone
+    assert alone != plain(name, "float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(SMOLLM2, "bfloat16"), (SMOLLM2, "float16"), (GEMMA3, "bfloat16")]
+)
+def test_off_float32_drafts_change_a_token_at_near_ties_alone(name: str, dtype: DTypeName) -> None:
+    alone = plain(name, dtype)
+    for hint in (alone, spoiled(alone, 5), spoiled(alone, 20)):
+        drafted = write(scheduler(name, dtype), request(prompt(name), hint=hint, num_draft_tokens=7)).tokens
+        pairs = zip(alone, drafted, strict=False)
+        place = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
+        if place is not None:
+            gap = gap_between(name, dtype, alone[:place], alone[place], drafted[place])
+            assert gap <= ROUNDING_NATS[dtype], f"token {place} differs by {gap} nats"
+
+
+def test_gemma_overflows_in_float16_and_that_is_said_at_the_start() -> None:
+    """Its activations at the begin-of-text token are beyond 65,504, in the plain module too."""
+    with pytest.raises(UnsupportedModelError, match="no numbers in float16; set dtype: bfloat16"):
+        loaded(GEMMA3, "float16")
+
+
+def gap_between(name: str, dtype: DTypeName, written: tuple[int, ...], one: int, other: int) -> float:
+    """Return by how many nats the plain module prefers one token to the other."""
+    model, _ = loaded(name, dtype)
+    text = torch.tensor([[*prompt(name), *written]])
+    model.module.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            logits = model.module(input_ids=text, use_cache=False).logits[0, -1].float()
+    finally:
+        model.module.set_attn_implementation("reason_spec_slots")
+    return abs(float(logits[one] - logits[other]))
+
+
+@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+def test_bfloat16_writes_nearly_what_float32_writes(name: str) -> None:
+    """A wrong scale or a lost bit would part them at once, not at a close choice."""
+    shared = [a == b for a, b in zip(plain(name, "float32"), plain(name, "bfloat16"), strict=False)]
+    assert all(shared[:4])
+
+
+def test_a_hint_may_come_while_the_real_model_writes() -> None:
+    expected = plain(SMOLLM2, "float32")
+    running = scheduler(SMOLLM2, "float32")
+    running.submit(0, request(prompt(SMOLLM2)))
+    running.step()
+    running.offer_hint(0, Hint(expected))
+    steps = 0
+    results: dict[int, Any] = {}
+    while running.has_work:
+        results.update(running.step().results)
+        steps += 1
+    assert results[0].tokens == expected
+    assert steps < NUM_TOKENS / 2
