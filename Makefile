@@ -25,7 +25,7 @@ PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
-REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,token --max-tokens 400 --output runs/real --fresh
+REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,token --max-tokens 256 --output runs/real --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -92,7 +92,7 @@ test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
 chromium:  ## Install Chromium for the tests of the report's page, where that is possible
 	@$(firstword $(PYTHONS)) scripts/install_chromium.py
 
-router: $(INSTALLED)  ## Train the embedded pair's router anew (about half an hour on two cores)
+router: $(INSTALLED)  ## Train the demonstration pair's router anew (about half an hour on two cores)
 	$(BIN)/reason-spec router collect --generate 360 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
 	$(BIN)/reason-spec router train runs/router-labels --output reason_spec/pair/weights/router.json
 

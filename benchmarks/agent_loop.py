@@ -2,9 +2,9 @@
 
 A LangGraph graph answers each task: *plan* writes the beginning of a solution, *solve* solves the problem,
 *check* quotes the solution and has its last step scored; a low score leads back to *solve*, once. The model
-is the embedded pair, a small model of arithmetic that follows no instructions and calls no tools. So this is
-about the shape of a loop, turns that quote and repeat earlier ones, and not about an agent's skill: what
-*plan* writes is how *solve* begins, which is more repetition than most agents show.
+is the demonstration pair, a small model of arithmetic that follows no instructions and calls no tools. So
+this is about the shape of a loop, turns that quote and repeat earlier ones, and not about an agent's skill:
+what *plan* writes is how *solve* begins, which is more repetition than most agents show.
 
 All arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache, the others
 with strategy `autoregressive` and no cache, on all cores and on one: a small model may be slower on several.

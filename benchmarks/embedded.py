@@ -1,4 +1,4 @@
-"""Time the torch engine on the embedded pair: each layer alone, both together, and transformers' generate.
+"""Time the torch engine on the demonstration pair: each layer, both, and transformers' generate.
 
     python benchmarks/embedded.py [--problems 60] [--accuracy 500] [--temperatures 0 0.6] [--json [FILE]]
 
@@ -20,18 +20,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from models import ModelsName, Task, target_flags, tasks_for
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.costs import Costs
 from reason_spec.control.planner import Planner
+from reason_spec.engines.factory import resolve_model
 from reason_spec.evaluation.statistics import compare_accuracy
-from reason_spec.pair import embedded_path
-from reason_spec.pair.generator import Example, problems
-from reason_spec.pair.grading import parse_answer
 from reason_spec.settings import EngineSettings, Settings, load_settings
+from reason_spec.strategies.factory import strategy_class
 
 TEMPERATURES = (0.0, 0.6)
 MAX_TOKENS = 448
@@ -74,7 +74,7 @@ class Arm:
 
     name: str
     temperature: float
-    solve: Callable[[Example, int], Any]
+    solve: Callable[[Task, int], Any]
     runs: list[Run] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ class Row:
     alpha_step: float | None
     alpha_token: float | None
     depth: float | None
-    c: float
+    c: float | None
     pass_ms: dict[int, float]
 
 
@@ -104,12 +104,14 @@ class Ours:
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
         self._planners: dict[str, Planner] = {}
-        assert accelerator.planner is not None
-        self.costs = accelerator.planner.costs
+        # Where no row has a draft nothing is planned.
+        self.costs = None if accelerator.planner is None else accelerator.planner.costs
 
     def take_settings(self, settings: Settings) -> None:
         """Use settings, with a planner that has seen only what was written under them."""
         self._accelerator.settings = settings
+        if self.costs is None:
+            return
         if settings.hash not in self._planners:
             strategy = settings.strategy
             self._planners[settings.hash] = Planner(
@@ -122,14 +124,14 @@ class Ours:
         self.take_settings(settings)
         await self._accelerator.prepare(settings.strategy.name)
 
-    async def solve(self, settings: Settings, problem: Example, index: int) -> Run:
+    async def solve(self, settings: Settings, problem: Task, index: int) -> Run:
         """Solve one problem; its index keys the sampling noise, the same for every row."""
         self.take_settings(settings)
         started = time.perf_counter()
         solution = await self._accelerator.answer(problem.question, problem=index)
         seconds = time.perf_counter() - started
         tokens = tuple(token for step in solution.steps for token in step.tokens)
-        return Run(seconds, len(tokens), tokens, parse_answer(solution.text) == problem.answer, solution)
+        return Run(seconds, len(tokens), tokens, problem.is_right(solution.text), solution)
 
 
 class Transformers:
@@ -139,7 +141,7 @@ class Transformers:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        folder = embedded_path("target") if target.model == "embedded" else target.model
+        folder = resolve_model("target", target.model)
         dtype = torch.float32 if target.dtype == "auto" else getattr(torch, target.dtype)
         device = "cpu" if target.device == "auto" else target.device
         self._torch = torch
@@ -177,12 +179,12 @@ class Transformers:
             )
         return tuple(output[0, encoded["input_ids"].shape[1] :].tolist())
 
-    def solve(self, problem: Example, temperature: float, index: int) -> Run:
+    def solve(self, problem: Task, temperature: float, index: int) -> Run:
         started = time.perf_counter()
         tokens = self.generate(problem.question, temperature, index, self._max_tokens)
         seconds = time.perf_counter() - started
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return Run(seconds, len(tokens), tokens, parse_answer(text) == problem.answer)
+        return Run(seconds, len(tokens), tokens, problem.is_right(text))
 
 
 def settings_of(flags: dict[str, Any], strategy: str, temperature: float, max_tokens: int) -> Settings:
@@ -196,7 +198,7 @@ def settings_of(flags: dict[str, Any], strategy: str, temperature: float, max_to
     )
 
 
-async def time_rows(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -> None:
+async def time_rows(arms: Sequence[Arm], chosen: Sequence[Task], seed: int) -> None:
     """Solve each problem with every arm, in an order of its own; the first problem is a warm-up."""
     rng = random.Random(seed)
     for index, problem in enumerate([chosen[0], *chosen]):
@@ -211,7 +213,7 @@ async def time_rows(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -
 async def solve_many(
     ours: Ours,
     settings: Settings,
-    chosen: Sequence[tuple[int, Example]],
+    chosen: Sequence[tuple[int, Task]],
     at_once: int,
     done: Callable[[int, Run], None],
 ) -> None:
@@ -220,7 +222,7 @@ async def solve_many(
     places = asyncio.Semaphore(at_once)
     num_done = 0
 
-    async def solve(index: int, problem: Example) -> None:
+    async def solve(index: int, problem: Task) -> None:
         nonlocal num_done
         async with places:
             done(index, await ours.solve(settings, problem, index))
@@ -233,7 +235,7 @@ async def solve_many(
 
 
 async def measure_accuracy(
-    ours: Ours, settings: Settings, chosen: Sequence[Example], at_once: int
+    ours: Ours, settings: Settings, chosen: Sequence[Task], at_once: int
 ) -> list[bool]:
     """Return which problems come out right, in their order."""
     right: dict[int, bool] = {}
@@ -244,7 +246,9 @@ async def measure_accuracy(
     return [right[index] for index, _ in numbered]
 
 
-def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs) -> Row:
+def row_of(
+    arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[bool]], costs: Costs | None
+) -> Row:
     """Summarise an arm beside the baseline of its temperature."""
     seconds = [run.seconds for run in arm.runs]
     ratios = [base.seconds / run.seconds for base, run in zip(baseline.runs, arm.runs, strict=True)]
@@ -272,8 +276,8 @@ def row_of(arm: Arm, baseline: Arm, accuracies: dict[tuple[str, float], list[boo
         alpha_step=sum(verdicts) / len(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
         depth=statistics.mean(depths) if depths else None,
-        c=costs.c,
-        pass_ms={size: 1000 * seconds for size, seconds in costs.target.points},
+        c=None if costs is None else costs.c,
+        pass_ms={size: 1000 * seconds for size, seconds in costs.target.points} if costs else {},
     )
 
 
@@ -321,20 +325,23 @@ async def measure(
     max_tokens: int = MAX_TOKENS,
     seed: int = 0,
     flags: dict[str, Any] | None = None,
+    models: ModelsName = "demo",
 ) -> list[Row]:
     """Measure every row; ``flags`` are settings for all of them, such as another target."""
     # Under load the gate lets the target write alone: its answers would be graded as every row's.
-    flags = {"gate.use": "off", **(flags or {})}
-    chosen = list(islice(problems("test", seed), max(problems_timed, problems_graded)))
+    flags = {"gate.use": "off", **target_flags(models), **(flags or {})}
+    chosen = tasks_for(models, max(problems_timed, problems_graded), seed)
+    # No draft was trained for the real model.
+    rows = [row for row in ROWS if models == "demo" or not strategy_class(row[1]).needs_draft]
     base = load_settings(flags=flags)
     plain = Transformers(base.target, max_tokens)
-    strategies = tuple(strategy for _, strategy, _ in ROWS)
+    strategies = tuple(strategy for _, strategy, _ in rows)
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()
         threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
         sys.stderr.write(f"transformers runs on {threads} threads\n")
         ours = Ours(accelerator)
-        arms, settings = _arms(ours, plain, temperatures, max_tokens, flags)
+        arms, settings = _arms(ours, plain, rows, temperatures, max_tokens, flags)
         await time_rows(arms, chosen[:problems_timed], seed)
         accuracies: dict[tuple[str, float], list[bool]] = {}
         for name, temperature in settings:
@@ -347,21 +354,26 @@ async def measure(
 
 
 def _arms(
-    ours: Ours, plain: Transformers, temperatures: Sequence[float], max_tokens: int, flags: dict[str, Any]
+    ours: Ours,
+    plain: Transformers,
+    rows: Sequence[tuple[str, str, dict[str, Any]]],
+    temperatures: Sequence[float],
+    max_tokens: int,
+    flags: dict[str, Any],
 ) -> tuple[list[Arm], dict[tuple[str, float], Settings]]:
     arms: list[Arm] = []
     settings: dict[tuple[str, float], Settings] = {}
     for temperature in temperatures:
 
-        async def generate(problem: Example, index: int, temperature: float = temperature) -> Run:
+        async def generate(problem: Task, index: int, temperature: float = temperature) -> Run:
             return plain.solve(problem, temperature, index)
 
         arms.append(Arm("transformers", temperature, generate))
-        for name, strategy, own in ROWS:
+        for name, strategy, own in rows:
             row_settings = settings_of({**flags, **own}, strategy, temperature, max_tokens)
             settings[name, temperature] = row_settings
 
-            async def solve(problem: Example, index: int, row_settings: Settings = row_settings) -> Run:
+            async def solve(problem: Task, index: int, row_settings: Settings = row_settings) -> Run:
                 await ours.prepare(row_settings)
                 return await ours.solve(row_settings, problem, index)
 
@@ -370,7 +382,7 @@ def _arms(
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser of what benchmarks of the embedded pair can be told in common."""
+    """Return a parser of what benchmarks of the demonstration pair can be told in common."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
     parser.add_argument(
@@ -397,6 +409,12 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
     parser.add_argument("--target", type=Path, help="another target, such as one made deeper by pair.pad")
+    parser.add_argument(
+        "--models",
+        choices=("demo", "real"),
+        default="demo",
+        help="the demonstration pair, or SmolLM2-135M on 24 real problems, without drafts (default: demo)",
+    )
     arguments = parse(parser)
     target = {"target.model": str(arguments.target)} if arguments.target else {}
     rows = asyncio.run(
@@ -408,6 +426,7 @@ def main() -> None:
             max_tokens=arguments.max_tokens,
             seed=arguments.seed,
             flags=target,
+            models=arguments.models,
         )
     )
     write_rows(rows, arguments.json, print_rows)

@@ -1,4 +1,4 @@
-"""Accuracy against speed: every strategy across its thresholds, on the embedded pair.
+"""Accuracy against speed: every strategy across its thresholds, on the demonstration pair.
 
     python benchmarks/frontier.py [--problems 60] [--accuracy 500] [--grades FILE] [--json [FILE]] [--png F]
 
@@ -23,7 +23,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,10 @@ from embedded import (
     time_rows,
     write_rows,
 )
+from models import Task, tasks_for
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.statistics import compare_accuracy, wilson_interval
-from reason_spec.pair.generator import Example, problems
 from reason_spec.settings import Settings, load_settings
 
 BASELINE = "autoregressive"
@@ -275,7 +274,7 @@ def arms_of(ours: Ours, chosen: Sequence[str], max_tokens: int) -> tuple[list[Ar
         row_settings = settings_of(own, strategy, 0.0, max_tokens)
         settings[name] = row_settings
 
-        async def solve(problem: Example, index: int, row_settings: Settings = row_settings) -> Run:
+        async def solve(problem: Task, index: int, row_settings: Settings = row_settings) -> Run:
             await ours.prepare(row_settings)
             return await ours.solve(row_settings, problem, index)
 
@@ -284,7 +283,7 @@ def arms_of(ours: Ours, chosen: Sequence[str], max_tokens: int) -> tuple[list[Ar
 
 
 async def grade(
-    ours: Ours, settings: Settings, chosen: Sequence[Example], options: argparse.Namespace, grades: Grades
+    ours: Ours, settings: Settings, chosen: Sequence[Task], options: argparse.Namespace, grades: Grades
 ) -> dict[int, Graded]:
     """Grade what was not graded yet, and return all of a row's problems by number."""
     key = grades.key(settings, options.seed)
@@ -302,7 +301,7 @@ async def grade(
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    chosen = list(islice(problems("test", options.seed), max(options.problems, options.accuracy)))
+    chosen = tasks_for("demo", max(options.problems, options.accuracy), options.seed)
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in ROWS))
     grades = Grades(options.grades)
     # Under load the gate lets the target write alone: its answers would be graded as every row's.

@@ -53,7 +53,7 @@ class Cost:
 
 
 def save_tiny_model(folder: Path, max_context: int) -> None:
-    """Write a random Llama of one layer and one head with the embedded pair's vocabulary."""
+    """Write a random Llama of one layer and one head with the demonstration pair's vocabulary."""
     import torch
     import transformers
 

@@ -6,12 +6,12 @@ With a FILE of past conversations (JSON lines of messages) each of its answers i
 scripted target, once with no cache and once with one that learns as it goes. The draft writes nothing that
 is right, so that all that is saved is the cache's work; passes are counted, not timed.
 
-Then the embedded pair solves problems it has solved before, the same with one person's name changed in each
-and with one number changed, and all after a restart that loads what was saved. ``cold`` is the same setting
-with an empty cache. Cold and warm take turns in an order shuffled with the seed, prefix caches are emptied
-before each, and each has a planner of its own. ``ratio`` is the median over problems of the seconds cold
-over those warm, ``ratio_of_sums`` that of all seconds of a list; the rows ``all`` are of the three lists
-together. Stop other work first.
+Then the demonstration pair solves problems it has solved before, the same with one person's name changed in
+each and with one number changed, and all after a restart that loads what was saved. ``cold`` is the same
+setting with an empty cache. Cold and warm take turns in an order shuffled with the seed, prefix caches are
+emptied before each, and each has a planner of its own. ``ratio`` is the median over problems of the seconds
+cold over those warm, ``ratio_of_sums`` that of all seconds of a list; the rows ``all`` are of the three
+lists together. Stop other work first.
 """
 
 from __future__ import annotations

@@ -145,7 +145,9 @@ def router_eval(
     router: RouterOption = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="A trained router. Default: the embedded pair's.", show_default=False),
+        typer.Option(
+            "--file", help="A trained router. Default: the demonstration pair's.", show_default=False
+        ),
     ] = None,
     png: Annotated[
         Path | None, typer.Option(help="Draw the curves into this file.", show_default=False)

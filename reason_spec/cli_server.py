@@ -42,7 +42,7 @@ keys_app = typer.Typer(
 SERVE_HELP = (
     "Serve the target, sped up, with OpenAI's interface: /v1/chat/completions, /v1/completions, "
     "/v1/models.\n\n"
-    "Without options the embedded pair is served on this machine alone, at http://127.0.0.1:8000/v1. An "
+    "Without options the demonstration pair is served on this machine alone, at http://127.0.0.1:8000/v1. An "
     "address that others can reach needs keys: see 'reason-spec keys new'.\n\n"
     "The suffix cache proposes tokens and steps from earlier texts of the same client (suffix.use: both, "
     "unless set otherwise); with --cache it outlasts the process."

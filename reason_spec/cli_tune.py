@@ -258,7 +258,7 @@ def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_
     "verifier",
     help="Find the laxest threshold of a verifier at which a stated share of answers is not exceeded.\n\n"
     "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
-    "embedded pair is given fresh ones. A run that was stopped goes on where it was.",
+    "demonstration pair is given fresh ones. A run that was stopped goes on where it was.",
 )
 def tune_verifier(
     sources: SourcesArgument = None,

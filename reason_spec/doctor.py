@@ -77,7 +77,7 @@ def run_checks(output: Path = Path("runs"), environment: Mapping[str, str] | Non
         ("cores", partial(check_cores, available_cores())),
         ("threads", partial(check_threads, available_cores().usable, environment)),
         ("memory", partial(check_memory, available_memory_bytes())),
-        ("embedded pair", check_pair),
+        ("demonstration pair", check_pair),
         ("embedding model", check_embedding_model),
         ("math-verify", check_math_verify),
         ("output folder", partial(check_output, output)),
@@ -276,7 +276,7 @@ def check_torchvision() -> Check:
 
 
 def check_transformers() -> Check:
-    """Import the model class of the embedded pair."""
+    """Import the model class of the demonstration pair."""
     import transformers
     from transformers import Qwen3ForCausalLM
 
@@ -358,12 +358,14 @@ def check_threads(usable_cores: int, environment: Mapping[str, str]) -> Check:
 
 
 def check_memory(free_bytes: int) -> Check:
-    """Compare free memory with what two engine workers take with the embedded pair."""
+    """Compare free memory with what two engine workers take with the demonstration pair."""
     found = f"{free_bytes / GIB:.1f} GiB free"
     if free_bytes < MEMORY_NEEDED_BYTES:
         return Check("memory", "fail", found, "Two engine workers do not fit: free at least 1 GiB.")
     if free_bytes < MEMORY_WANTED_BYTES:
-        return Check("memory", "warn", found, "Enough for the embedded pair; larger models will not fit.")
+        return Check(
+            "memory", "warn", found, "Enough for the demonstration pair; larger models will not fit."
+        )
     return Check("memory", "ok", found)
 
 
@@ -375,9 +377,11 @@ def check_pair(locate: Callable[[Literal["draft", "target"]], Path] = embedded_p
     try:
         sizes = {role: _count_parameters(locate(role)) for role in ("target", "draft")}
     except ReasonSpecError as error:
-        return Check("embedded pair", "fail", str(error), "Or name other models with --target and --draft.")
+        return Check(
+            "demonstration pair", "fail", str(error), "Or name other models with --target and --draft."
+        )
     found = ", ".join(f"{role} {count / 1e6:.1f} M parameters" for role, count in sizes.items())
-    return Check("embedded pair", "ok", found)
+    return Check("demonstration pair", "ok", found)
 
 
 def _count_parameters(folder: Path) -> int:

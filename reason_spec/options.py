@@ -158,8 +158,8 @@ SampleOption = Annotated[
     bool,
     _option(
         "--sample",
-        text="Solve the problems that come with the package: generated ones with the embedded pair, 24 of "
-        "SVAMP and GSM8K with other models.",
+        text="Solve the problems that come with the package: generated ones with the demonstration pair, 24 "
+        "of SVAMP and GSM8K with other models.",
         panel=_PROBLEMS,
     ),
 ]
@@ -183,7 +183,7 @@ GenerateOption = Annotated[
     int | None,
     _option(
         "--generate",
-        text="Make so many problems of the embedded pair's kind instead.",
+        text="Make so many problems of the demonstration pair's kind instead.",
         panel=_PROBLEMS,
         min=1,
     ),

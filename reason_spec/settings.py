@@ -340,7 +340,7 @@ class RouterSettings(_Section):
         description="a step is escalated where the router's score is above it; null: the router's own",
     )
     file: Path | None = Field(
-        default=None, description="learned: what `router train` wrote; null: the embedded pair's"
+        default=None, description="learned: what `router train` wrote; null: the demonstration pair's"
     )
     any_pair: bool = Field(
         default=False, description="learned: take a router that was trained on other models"
@@ -441,7 +441,7 @@ class TaskSettings(_Section):
     name: str = Field(default="auto", description="auto, gsm8k, aime, math500, amc, svamp, multiarith")
     prompt: Literal["auto", "plain", "boxed", "examples"] = Field(
         default="auto",
-        description="auto: plain for the embedded pair, examples without a chat template, else boxed",
+        description="auto: plain for the demonstration pair, examples without a chat template, else boxed",
     )
     system: str | None = Field(default=None, description="a system message before the question")
 

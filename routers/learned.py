@@ -177,7 +177,7 @@ class LearnedRouter(Router):
 
 
 def shipped_model() -> Path:
-    """Return the router of the embedded pair."""
+    """Return the router of the demonstration pair."""
     from reason_spec.pair import router_path
 
     return router_path()

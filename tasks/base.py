@@ -53,7 +53,7 @@ ANSWER_FIELDS: Final = (
 )  # fmt: skip
 ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index", "problem_idx")
 LEVEL_FIELDS: Final = ("level", "difficulty", "operations")
-"""The last one is that of the embedded pair's own files."""
+"""The last one is that of the demonstration pair's own files."""
 
 
 class FieldError(ValueError):

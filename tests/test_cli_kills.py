@@ -1,4 +1,4 @@
-"""Runs with the embedded pair, killed at random moments: nothing is lost, and no process stays."""
+"""Runs with the demonstration pair, killed at random moments: nothing is lost, and no process stays."""
 
 from __future__ import annotations
 

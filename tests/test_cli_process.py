@@ -359,7 +359,7 @@ def test_help_loads_no_model_library(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("role", [0, 1], ids=["target", "draft"])
 def test_a_run_whose_worker_hangs_says_so_and_goes_on_when_it_is_run_again(tmp_path: Path, role: int) -> None:
-    """With the embedded pair."""
+    """With the demonstration pair."""
     output = tmp_path / "run"
     fixed = ["--strategy", "speculative", "--max-tokens", "200", "--output", str(output)]
     hangs = [part for name in ("target", "draft") for part in ("--set", f"{name}.hang_timeout=6")]

@@ -1,4 +1,4 @@
-"""The command with the embedded pair: real models in worker processes."""
+"""The command with the demonstration pair: real models in worker processes."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_a_damaged_pair_is_reported_as_failed(tiny_weights: Path, tmp_path: Path
     weights = tmp_path / "weights"
     shutil.copytree(tiny_weights, weights)
     (weights / "draft" / damage).write_bytes(b"{ torn")
-    check = doctor.guarded("embedded pair", lambda: doctor.check_pair(weights.joinpath))
+    check = doctor.guarded("demonstration pair", lambda: doctor.check_pair(weights.joinpath))
     assert check.status == "fail"
     assert check.remedy
 

@@ -1,4 +1,4 @@
-"""The examples run as they stand, on the embedded pair."""
+"""The examples run as they stand, on the demonstration pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What really happens while the embedded pair answers, as a report shows it."""
+"""What really happens while the demonstration pair answers, as a report shows it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """AutoGen, by URL.
 
 Start a server with `reason-spec serve`, then run: python examples/agents/autogen_agent.py
-With --tools it uses a tool; the served model has to know how (the embedded pair does not).
+With --tools it uses a tool; the served model has to know how (the demonstration pair does not).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The OpenAI SDK, by URL.
 
 Start a server with `reason-spec serve`, then run: python examples/agents/openai_sdk.py
-With --tools it uses a tool; the served model has to know how (the embedded pair does not).
+With --tools it uses a tool; the served model has to know how (the demonstration pair does not).
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from reason_spec.types import Problem
 def prompt_style(settings: Settings) -> PromptStyle:
     """Return the prompt style of a run: the one that is set, or the one that fits the target.
 
-    The embedded pair was trained on bare questions. A model without a chat template is a base model, which
-    continues text rather than answering, so it is shown solved examples. Others are asked for a boxed answer.
+    The demonstration pair was trained on bare questions. A model without a chat template is a base model,
+    which continues text rather than answering, so it is shown solved examples. Others are asked for a boxed
+    answer.
 
     Raises:
         EngineError: the target's files cannot be read.

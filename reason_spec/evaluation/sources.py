@@ -88,7 +88,7 @@ def read_sources(
 def sample_of(settings: Settings, wanted: bool = True) -> Path | None:
     """Return the problems of the package that fit the target; None where none are ``wanted``.
 
-    The embedded pair was trained on problems of one kind. Any other model gets problems that people wrote.
+    The demonstration pair was trained on problems of one kind. Other models get problems that people wrote.
     """
     if not wanted:
         return None
@@ -100,7 +100,7 @@ def sample_of(settings: Settings, wanted: bool = True) -> Path | None:
 
 
 def generate_problems(split: Literal["train", "validation"], number: int, seed: int) -> Sources:
-    """Make problems of the kind that the embedded pair solves; those of the test split are left for tests."""
+    """Make problems of the kind that the demonstration pair solves; those of the test split are left out."""
     from reason_spec.pair.generator import problems
 
     made = (

@@ -92,7 +92,7 @@ def read_task_sources(
 
 
 def generated_sources(number: int, seed: int) -> Sources:
-    """Return problems of the kind that the embedded pair solves, made anew; other seeds make others."""
+    """Return problems of the kind that the demonstration pair solves, made anew; other seeds make others."""
     return generate_problems("validation", number, GENERATED_SEED + seed)
 
 

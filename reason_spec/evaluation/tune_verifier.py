@@ -306,7 +306,7 @@ def read_problems(
 
 
 def generated_problems(test: LossTest, limit: int | None, seed: int) -> Sources:
-    """Return fresh problems for the embedded pair, of a split apart from its training's and its test's.
+    """Return fresh problems for the demonstration pair, of a split apart from its training's and its test's.
 
     Args:
         limit: how many; None: `GENERATED_PER_NEEDED` for each that it takes at the least.

@@ -68,8 +68,8 @@ _STOP: Final[Mapping[str, StopReason]] = {
 class ReasonSpecAPI(ModelAPI):
     """The accelerator as a model of Inspect's.
 
-    ``reason-spec/embedded`` is the embedded pair, ``reason-spec/ID`` a target of that id or folder. Arguments
-    of the model (``-M``) are options of every call by the names in `integrations.base.OPTIONS`, as
+    ``reason-spec/embedded`` is the demonstration pair, ``reason-spec/ID`` a target of that id or folder.
+    Arguments of the model (``-M``) are options of every call by the names in `integrations.base.OPTIONS`, as
     ``strategy``; settings with two underscores for the dot, as ``draft__model``; ``config``, a settings file;
     and ``concurrency``, how many answers are written at once. Thinking is a ContentReasoning; what
     speculation did is in the output's metadata, as ``reason_spec``.

@@ -1,4 +1,4 @@
-"""The embedded pair: a small draft and a larger target that solve word problems, their judge and recipe.
+"""The demonstration pair: a small draft and a larger target that solve word problems, their judge and recipe.
 
 Importing this package loads nothing heavy; ``train``, ``evaluate`` and ``model`` need torch.
 """
@@ -43,7 +43,7 @@ def reward_path() -> Path:
 
 
 def router_path() -> Path:
-    """Return the router that was trained on steps of the embedded pair."""
+    """Return the router that was trained on steps of the demonstration pair."""
     return _FOLDER / "weights" / "router.json"
 
 

@@ -232,7 +232,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure the embedded pair, or another one, on fresh problems."""
+    """Measure the demonstration pair, or another one, on fresh problems."""
     arguments = _parse(argv)
     torch.set_num_threads(arguments.threads)
     try:

@@ -166,7 +166,7 @@ def test_over_many_samples_a_threshold_above_the_loss_is_chosen_as_seldom_as_sta
 
 
 RECORDED = json.loads((Path(__file__).parent / "lost_answers.json").read_text())
-"""Which of the embedded pair's problems were lost at which threshold of likelihood under hybrid."""
+"""Which of the demonstration pair's problems were lost at which threshold of likelihood under hybrid."""
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.03, 0.06])

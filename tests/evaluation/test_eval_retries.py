@@ -166,7 +166,7 @@ async def test_a_lost_worker_is_started_again_and_every_answer_is_there(
     how: signal.Signals,
     reason: str,
 ) -> None:
-    """The embedded pair: its worker process is killed or stopped while the second answer is written."""
+    """The demonstration pair: its worker process is killed or stopped while the second answer is written."""
     killed: list[int] = []
     store = evaluating._Evaluation._store
 

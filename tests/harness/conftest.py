@@ -20,7 +20,7 @@ os.environ |= {
 
 @pytest.fixture(scope="session")
 def pair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """The embedded pair behind a server."""
+    """The demonstration pair behind a server."""
     options = ("--max-tokens", "448", "--verifier", "exact", "--set", "strategy.planner=false")
     with serving(*options, cwd=tmp_path_factory.mktemp("pair")) as server:
         yield server

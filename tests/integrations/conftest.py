@@ -48,7 +48,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
 
 @pytest.fixture(scope="session")
 def pair() -> Iterator[InProcess]:
-    """The embedded pair."""
+    """The demonstration pair."""
     with InProcess(sampling__max_tokens=64, strategy__planner=False) as opened:
         yield opened
 
@@ -63,6 +63,6 @@ def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeP
 
 @pytest.fixture(scope="session")
 def pair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """The embedded pair behind a server."""
+    """The demonstration pair behind a server."""
     with serving("--max-tokens", "64", cwd=tmp_path_factory.mktemp("pair")) as server:
         yield server

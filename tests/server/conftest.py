@@ -12,6 +12,6 @@ from tests.server.serving import Serving, serve
 
 @pytest.fixture(scope="session")
 def pair() -> Iterator[Serving]:
-    """A server over the embedded pair."""
+    """A server over the demonstration pair."""
     with serve(load_settings(flags={"sampling.max_tokens": 64, "server.max_output_tokens": 64})) as serving:
         yield serving

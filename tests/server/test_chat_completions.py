@@ -1,4 +1,4 @@
-"""Chats over HTTP as OpenAI's own client has them, answered by the embedded pair."""
+"""Chats over HTTP as OpenAI's own client has them, answered by the demonstration pair."""
 
 from __future__ import annotations
 

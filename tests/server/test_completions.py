@@ -1,4 +1,4 @@
-"""Texts that are gone on with over HTTP, from the embedded pair."""
+"""Texts that are gone on with over HTTP, from the demonstration pair."""
 
 from __future__ import annotations
 

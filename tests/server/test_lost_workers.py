@@ -1,4 +1,4 @@
-"""Workers of a real server over the embedded pair that are stopped and killed, with real clients."""
+"""Workers of a real server over the demonstration pair that are stopped and killed, with real clients."""
 
 from __future__ import annotations
 

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 MAX_DIFFERENCE: Final = 2e-3
 """Largest difference of a logit in float32 arithmetic, as a share of the spread of all logits.
 
-SmolLM2-135M, Gemma 3 270M and the embedded pair are at 2e-5 and below.
+SmolLM2-135M, Gemma 3 270M and the demonstration pair are at 2e-5 and below.
 """
 
 MAX_ROUNDING: Final = 3.0
 """How far the passes may be from float32, as a multiple of the plain module's own distance.
 
 Both distances are medians over tokens of the root mean square over the vocabulary. SmolLM2-135M, Gemma 3 270M
-and the embedded pair are between 0.7 and 1.2 in bfloat16 and float16.
+and the demonstration pair are between 0.7 and 1.2 in bfloat16 and float16.
 """
 
 MAX_QUANTIZED_DISTANCE: Final = 0.5
