@@ -182,7 +182,8 @@ def test_token_level_speculation_keeps_the_targets_distribution(
     target: Served, truth: Truth, kept_bytes: int
 ) -> None:
     sampled = sample_with_hints(target, truth, kept_prediction_bytes=kept_bytes)
-    assert sampled.num_drafted >= NUM_SAMPLES
+    # A token that is chosen from a kept prediction needs no pass, and so has no draft that one checked.
+    assert (sampled.num_drafted >= NUM_SAMPLES) == (kept_bytes == 0)
     assert 0 < sampled.num_accepted < sampled.num_drafted
     assert truth.p_value(sampled.pairs) > ALARM
 

@@ -160,7 +160,9 @@ def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served, k
     assert kept.sum() >= 4
     assert counts[~kept].sum() == 0
     assert chisquare(counts[kept], probabilities[kept] * num_samples).pvalue > 1e-4
-    assert num_accepted == counts[drafted] > 0
+    assert counts[drafted] > 0
+    # A token that is chosen from a kept prediction needs no pass, and so has no draft that one checked.
+    assert num_accepted == (counts[drafted] if kept_bytes == 0 else 1)
 
 
 def test_several_continuations_are_checked_in_one_pass(qwen: Served, expected: list[tuple[int, ...]]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,15 @@ class Value:
     logprob: float
 
 
+def new_scoring() -> _Scoring:
+    return _Scoring(PREFIX, CONTINUATION, owner="", num_read=len(CONTINUATION))
+
+
+def output(rows: list[Any], num_cached: int) -> Any:
+    """vLLM's ``RequestOutput``, as far as it is read."""
+    return SimpleNamespace(prompt_logprobs=rows, num_cached_tokens=num_cached)
+
+
 @pytest.fixture
 def rows() -> list[dict[int, Value] | None]:
     """One for each token of the text; the first has nothing before it."""
@@ -30,9 +41,9 @@ def rows() -> list[dict[int, Value] | None]:
 @given(num_cached=st.integers(len(PREFIX), len(TEXT) - 1))
 def test_rows_of_cached_positions_are_not_read_whatever_they_hold(num_cached: int) -> None:
     """The first position that is computed again tells of the token behind it."""
-    scoring = _Scoring(PREFIX, CONTINUATION, owner="")
+    scoring = new_scoring()
     stale = [None, *({token: Value(0.14)} for token in TEXT[1:])]
-    assert scoring.read(stale, num_cached) is None
+    assert scoring.read(output(stale, num_cached)) is None
     assert not scoring.reads_cache
 
 
@@ -41,15 +52,15 @@ def test_rows_behind_the_cache_are_read_whether_or_not_others_are_left_out(
     rows: list[dict[int, Value] | None], num_cached: int
 ) -> None:
     for given_rows in (rows, [None, *rows[num_cached + 1 :]]):
-        score = _Scoring(PREFIX, CONTINUATION, owner="").read(given_rows, num_cached)
+        score = new_scoring().read(output(given_rows, num_cached))
         assert score is not None
         assert score.logprobs == (-0.6, -0.7, -0.8)
         assert score.best == (99, 99, 99)
 
 
 def test_the_second_try_is_read_and_counts_two_passes(rows: list[dict[int, Value] | None]) -> None:
-    scoring = _Scoring(PREFIX, CONTINUATION, owner="")
-    assert scoring.read(rows, len(PREFIX)) is None
-    score = scoring.read(rows, 0)
+    scoring = new_scoring()
+    assert scoring.read(output(rows, len(PREFIX))) is None
+    score = scoring.read(output(rows, 0))
     assert score is not None
     assert score.usage.num_passes == 2

@@ -41,7 +41,7 @@ class ParallelEngine:
         self.vllm_config = SimpleNamespace(
             device_config=SimpleNamespace(device_type="cuda"),
             model_config=SimpleNamespace(
-                get_vocab_size=lambda: 272, max_model_len=256, dtype="torch.float32"
+                max_logprobs=20, get_vocab_size=lambda: 272, max_model_len=256, dtype="torch.float32"
             ),
         )
 

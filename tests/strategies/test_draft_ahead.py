@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +15,15 @@ from reason_spec.strategies.autoregressive import DraftModelSpeculation
 from reason_spec.types import Prefix
 from tests.strategies.scripts import StoryScript
 from tests.strategies.solving import autoregressive, solve
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_collections() -> Iterator[None]:
+    """Leave what is in memory already out of every collection: there may be much of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("agreement", [1.0, 0.5])
