@@ -25,20 +25,21 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from embedded import MAX_TOKENS, write_rows
+from models import REAL_TARGET, Task, tasks_for
 
 from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.engines.factory import resolve_model
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.events import Event
 from reason_spec.pair import embedded_path
-from reason_spec.pair.generator import Example, problems
-from reason_spec.pair.grading import parse_answer
 from reason_spec.pair.pad import pad
 from reason_spec.settings import Settings, load_settings
+from reason_spec.strategies.factory import strategy_class
 from reason_spec.verifiers.base import Verifier, create_verifier
 
 STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
@@ -139,7 +140,11 @@ async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitS
     arms: list[Arm] = []
     accelerators: dict[str, Accelerator] = {}
     verifiers: dict[str, Verifier] = {}
+    # No draft was trained for the real model.
+    with_draft = options.models == "demo"
     for name, method, strategy, own in ROWS:
+        if not with_draft and (method == "draft_model" or strategy_class(strategy).needs_draft):
+            continue
         if options.rows and not any(wanted in name for wanted in options.rows):
             continue
         if method == "suffix" and importlib.util.find_spec("arctic_inference") is None:
@@ -148,7 +153,7 @@ async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitS
         settings = load_settings(flags=_flags(method, own, options, target) | {"strategy.name": strategy})
         if method not in accelerators:
             started = time.perf_counter()
-            made = Accelerator.from_settings(settings, strategies=("lookahead",))
+            made = Accelerator.from_settings(settings, strategies=("lookahead" if with_draft else strategy,))
             accelerators[method] = await stack.enter_async_context(made)
             await made.calibrate()
             sys.stderr.write(f"{method}: started in {time.perf_counter() - started:.0f} s\n")
@@ -162,7 +167,7 @@ async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitS
     return arms
 
 
-async def run_group(arm: Arm, group: Sequence[tuple[int, Example]]) -> None:
+async def run_group(arm: Arm, group: Sequence[tuple[int, Task]]) -> None:
     """Solve a group of problems at once; the seconds of a problem are those of the group over its size."""
     await arm.prepare()
     marks = [time.thread_time()]
@@ -180,12 +185,11 @@ async def run_group(arm: Arm, group: Sequence[tuple[int, Example]]) -> None:
     arm.own_ms_per_step += [1000 * (after - before) for before, after in pairwise(marks)]
     arm.solutions += solutions
     arm.right += [
-        parse_answer(solution.text) == problem.answer
-        for solution, (_, problem) in zip(solutions, group, strict=True)
+        problem.is_right(solution.text) for solution, (_, problem) in zip(solutions, group, strict=True)
     ]
 
 
-async def time_arms(arms: Sequence[Arm], chosen: Sequence[Example], seed: int) -> None:
+async def time_arms(arms: Sequence[Arm], chosen: Sequence[Task], seed: int) -> None:
     """Let the arms take turns on each group of problems; a first problem warms them up."""
     for arm in arms:
         await run_group(arm, [(0, chosen[0])])
@@ -279,9 +283,9 @@ def _pass_ms(arms: Sequence[Arm], side: str) -> float:
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    chosen = list(islice(problems("test", options.seed), options.problems))
+    chosen = tasks_for(options.models, options.problems, options.seed)
     async with AsyncExitStack() as stack:
-        target = options.target
+        target = Path(resolve_model("target", REAL_TARGET)) if options.models == "real" else options.target
         if options.padded is not None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "padded"
             pad(target, options.padded, folder)
@@ -295,6 +299,12 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "--models",
+        choices=("demo", "real"),
+        default="demo",
+        help="the demonstration pair, or SmolLM2-135M on real problems, without drafts (default: demo)",
+    )
     parser.add_argument("--problems", type=int, default=12, help="problems that are timed (default: 12)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--target", type=Path, default=embedded_path("target"))

@@ -291,7 +291,9 @@ def tune_verifier(
     from reason_spec.evaluation.sources import sample_of
 
     settings = tuning.with_judging_strategy(
-        resolve_settings(config, settings_flags(locals()), assignments), strategy
+        # Under load the gate lets the target write alone, and there would be nothing to judge.
+        resolve_settings(config, settings_flags(locals()), assignments, {"gate.use": "off"}),
+        strategy,
     )
     options = tuning.TuneOptions(
         LossTest(loss / 100, confidence),
