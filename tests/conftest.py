@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,3 +40,12 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", connect_locally)
+
+
+@pytest.fixture(scope="module")
+def quick_collections() -> Iterator[None]:
+    """Leave what is in memory already out of every collection: there may be much of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

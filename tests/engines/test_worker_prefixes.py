@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,14 +11,7 @@ from hypothesis import strategies as st
 from reason_spec.engines.worker.prefixes import KnownPrefixes, ToldPrefixes
 from reason_spec.types import Prefix
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_collections() -> Iterator[None]:
-    """Leave what is in memory already out of every collection: there may be much of it."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("quick_collections")
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(0, 9), max_size=4))), st.integers(0, 20))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,14 +15,7 @@ from reason_spec.types import Prefix
 from tests.strategies.scripts import StoryScript
 from tests.strategies.solving import autoregressive, solve
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_collections() -> Iterator[None]:
-    """Leave what is in memory already out of every collection: there may be much of it."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("quick_collections")
 
 
 @pytest.mark.parametrize("agreement", [1.0, 0.5])
