@@ -62,6 +62,7 @@ def write_gguf(folder: Path, path: Path) -> Path:
         [TokenType.CONTROL if piece.startswith("<|") else TokenType.NORMAL for piece in pieces]
     )
     writer.add_token_merges(["Ċ Ċ", "h e"])
+    writer.add_bos_token_id(tokenizer.convert_tokens_to_ids("<|start|>"))
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_chat_template(TEMPLATE)
     for name, tensor in weights.items():
