@@ -56,6 +56,7 @@ async def until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_stopped_worker_shows_before_it_is_killed(model_folder) -> None:
     async with running(model_folder("qwen3")) as engine:
         worker = worker_of(engine)
@@ -101,7 +102,7 @@ async def test_an_engine_closes_though_its_worker_is_stopped(model_folder) -> No
         assert not worker.is_running()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
     model_folder, qwen: Served, how: signal.Signals
 ) -> None:
@@ -176,6 +177,7 @@ class SlowEngine(TorchEngine):
     host: ClassVar[str] = "slow_host"
 
 
+@pytest.mark.slow
 async def test_one_long_pass_is_not_taken_for_hanging(model_folder, tmp_path, monkeypatch) -> None:
     """Nor where a request is cancelled meanwhile."""
     (tmp_path / "slow_host.py").write_text(SLOW_HOST.replace("SECONDS", str(2 * HANG_SECONDS)))

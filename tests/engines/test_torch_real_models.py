@@ -23,6 +23,7 @@ from tests.engines.tiny_models import spoiled, write
 
 QUESTION = "A baker has 24 rolls. She sells 9 of them and bakes 15 more. How many rolls does she have?"
 NUM_TOKENS = 32
+BOTH = [SMOLLM2, pytest.param(GEMMA3, marks=pytest.mark.slow)]
 ROUNDING_NATS = {"bfloat16": 0.5, "float16": 0.0625}
 """Four steps of a logit between 16 and 32."""
 
@@ -70,7 +71,7 @@ def test_in_float32_it_writes_what_transformers_writes(name: str, num_repeats: i
     assert plain(name, "float32", num_repeats) == tuple(output[0, len(asked) :].tolist())
 
 
-@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+@pytest.mark.parametrize("name", BOTH)
 def test_in_float32_drafts_change_nothing(name: str) -> None:
     expected = plain(name, "float32")
     for place in range(0, NUM_TOKENS, 11):
@@ -80,7 +81,7 @@ def test_in_float32_drafts_change_nothing(name: str) -> None:
     assert write(scheduler(name, "float32"), looked_up).tokens == expected
 
 
-@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+@pytest.mark.parametrize("name", BOTH)
 def test_in_float32_drafts_change_no_sample(name: str) -> None:
     sampling = Sampling(0.8, 0, 0.95, NoiseKey(0, 1, 2))
     alone = write(scheduler(name, "float32"), request(prompt(name), sampling=sampling)).tokens
@@ -91,7 +92,8 @@ def test_in_float32_drafts_change_no_sample(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(SMOLLM2, "bfloat16"), (SMOLLM2, "float16"), (GEMMA3, "bfloat16")]
+    ("name", "dtype"),
+    [(SMOLLM2, "bfloat16"), (SMOLLM2, "float16"), pytest.param(GEMMA3, "bfloat16", marks=pytest.mark.slow)],
 )
 def test_off_float32_drafts_change_a_token_at_near_ties_alone(name: str, dtype: DTypeName) -> None:
     alone = plain(name, dtype)
@@ -123,7 +125,7 @@ def gap_between(name: str, dtype: DTypeName, written: tuple[int, ...], one: int,
     return abs(float(logits[one] - logits[other]))
 
 
-@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+@pytest.mark.parametrize("name", BOTH)
 def test_bfloat16_writes_nearly_what_float32_writes(name: str) -> None:
     """A wrong scale or a lost bit would part them at once, not at a close choice."""
     shared = [a == b for a, b in zip(plain(name, "float32"), plain(name, "bfloat16"), strict=False)]
