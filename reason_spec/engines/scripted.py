@@ -35,7 +35,7 @@ from reason_spec.engines.base import (
 )
 from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
 from reason_spec.errors import EngineError, ReasonSpecError
-from reason_spec.segment import Boundary, BoundaryScanner, StopScanner, split_steps
+from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner, StopScanner, split_steps
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
@@ -122,7 +122,7 @@ class WrittenAnswers:
 
     answers: dict[str, tuple[str, ...]]
     otherwise: str | None = UNKNOWN_ANSWER
-    boundary: Boundary = field(default_factory=Boundary)
+    boundary: Boundary = field(default_factory=lambda: Boundary(BLANK_LINE))
     thinking: bool = False
 
     def __call__(self, text: str, sampling: Sampling) -> str:
