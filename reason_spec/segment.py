@@ -125,12 +125,12 @@ class BoundaryScanner:
             self._match_literal(byte)
 
     def _ends_with_line(self, line: bytes) -> bool:
-        """Say whether a step ends behind a line: not before what the line announces, nor in a formula."""
+        """Return whether a step ends with a line: not in a formula, nor if the line ends with a colon."""
         self._in_formula ^= (line.count(b"$$") + line.count(b"\\[") + line.count(b"\\]")) % 2 == 1
         return self._num_bytes >= LINE_AFTER_BYTES and not self._in_formula and not line.endswith(b":")
 
     def _ends_sentence(self) -> bool:
-        """Say whether a sentence ends with the last byte.
+        """Return whether a sentence ends with the last byte.
 
         The byte behind it is not there yet: a stop behind a digit may go on as a decimal, one behind a short
         word is mostly an abbreviation.

@@ -128,7 +128,7 @@ class EngineSettings(_Section):
     )
     batch_invariant: bool = Field(
         default=False,
-        description="vllm: what is written does not depend on what else is in a pass; on NVIDIA GPUs",
+        description="vllm: outputs do not depend on the rest of the batch; NVIDIA GPUs only",
     )
     start_timeout: float = Field(default=300.0, gt=0, description="seconds to load the model")
     hang_timeout: float = Field(

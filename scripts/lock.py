@@ -1,4 +1,4 @@
-"""Make the lock files anew: what each environment of the Makefile holds, by version and by hash.
+"""Renew the lock files: the packages of each environment of the Makefile, by version and hash.
 
 A lock is good for every platform and Python, and names no index: the files of a mirror have the same hashes.
 torch is in none: its build differs by machine. `install_torch.py` installs it, as the Makefile says which.
@@ -29,7 +29,7 @@ EXTRAS = {
 }
 """The extras of the package that an environment has."""
 VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI"}
-"""Variables of the Makefile that say what an environment has, without the package."""
+"""Environments without the package itself, and the variable of the Makefile with their requirement."""
 OLDEST_PYTHON = "3.11"
 # Builds of the last three for a CPU torch are nowhere to be had; those that come with vLLM break imports of
 # model classes.
@@ -47,7 +47,7 @@ def makefile_variables() -> dict[str, str]:
 
 
 def wanted(name: str) -> list[str]:
-    """Return what an environment is to hold, as `pyproject.toml` and the Makefile say it now."""
+    """Return the requirements of an environment, from `pyproject.toml` and the Makefile."""
     if name in VARIABLES:
         return [makefile_variables()[VARIABLES[name]]]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -56,7 +56,7 @@ def wanted(name: str) -> list[str]:
 
 
 def first_line(name: str) -> str:
-    """Return what tells whether a lock was made of what is wanted now."""
+    """Return the first line of a lock file: a digest of the requirements it was made from."""
     made_of = [sorted(wanted(name)), makefile_variables()["TORCH_VERSION"], LEFT_OUT, TORCH_ASKS_FOR]
     return f"# Made by `make lock`, of {hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}\n"
 

@@ -107,9 +107,9 @@ class Request:
     ``num_draft_tokens`` bounds the drafts of one pass (the torch engine takes three times as many that the
     suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
     side.
-    ``priority``: smaller numbers go first when a pass cannot hold every live request, and of equal ones
-    those that came first. It is how many undecided steps of its answer stand before this one, so that what is
-    certain to be needed goes before what is speculative, whichever answer it belongs to.
+    ``priority``: smaller numbers go first when a pass cannot hold every live request; ties go by arrival. It
+    is the number of undecided steps before this one in its answer, so that the certain steps of all answers
+    go before speculative ones.
     ``constraint`` says what may be written, from the first token on: the text may end only where it is
     fulfilled, and ``max_tokens`` may cut it before. Drafts that break it are not checked. ``logit_bias``
     holds pairs of a token id and what is added to its logit before a token is chosen; each id once.
@@ -364,7 +364,7 @@ class Generation:
             self._on_hint(Hint(tokens, start, index))
 
     def set_priority(self, priority: int) -> None:
-        """Change whom it waits for, from now on: what it stands on may have become certain."""
+        """Change the priority, for example when the steps before this one were decided."""
         if not self.done and priority != self.priority:
             self.priority = priority
             self._on_priority(priority)
@@ -418,7 +418,7 @@ class Engine(ABC):
 
     @property
     def dtype(self) -> str | None:
-        """What the model computes in, as ``bfloat16``; None where that is not known or means nothing."""
+        """The dtype that the model computes in, such as ``bfloat16``; None if it is unknown."""
         return None
 
     @property
@@ -428,7 +428,7 @@ class Engine(ABC):
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the engine now, in words for anybody; None: nothing is known to be."""
+        """What is wrong with the engine now, for health checks; None if it works."""
         return None if self.failure is None else "died"
 
     @property
@@ -459,7 +459,7 @@ class Engine(ABC):
         """Cancel everything and free the model; may be called twice."""
 
     def keep_alive(self) -> None:  # noqa: B027 - not every engine has what could die
-        """Start the engine again whenever it dies from now on; what it was doing then fails all the same."""
+        """From now on restart the engine whenever it dies. Requests in flight still fail."""
 
     async def recovered(self) -> None:  # noqa: B027 - as above
         """Wait until an engine that died and is being started again is back.
@@ -500,9 +500,9 @@ class Engine(ABC):
         """
 
     async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
-        """Return the log-probability of each of ``tokens`` as the next one; ``best`` is the likeliest alone.
+        """Return the log-probability of each of ``tokens`` as the next one; ``best`` is the likeliest token.
 
-        Engines that read them all from one prediction say so themselves; here each is a score of its own.
+        This default makes one request a token. Engines override it to read all from one prediction.
 
         Raises:
             EngineError: the text is longer than the model's context, or the engine failed.

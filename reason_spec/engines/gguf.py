@@ -152,8 +152,8 @@ def _find_packaged(model: str) -> GgufModel:
 def dequantized(model: GgufModel) -> Path:
     """Return a folder with the model's configuration, tokenizer and dequantized weights.
 
-    It is made once, in another process, and renamed into its place when it is whole; who comes meanwhile
-    waits. Weights are float32 up to a billion of them, bfloat16 above.
+    It is written once, by a child process, and renamed when it is complete. Concurrent callers wait for it.
+    Weights are float32 up to a billion of them, bfloat16 above.
 
     Raises:
         EngineError: the file cannot be converted; the message says why.
@@ -179,7 +179,7 @@ def dequantized(model: GgufModel) -> Path:
 
 
 def _convert(model: GgufModel, folder: Path) -> None:
-    """Write the folder beside its place and rename it; what an interrupted attempt left goes first."""
+    """Write to a temporary folder and rename it; remove what an interrupted attempt left."""
     unfinished = folder.with_name(folder.name + ".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()

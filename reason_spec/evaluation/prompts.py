@@ -53,7 +53,7 @@ def messages_for(problem: Problem, settings: Settings) -> list[Message]:
 def ask_for(
     problem: Problem, settings: Settings, *, sample: int = 0, strategy: str | None = None, scope: str = ""
 ) -> Ask:
-    """Return what the accelerator is asked for one sample of a problem.
+    """Return the request for one sample of a problem.
 
     Raises:
         SettingsError: the problem's task is unknown.

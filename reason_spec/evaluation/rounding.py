@@ -1,7 +1,7 @@
 """Where answers that should be the target's own part from plain decoding by rounding alone.
 
-Off float32 a pass over several tokens rounds otherwise than a pass over one, so greedy decoding may choose
-another token where two are nearly tied. Each such place is scored, so that a tie is seen to be one.
+Below float32 a pass over several tokens rounds differently from a pass over one, so greedy decoding may
+choose another token where two are nearly tied. The target scores both tokens at each such place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What a dtype did to answers of loss class ``exact`` at temperature 0.
+    """Answers of loss class ``exact`` that rounding changed, at temperature 0.
 
     ``num_pairs`` counts, for each strategy, the answers that have one of the baseline beside them.
     """
@@ -102,7 +102,7 @@ async def _score(accelerator: Accelerator, problem: Problem, base: Outcome, own:
 
 
 def rounding_lines(rounding: Rounding | None) -> Iterator[str]:
-    """Yield what the dtype did, a sentence for each strategy."""
+    """Yield a sentence for each strategy."""
     if rounding is None:
         return
     for strategy, num_pairs in rounding.num_pairs.items():

@@ -1,4 +1,4 @@
-"""What is wrong with a request by its headers or the bytes of its body: told before anything is parsed."""
+"""Checks of headers and raw bodies, before anything is parsed."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def check_json(body: bytes) -> None:
 
 
 def check_site(host: bytes, origin: bytes, allowed_hosts: Collection[str]) -> None:
-    """Refuse what a browser sends for a page that does not come from this machine.
+    """Refuse requests that a browser sends for a page of another site.
 
-    Without keys every page that somebody here opens could ask too: a browser sends to this machine what it is
-    told to, and a page whose own name is made to lead here counts as of one origin with this server.
+    Without keys, any web page that is open in a local browser could use the server, directly or by DNS
+    rebinding: its own host name is made to resolve to this machine.
 
     Raises:
         ApiError: 403.

@@ -1,4 +1,4 @@
-"""Connections: how many there may be, how long headers take, and what no parser may be left to guess."""
+"""Connections: their number, the time limit of headers, and ambiguous framing, which is refused."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def most_connections(settings: ServerSettings) -> int:
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection that is closed unless whole headers come in time, and not opened beyond a number of them.
+    """A connection with a time limit for headers and a cap on the number of connections.
 
-    Nothing of it is known to the application: whoever connects has shown no key yet.
+    Both apply before authentication, so the application is not involved.
     """
 
     header_timeout: float
@@ -79,7 +79,7 @@ class LimitedProtocol(H11Protocol):
         if beyond > _REFUSED_AT_ONCE:
             transport.abort()
         elif beyond > 0:
-            text = "the server has as many connections as it takes; come back in a moment"
+            text = "the server has reached max_connections; try again in a moment"
             error = ApiError(503, text, kind="server_error", code="too_many_connections")
             self._refuse(error, ("retry-after", str(_RETRY_SECONDS)))
         else:

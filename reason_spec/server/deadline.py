@@ -1,4 +1,4 @@
-"""How long a request may take: until its first words, and in all."""
+"""Time limits of a request: until its first token, and in all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reason_spec.server.base import ApiError
 from reason_spec.settings_server import ServerSettings
 
 _END_SECONDS = 1.0
-"""For work that was cancelled to end; a client that is told that it is late waits for no more."""
+"""Seconds that cancelled work has to end before the client is answered."""
 _T = TypeVar("_T")
 
 
@@ -24,8 +24,8 @@ class Deadline:
         async with admission.place(client, deadline=deadline) as place:
             answer = await deadline.whole(chat.answer(request))
 
-    Work that is late is cancelled. An engine that hangs does not confirm that: then the work is left behind,
-    and `when_over` tells when it has ended.
+    Late work is cancelled. A hanging engine does not confirm the cancellation; then the client is answered,
+    and `when_over` runs a callback once the work has ended.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -66,7 +66,10 @@ class Deadline:
         return self._end if begun else self._first
 
     async def stop(self, work: Collection[asyncio.Future[Any]]) -> None:
-        """Cancel work, and wait for its end for a moment; what has not ended then is left behind."""
+        """Cancel work and wait `_END_SECONDS` for it.
+
+        Work that has not ended by then goes on in the background.
+        """
         for task in work:
             if not task.done():
                 task.cancel()
@@ -91,7 +94,7 @@ class Deadline:
             call()
 
     def late(self, *, begun: bool) -> ApiError:
-        """Return what a client is told whose time is over."""
+        """Return the error for a request that is late."""
         settings = self._settings
         if not begun and self._first < self._end:
             text = f"no words came within {settings.first_token_timeout:g} seconds"
@@ -101,7 +104,7 @@ class Deadline:
 
 
 def _look_at_end(task: asyncio.Future[Any]) -> None:
-    """Take what became of work that nobody waits for any more: the engine that failed has said so itself."""
+    """Retrieve the exception of abandoned work, so that asyncio does not log it; the engine already did."""
     if not task.cancelled():
         task.exception()
 

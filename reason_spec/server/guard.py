@@ -33,12 +33,12 @@ access = logging.getLogger(ACCESS)
 
 _CLIENT_GONE = 499
 _END_SECONDS = 2.0
-"""For requests that are ended to say so; work of an engine that hangs does not end."""
+"""Seconds for requests to end after they were cancelled; those of a hanging engine do not."""
 _LINGER_BODIES = 4
 _LINGER_SECONDS = 5.0
-"""Behind an answer that comes before the end of the body, what is still sent is thrown away for so long, and
-up to so many times the bound of a body. A connection that closes with unread bytes is reset, and the client
-would see that in the place of the answer."""
+"""If the response is sent before the end of the body, the rest of the body is discarded, within these limits
+of time (seconds) and size (multiples of the largest body). Closing a connection with unread bytes would reset
+it, and the client would see the reset instead of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ class _Exchange:
             pass
 
     async def linger(self, num_bytes: int) -> None:
-        """Throw away what is still sent of the body, within bounds, and end the answer behind it."""
+        """Discard the rest of the body, within limits, then end the response."""
         if not self._lingers:
             return
         try:

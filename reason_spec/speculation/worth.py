@@ -25,7 +25,7 @@ _V = TypeVar("_V")
 
 
 def of_account(kept: dict[_K, _V], account: _K, make: Callable[[], _V]) -> _V:
-    """Return what is kept of an account, made where it is new; of too many the least recently used goes."""
+    """Return the entry of an account, created if new; the least recently used one is evicted."""
     value = kept[account] = kept.pop(account) if account in kept else make()
     if len(kept) > MOST_ACCOUNTS:
         del kept[next(iter(kept))]

@@ -244,7 +244,7 @@ def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -
 
 
 def blocks_behind(step: Step, boundary: Boundary, begins_in: OpenBlocks) -> OpenBlocks:
-    """Return what the text behind a step begins within; only a step that was cut leaves anything open."""
+    """Return the blocks that are open behind a step; only a step that was cut leaves any."""
     if step.finish != "length":
         return NOTHING_OPEN
     scanner = BoundaryScanner(boundary, begins_in)

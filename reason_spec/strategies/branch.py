@@ -62,7 +62,7 @@ class Branch:
     target_started: bool = False
     drafting_started: bool = False
     held_back: bool = False
-    """The depth let the draft begin only when the target was already writing."""
+    """Whether the depth limit delayed the draft until the target was writing."""
     chosen: Draft | None = None
     successor: Branch | None = None
     dropped: bool = False

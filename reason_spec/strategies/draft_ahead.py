@@ -74,7 +74,7 @@ class DraftAhead:
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
     With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
-    A run costs what is new in it and behind it, however long the generation already is.
+    The cost of a run does not depend on the length of the generation.
     The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     Where the draft's engine fails, nothing more is handed over, and the target goes on alone.
     """
@@ -148,7 +148,7 @@ class DraftAhead:
         return not self._parted
 
     def set_priority(self, priority: int) -> None:
-        """Let what is written, now and later, wait for those with smaller numbers."""
+        """Change the priority of the current run and of later ones."""
         self._request = replace(self._request, priority=priority)
         if self._running is not None:
             self._running.generation.set_priority(priority)
@@ -210,7 +210,7 @@ class DraftAhead:
         self._logprobs = [0.0] * len(self._ahead)
 
     def _expect_nothing(self) -> None:
-        """Expect what is certain, and nothing behind it."""
+        """Expect the confirmed tokens and nothing behind them."""
         self._end = len(self._certain)
         self._ahead, self._logprobs = [], []
 
@@ -258,7 +258,7 @@ class DraftAhead:
             self._go_on_at = sys.maxsize
 
     def _certain_prefix(self) -> Prefix:
-        """Return the request's prefix with what is certain behind it."""
+        """Return the request's prefix and the confirmed tokens."""
         if new := tuple(self._certain[self._num_placed :]):
             self._prefix = self._prefix.extend(new)
             self._num_placed = len(self._certain)

@@ -157,7 +157,7 @@ class Search:
         return root.successor
 
     def _come_nearer(self, branch: Branch) -> None:
-        """Let the engines know of what was written before a position that became final."""
+        """Update the priorities of live requests after a position became final."""
         branch.distance = branch.step_index - self._root_index
         for generation in branch.generations:
             generation.set_priority(branch.distance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,14 @@ def depth(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + max(map(depth, value.values()), default=0)
     return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+
+def is_refused(check: Callable[..., None], *arguments: Any) -> bool:
+    try:
+        check(*arguments)
+    except ApiError:
+        return True
+    return False
 
 
 @given(VALUES, st.booleans())
@@ -63,7 +72,7 @@ def test_what_is_let_through_is_read_as_utf_8(value: Any) -> None:
     "kind", ["application/json", "Application/JSON; charset=utf-8", "application/a.b+json"]
 )
 def test_json_has_several_names(kind: str) -> None:
-    check_json_type([kind.encode()])
+    assert not is_refused(check_json_type, [kind.encode()])
 
 
 @pytest.mark.parametrize(
@@ -87,8 +96,8 @@ def test_what_is_not_said_to_be_json_is_refused(kinds: list[bytes]) -> None:
     "host", ["localhost", "127.0.0.1:8000", "127.8.9.1", "[::1]:8000", "LOCALHOST:80", "box.lan:1"]
 )
 def test_the_machine_has_several_names(host: str) -> None:
-    check_site(host.encode(), b"", ("Box.lan",))
-    check_site(host.encode(), b"http://" + host.encode(), ("Box.lan",))
+    for origin in (b"", b"http://" + host.encode()):
+        assert not is_refused(check_site, host.encode(), origin, ("Box.lan",))
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class ServerPool:
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """``priority`` is asked for when somebody is let in: it may have changed by then."""
+    """``priority`` is a callable, because it may change while the request waits."""
 
     priority: Callable[[], int]
     place: asyncio.Future[None]

@@ -53,7 +53,7 @@ _LENGTH: Final = 24
 
 
 class Float32Arithmetic(TorchDispatchMode):
-    """Runs every operation in float32 on copies of what is stored in less.
+    """Runs every operation in float32, on copies of operands that are stored in lower precision.
 
     Only one operand at a time is copied, so a large model needs no second copy of its weights. Operations
     that write into a tensor of lower precision would be lost: passes make their tensors within the mode.

@@ -361,7 +361,7 @@ class ScoringSequence(Sequence):
 
     @staticmethod
     def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:
-        """Return what is run of a continuation: all but the last token, which is predicted alone."""
+        """Return the tokens of a continuation that are run: the last one is only predicted."""
         return continuation[:-1]
 
     def take(self, logprobs: SequenceOf[float], best: SequenceOf[int]) -> None:
@@ -374,7 +374,7 @@ class ScoringSequence(Sequence):
 
 
 class ChoiceSequence(ScoringSequence):
-    """A request to score what may come next, of which nothing is run: one prediction tells of all."""
+    """Scores several candidates for the next token from one prediction; none of them is run."""
 
     @staticmethod
     def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:  # noqa: ARG004

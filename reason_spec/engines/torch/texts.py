@@ -1,8 +1,8 @@
-"""Where texts stand that were written before: a request that goes on from one begins there, not at the root.
+"""Cached positions of prefixes: a request starts where the one before it ended, not at the root of the trie.
 
-A prefix is a chain of nodes, and the next request has the same nodes and one more. For each node that a
-request has come along, `Places` keeps the node of the trie and the arrays up to there. So a step costs what
-is new in it, however long the text already is.
+A prefix is a chain of nodes, and the next request extends the same chain. `Places` keeps, for each prefix
+node, the node of the trie and the arrays of tokens and slots up to there. So the cost of a step does not
+depend on the length of the text.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Memory:
 
 
 class SharedArray:
-    """A growing array of numbers whose beginning others may share.
+    """A growing array of numbers that may share its beginning with others (copy on write).
 
-    Who appends first, or the same as another did, goes on in the common memory. Who parts from it copies.
+    The first to append, and those that append the same, stay in the shared memory; others copy.
     """
 
     __slots__ = ("_length", "_memory")
@@ -185,11 +185,14 @@ class Path:
 
 
 class Places:
-    """The places of the prefixes that are still held by somebody, those used of late."""
+    """Cached positions of prefixes that are still referenced, at most ``most_kept`` tokens.
+
+    Least recently used go first.
+    """
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
         self._most_kept = most_kept
-        # At least what the places hold: prefixes that nobody holds any more take theirs with them.
+        # An upper bound: places of prefixes that are garbage collected disappear without being subtracted.
         self._num_kept = 0
         self._places: WeakKeyDictionary[Prefix, Place] = WeakKeyDictionary()
 
@@ -199,7 +202,7 @@ class Places:
         return place
 
     def keep(self, prefix: Prefix, place: Place) -> None:
-        """Take where a prefix ends; its tokens are known to be the model's by then."""
+        """Store the position of a prefix; its tokens must have been checked against the vocabulary."""
         if self._places.pop(prefix, None) is None:
             self._num_kept += len(prefix)
         self._places[prefix] = place
@@ -211,7 +214,7 @@ class Places:
         self._num_kept = 0
 
     def _drop_oldest(self) -> None:
-        """Drop down to half of what may be kept, so that it is not counted again soon."""
+        """Evict down to half of the limit, so that the recount is rare."""
         prefixes = list(self._places)
         self._num_kept = sum(map(len, prefixes))
         for prefix in prefixes[:-1]:

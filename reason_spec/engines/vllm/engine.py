@@ -51,7 +51,7 @@ class VllmEngine(WorkerEngine):
         score = await super().score_next(prefix, tokens)
         if not any(map(isnan, score.logprobs)):
             return score
-        # One of them is not among the likely tokens, whose log-probabilities vLLM tells: ask for each.
+        # vLLM returns the log-probabilities of the most likely tokens only. One is missing: score each.
         return await Engine.score_next(self, prefix, tokens)
 
     def _environment(self) -> dict[str, str]:

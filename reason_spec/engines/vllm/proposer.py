@@ -98,7 +98,7 @@ class HintProposer:
         return drafts
 
     def _drop_ended(self) -> None:
-        """Drop what came back: a request may be forgotten while a pass that it is in still runs."""
+        """Drop entries of requests that ended while their last pass was still running."""
         running = self._runner.requests
         ended = [name for name, drafts in self._drafts.items() if drafts.started and name not in running]
         for name in ended:

@@ -1,4 +1,4 @@
-"""Our end of the pipe to a worker: it never waits, whatever the worker does."""
+"""Our end of the pipe to a worker. It never blocks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _HEADER, _LONG_HEADER = struct.Struct("!i"), struct.Struct("!Q")
 class Channel:
     """A socket whose other end is a `multiprocessing.connection.Connection`, with its frames.
 
-    A worker that is stopped reads nothing, and may be stopped in the middle of a message: what does not go
-    through waits here, and a part of a message waits for the rest. Otherwise the event loop would stand
-    still with the worker.
+    A stopped worker reads nothing, and may stop in the middle of a message. Unsent bytes and incomplete
+    messages are buffered here; a blocking pipe would stop the event loop with the worker.
     """
 
     def __init__(self, ours: socket.socket) -> None:
@@ -42,7 +41,7 @@ class Channel:
         loop.remove_writer(self.fileno())
 
     def send(self, message: Any) -> None:
-        """Send; nothing happens if the worker is gone."""
+        """Send without blocking; ignored if the worker has ended."""
         body = pickle.dumps(message)
         if len(body) > _LONGEST_SHORT:
             self._unsent += _HEADER.pack(-1) + _LONG_HEADER.pack(len(body))
@@ -59,7 +58,7 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError:
-            # That it is gone shows where it is read from.
+            # The worker has ended; the reader notices.
             self._unsent.clear()
         waits = bool(self._unsent)
         if waits != self._waits_to_write:
@@ -71,7 +70,7 @@ class Channel:
                 loop.remove_writer(self.fileno())
 
     def receive(self) -> list[Any] | None:
-        """Return the messages that are complete by now; None once the worker has gone."""
+        """Return the complete messages received; None if the worker has ended."""
         try:
             new = self._socket.recv(_CHUNK_BYTES)
         except BlockingIOError:

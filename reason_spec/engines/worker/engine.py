@@ -159,7 +159,7 @@ class WorkerEngine(Engine):
             raise
 
     def _launch(self) -> tuple[WorkerProcess, Start]:
-        # A new worker was told of no prefix.
+        # A new worker knows no prefixes yet.
         self._prefixes = ToldPrefixes()
         worker = WorkerProcess(self.host, self._cores, self._environment())
         return worker, Start(self.settings, self._cores, self._suffix, self._texts_of)
@@ -294,7 +294,7 @@ class WorkerEngine(Engine):
                 if (question := self._questions.get(number)) is not None and not question.done():
                     question.set_result(message)
             case Phase(text):
-                # One that is started again tells nobody how far it is.
+                # Progress is shown for the first start only, not for restarts.
                 self.phase = self.phase and text
             case _:
                 raise AssertionError(f"unexpected message {message!r}")
@@ -312,7 +312,7 @@ class WorkerEngine(Engine):
                 future.set_exception(EngineError(f"engine {self.name!r}: {result}"))
 
     def _lose_all(self, failure: str | None) -> None:
-        """Let nobody wait for a worker that has gone; without a failure it was closed."""
+        """Fail all pending requests of a worker that ended; ``failure`` is None if it was closed."""
         self.phase = ""
         said = failure or f"engine {self.name!r} is closed"
         _fail_all(self._scores, said)

@@ -76,7 +76,7 @@ class StepLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is ready to serve, what is said of it, and who is told of the texts it drafts from."""
+    """A loaded model: its description, its step loop, and the callback for news of earlier texts, if any."""
 
     ready: Ready
     loop: StepLoop

@@ -1,8 +1,8 @@
 """The worker process: it loads one model and runs its step loop until its pipe closes.
 
 A thread of its own reads the pipe, so that the worker ends as soon as the pipe closes, in the middle of a
-pass too: an accelerator that was killed leaves nothing running. Another one sends heartbeats, so that a
-long pass is told from a process that hangs.
+pass too: an accelerator that was killed leaves nothing running. Another thread sends heartbeats, so that a
+long pass is not mistaken for a hang.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Outlet:
 
 
 def _beat(outlet: _Outlet) -> None:
-    """Say again and again that this process lives."""
+    """Send heartbeats until the pipe closes."""
     while True:
         time.sleep(TICK_SECONDS)
         try:
@@ -102,9 +102,9 @@ def _beat(outlet: _Outlet) -> None:
 
 
 def _die_with_parent() -> None:
-    """Let the system kill this process with the one that started it.
+    """Have the kernel kill this process when its parent dies.
 
-    A process that is stopped sees no pipe that closes, and would keep its memory for ever.
+    A stopped process does not notice that the pipe closes, and would keep its memory.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

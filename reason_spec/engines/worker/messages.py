@@ -36,10 +36,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class PrefixParts:
-    """A prefix, told by what the worker knows of it and what comes behind.
+    """A prefix as it is sent: the last node that the worker knows, and the new nodes behind it.
 
-    ``known`` is the number of a node told of before, None where it begins anew; each of ``parts`` is the
-    number and the tokens of the next node. The prefix is the last of them.
+    ``known`` is the number of that node, None if the worker knows none. ``parts`` holds number and tokens of
+    each new node; the last one ends the prefix.
     """
 
     owner: str
@@ -151,7 +151,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The process lives, whatever its step loop is at."""
+    """Sent every `TICK_SECONDS`, also during a long pass."""
 
 
 @dataclass(frozen=True, slots=True)

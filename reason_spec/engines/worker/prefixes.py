@@ -1,7 +1,7 @@
-"""Prefixes on both sides of the pipe: what the worker was told of once is named by a number from then on.
+"""Prefixes on both sides of the pipe: a node that was sent once is referred to by its number.
 
-A text that is written step by step is one chain of nodes, and each request for a step has a new node at its
-end. So a request takes as long to send as what is new in it, however long the text already is.
+The text of an answer is a chain of nodes, and each request adds a node at its end. So a request sends only
+its new tokens, whatever the length of the text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from reason_spec.types import Prefix
 
 
 class ToldPrefixes:
-    """The nodes that one worker knows. A node is kept there as long as somebody here holds it."""
+    """Our side: the nodes that a worker knows. It keeps a node as long as it is referenced here."""
 
     def __init__(self) -> None:
         self._numbers: weakref.WeakKeyDictionary[Prefix, int] = weakref.WeakKeyDictionary()
         self._next = count()
-        # Appended to from whatever thread frees a node.
+        # A finalizer runs in the thread that drops the last reference, so this has to be thread-safe.
         self._gone: deque[int] = deque()
 
     def tell(self, prefix: Prefix) -> PrefixParts:
@@ -35,7 +35,7 @@ class ToldPrefixes:
         return PrefixParts(prefix.owner, known, tuple((self._add(node), node.tokens) for node in new[::-1]))
 
     def take_gone(self) -> tuple[int, ...]:
-        """Return the numbers of nodes that nobody holds any more, each once."""
+        """Return the numbers of nodes that are no longer referenced, each once."""
         return tuple(self._gone.popleft() for _ in range(len(self._gone)))
 
     def _add(self, node: Prefix) -> int:
@@ -54,11 +54,11 @@ class KnownPrefixes:
         return len(self._nodes)
 
     def find(self, told: PrefixParts) -> Prefix:
-        """Return the prefix that was told of."""
+        """Return the prefix that was sent."""
         node = None if told.known is None else self._nodes[told.known]
         for number, tokens in told.parts:
             node = self._nodes[number] = Prefix(tokens, node, owner=told.owner)
-        assert node is not None, "a prefix was told of by nothing"
+        assert node is not None, "a prefix without nodes was sent"
         return node
 
     def forget(self, numbers: Iterable[int]) -> None:

@@ -88,15 +88,15 @@ class WorkerProcess:
         return self._channel.fileno()
 
     def send(self, messages: Sequence[ToWorker]) -> None:
-        """Send, without waiting; nothing happens if the worker is gone."""
+        """Send without blocking; ignored if the worker has ended."""
         self._channel.send(messages)
 
     def receive(self) -> Sequence[FromWorker] | None:
-        """Return what has come, None once the worker has gone; call it when there is something to read."""
+        """Return the messages received, None if the worker has ended; call it when the pipe is readable."""
         return self._channel.receive()
 
     def detach(self) -> None:
-        """Leave the event loop; what comes is read no more."""
+        """Leave the event loop; nothing is read any more."""
         self._channel.detach()
 
     def kill(self) -> None:

@@ -1,23 +1,23 @@
-"""Whether a worker process lives or hangs: by its heartbeats, and by what it confirms."""
+"""Tells a hanging worker from a busy one, by heartbeats and confirmed cancellations."""
 
 from __future__ import annotations
 
 TICK_SECONDS = 0.5
-"""A worker sends a heartbeat so often, and so often is looked whether it came."""
+"""Interval of heartbeats, and of the checks for them."""
 _SILENT_SHARE = 1 / 3
-"""Of ``hang_timeout``: after that a worker counts as one that may hang."""
+"""Share of ``hang_timeout`` after which a silent worker counts as suspect."""
 _CONFIRM_SECONDS = 5.0
-"""For a worker without heartbeats to confirm a cancellation."""
+"""Time for a suspect worker to confirm a cancellation, in seconds."""
 _STUCK_SECONDS = 600.0
-"""The same for one with heartbeats: one pass may take minutes, and so may a kernel that it compiles."""
+"""The same for a worker with heartbeats: a pass, or compiling a kernel, may take minutes."""
 
 
 class Pulse:
     """Follows one worker.
 
-    A thread of the worker sends heartbeats while its step loop is in a long pass, so only a process that is
-    stopped, or has one long call that holds Python's lock, sends none. Time is counted in ticks of our own
-    event loop: where that stood still, with the machine perhaps, no worker is taken for hung.
+    A thread of the worker sends heartbeats during long passes too. Only a stopped process, or one in a long
+    call that holds the GIL, sends none. Time is counted in ticks of our own event loop, so a pause of the
+    machine is not taken for a hang.
 
     Args:
         hang_timeout: seconds without a heartbeat after which a worker is to be killed.
@@ -27,11 +27,11 @@ class Pulse:
         self._hang_timeout = hang_timeout
         self._silence = 0.0
         self.lived = 0.0
-        """Seconds that it was followed."""
+        """Seconds since the worker started."""
         self._unconfirmed: dict[int, float] = {}
 
     def heard(self) -> None:
-        """Take a sign of life: any message."""
+        """Note a message from the worker."""
         self._silence = 0.0
 
     def cancelled(self, number: int) -> None:
@@ -39,16 +39,16 @@ class Pulse:
         self._unconfirmed.setdefault(number, 0.0)
 
     def confirmed(self, number: int) -> None:
-        """Note that the worker holds nothing of a request any more."""
+        """Note that a request has ended in the worker."""
         self._unconfirmed.pop(number, None)
 
     @property
     def silence(self) -> float | None:
-        """Seconds without a sign of life; None where these are too few to mean anything."""
+        """Seconds without a message if the worker is suspect, else None."""
         return self._silence if self._silence > self._hang_timeout * _SILENT_SHARE else None
 
     def tick(self) -> str | None:
-        """Count `TICK_SECONDS`; return why the worker is to be killed, None where it is not."""
+        """Advance by `TICK_SECONDS`; return the reason to kill the worker, or None."""
         self._silence += TICK_SECONDS
         self.lived += TICK_SECONDS
         for number in self._unconfirmed:

@@ -1,4 +1,4 @@
-"""Starts the worker of one engine, knows whether it lives, hangs or is dead, and starts it again."""
+"""Starts the worker of one engine, kills it if it hangs, and restarts it if it dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 5.0
 _MAX_RESTARTS = 5
 _SETTLED_SECONDS = 300.0
-"""A worker that lived so long may be started again as often as at first."""
+"""After this time without a death the count of restarts begins anew."""
 
 
 class Supervisor:
@@ -34,9 +34,9 @@ class Supervisor:
 
     Args:
         launch: starts a process and returns it with the first message for it.
-        handle: takes what the worker says of requests.
-        lost: called when a worker has gone, with the reason, None where it was closed; nobody may wait for it
-            any more.
+        handle: takes the worker's messages about requests.
+        lost: called when a worker has ended, with the reason, None if it was closed. It must fail all pending
+            requests.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Supervisor:
         self.num_deaths = 0
         self.last_words = ""
         self.failure: str | None = None
-        """Why nothing can be asked now; None: the worker lives, as far as is known."""
+        """Why requests fail now; None while the worker runs."""
 
     @property
     def pid(self) -> int | None:
@@ -84,7 +84,7 @@ class Supervisor:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong now, in words for anybody."""
+        """What is wrong now, for health checks; None if nothing is."""
         if self._closing:
             return None
         if self._is_returning:
@@ -97,7 +97,7 @@ class Supervisor:
     # --- life --------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Start a worker, and let it load the model."""
+        """Start a worker, which loads the model."""
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         self._hung_up.clear()
@@ -111,7 +111,7 @@ class Supervisor:
         self.send(first)
 
     async def ready(self) -> Ready:
-        """Wait until the model is loaded, and return what the worker says of itself.
+        """Wait until the model is loaded, and return its description.
 
         Raises:
             EngineError: it could not be loaded.
@@ -140,7 +140,7 @@ class Supervisor:
             await asyncio.shield(self._ending)
 
     def keep_alive(self) -> None:
-        """Start a worker again whenever one died, from now on."""
+        """From now on restart a worker that died."""
         self._is_kept_alive = True
 
     async def recovered(self) -> None:
@@ -162,7 +162,7 @@ class Supervisor:
         return self._returning is not None and not self._returning.done()
 
     async def _return(self) -> None:
-        """Start a worker again, later after each one that died; give up where none lasts."""
+        """Restart the worker, with exponential back-off; give up after `_MAX_RESTARTS` tries."""
         while self._num_restarts < _MAX_RESTARTS:
             await asyncio.sleep(2**self._num_restarts - 1)
             self._num_restarts += 1
@@ -183,8 +183,8 @@ class Supervisor:
                 logger.warning("engine %s was started again", self._name)
                 return
         self.failure = (
-            f"engine {self._name!r} (model {self._settings.model!r}) died, and was started again "
-            f"{self._num_restarts} times in vain; the log says why each time. Start the process anew"
+            f"engine {self._name!r} (model {self._settings.model!r}) died, and "
+            f"{self._num_restarts} restarts failed; the log has the reasons. Restart this process"
         )
         logger.error("%s", self.failure)
 
@@ -197,18 +197,18 @@ class Supervisor:
         self._outbox.append(message)
 
     def cancel(self, number: int) -> None:
-        """Let the worker stop a request; one that does not confirm it is killed, see `Pulse`."""
+        """Ask the worker to stop a request; `Pulse` kills a worker that does not confirm it."""
         self._pulse.cancelled(number)
         self.send(Cancel(number))
 
     def confirmed(self, number: int) -> None:
-        """Note that the worker holds nothing of a request any more."""
+        """Note that a request has ended in the worker."""
         self._pulse.confirmed(number)
 
     def _flush(self) -> None:
         messages, self._outbox = self._outbox, []
         if messages and self._worker is not None and not self._hung_up.is_set():
-            # A worker that is gone shows as the end of its messages.
+            # If the worker has ended, the reader notices.
             self._worker.send(messages)
 
     def _receive(self) -> None:
@@ -241,16 +241,16 @@ class Supervisor:
     def _fail_start(self, error: EngineError) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
-            # Nobody may be waiting for it any more.
+            # Retrieved here, so that asyncio does not warn if no one awaits it.
             self._ready.exception()
 
     def _tick(self, worker: WorkerProcess) -> None:
-        """Look whether a worker lives; one that hangs is killed. While it loads ``start_timeout`` holds."""
+        """Kill a worker that hangs. While it loads, only ``start_timeout`` applies."""
         if worker is not self._worker or self._hung_up.is_set():
             return
         asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, worker)
         if not worker.running:
-            # What it started may hold the pipe open.
+            # A child of the worker may hold the pipe open.
             self._receive()
             self._end_soon()
             return
@@ -269,7 +269,7 @@ class Supervisor:
         self._ending = self._ending or asyncio.create_task(self._end())
 
     async def _end(self) -> None:
-        """Take leave of a worker that ended, or end it."""
+        """Stop the worker and fail its pending requests."""
         worker, self._worker = self._worker, None
         if worker is None:
             return
