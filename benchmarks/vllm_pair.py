@@ -103,8 +103,8 @@ class Row:
     own_ms_per_step: float
     own_ms_per_step_mean: float
     target_ms_per_pass: float
-    draft_ms_per_pass: float
-    c: float
+    draft_ms_per_pass: float | None
+    c: float | None
     pass_ms: dict[int, float]
     target_cores: int
 
@@ -206,7 +206,9 @@ async def time_arms(arms: Sequence[Arm], chosen: Sequence[Task], seed: int) -> N
         sys.stderr.write("\n")
 
 
-def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, target_ms: float, draft_ms: float) -> Row:
+def row_of(
+    arm: Arm, baseline: Arm, options: argparse.Namespace, target_ms: float, draft_ms: float | None
+) -> Row:
     """Summarise an arm beside plain decoding at the same concurrency."""
     ratios = [base / own for base, own in zip(baseline.seconds, arm.seconds, strict=True)]
     texts = [[token for step in solution.steps for token in step.tokens] for solution in arm.solutions]
@@ -233,7 +235,7 @@ def row_of(arm: Arm, baseline: Arm, options: argparse.Namespace, target_ms: floa
         own_ms_per_step_mean=statistics.fmean(arm.own_ms_per_step),
         target_ms_per_pass=target_ms,
         draft_ms_per_pass=draft_ms,
-        c=draft_ms / target_ms,
+        c=None if draft_ms is None else draft_ms / target_ms,
         pass_ms={round(time.num_tokens): 1000 * time.seconds for time in arm.accelerator.target.pass_times},
         target_cores=len(arm.accelerator.target_cores(arm.strategy)),
     )
@@ -266,20 +268,18 @@ def print_rows(rows: Sequence[Row]) -> None:
     console.print(table)
     if rows:
         first = rows[0]
-        console.print(
-            f"a pass with one token: target {first.target_ms_per_pass:.1f} ms, "
-            f"draft {first.draft_ms_per_pass:.1f} ms, c = {first.c:.2f}"
-        )
+        draft = "" if first.c is None else f", draft {first.draft_ms_per_pass:.1f} ms, c = {first.c:.2f}"
+        console.print(f"a pass with one token: target {first.target_ms_per_pass:.1f} ms{draft}")
         widest = max(rows, key=lambda row: len(row.pass_ms))
         passes = ", ".join(f"{size}: {ms:.0f}" for size, ms in widest.pass_ms.items())
         console.print(f"T(n) of the target while {widest.name} ran, ms by tokens in the pass: {passes}")
 
 
-def _pass_ms(arms: Sequence[Arm], side: str) -> float:
-    """Return the milliseconds of a pass with one token, measured when engines started; NaN: there is none."""
+def _pass_ms(arms: Sequence[Arm], side: str) -> float | None:
+    """Return the milliseconds of a pass with one token, measured when engines started; None without one."""
     engines = [getattr(arm.accelerator, side) for arm in arms]
     measured = [engine.info.seconds_per_token_pass for engine in engines if isinstance(engine, WorkerEngine)]
-    return 1000 * min(measured, default=float("nan"))
+    return 1000 * min(measured) if measured else None
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
@@ -291,7 +291,8 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             pad(target, options.padded, folder)
             target = folder
         arms = await open_arms(options, target, stack)
-        target_ms, draft_ms = (_pass_ms(arms, side) for side in ("target", "draft"))
+        target_ms, draft_ms = _pass_ms(arms, "target"), _pass_ms(arms, "draft")
+        assert target_ms is not None, "no target was started"
         await time_arms(arms, chosen, options.seed)
     baselines = {arm.concurrency: arm for arm in arms if arm.name == "autoregressive"}
     return [row_of(arm, baselines[arm.concurrency], options, target_ms, draft_ms) for arm in arms]

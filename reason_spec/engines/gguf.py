@@ -10,8 +10,10 @@ import hashlib
 import importlib.util
 import logging
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -215,21 +217,31 @@ def _joined(model: GgufModel, place: Path) -> Path:
 def _convert_in_child(model: GgufModel, source: Path, folder: Path, tell: Tell) -> None:
     """Convert in a process of its own, which takes torch and the memory with it when it ends."""
     command = [sys.executable, "-m", "reason_spec.engines.gguf_conversion", str(source), str(folder)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        for line in child.stdout:
-            done, _, total = line.partition(" ")
-            if done.isdigit() and total.strip().isdigit():
-                tell(int(done), int(total))
-        _, errors = child.communicate()
-    finally:
-        child.kill()
-        child.wait()
+    # A file for its errors: a second pipe could fill up while the first is read.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True)
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                done, _, total = line.partition(" ")
+                if done.isdigit() and total.strip().isdigit():
+                    tell(int(done), int(total))
+            child.wait()
+        finally:
+            child.kill()
+            child.wait()
+        output.seek(0)
+        errors = output.read()
+    if child.returncode == -signal.SIGINT:
+        # Ctrl-C reaches the child too, as all processes of the terminal.
+        raise KeyboardInterrupt
     if child.returncode:
         reasons = [line.strip() for line in errors.splitlines() if line.strip()]
         reason = reasons[-1] if reasons else f"the conversion ended with code {child.returncode}"
-        raise EngineError(f"model {model.shown!r} could not be converted from GGUF: {reason}")
+        raise EngineError(
+            f"model {model.shown!r} could not be converted from GGUF: {reason}. The file is damaged, or its "
+            "architecture is none that transformers reads from GGUF"
+        )
 
 
 @contextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +155,34 @@ def test_what_an_interrupted_conversion_left_is_replaced(file: Path) -> None:
     folder = dequantized(model)
     assert not lacks_chat_template(str(folder))
     assert not unfinished.exists()
+
+
+def test_an_interrupt_during_the_conversion_is_one(file: Path, tmp_path: Path) -> None:
+    """Ctrl-C reaches the child as well; it must not look like a damaged file, and nothing is left."""
+    command = [
+        sys.executable,
+        "-m",
+        "reason_spec",
+        "solve",
+        "Hi",
+        "--target",
+        str(file),
+        "--strategy",
+        "token",
+    ]
+    # In a group of its own, which gets the signal as from a terminal.
+    solving = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "cache").rglob("*.part")):
+        assert solving.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.0)
+    os.killpg(solving.pid, signal.SIGINT)
+    _, said = solving.communicate(timeout=120)
+    assert solving.returncode == 130
+    assert "could not be converted" not in said
+    assert not list((tmp_path / "cache").rglob("*.part"))
 
 
 def test_two_processes_convert_it_once(file: Path) -> None:
