@@ -38,9 +38,9 @@ from embedded import write_rows
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.gate import Gate
+from reason_spec.lab.pair.pad import pad
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
-from reason_spec.pair.pad import pad
 from reason_spec.settings import Settings, load_settings
 
 BASELINES = ("alone", "alone-shared")

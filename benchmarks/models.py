@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from reason_spec.lab.pair.grading import parse_answer
 from reason_spec.pair.generator import Example, problems
-from reason_spec.pair.grading import parse_answer
 from reason_spec.tasks import REAL_SAMPLE_PATH, extract_answer, get_task, load_problems
 from reason_spec.tasks.numerals import parse_number
 from reason_spec.types import Problem

@@ -36,8 +36,8 @@ from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.engines.factory import resolve_model
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.events import Event
+from reason_spec.lab.pair.pad import pad
 from reason_spec.pair import embedded_path
-from reason_spec.pair.pad import pad
 from reason_spec.settings import Settings, load_settings
 from reason_spec.strategies.factory import strategy_class
 from reason_spec.verifiers.base import Verifier, create_verifier

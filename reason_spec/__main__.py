@@ -8,9 +8,9 @@ import sys
 def main() -> None:
     """Run the command line; an interrupt while its modules are still being imported is no crash."""
     try:
-        from reason_spec import cli
+        from reason_spec.cli.main import main as run_cli
 
-        cli.main()
+        run_cli()
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from reason_spec.cli import app
+from reason_spec.cli.main import app
 from tests.evaluation.problems import World, build_world
 
 BOTH = "autoregressive,lookahead"

@@ -24,7 +24,7 @@ import reason_spec
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "reason_spec"
 ROOMS = ("routers", "verifiers", "tasks")
-LINKED = (*[room for room in ROOMS if (ROOT / room).is_dir()], "cli.py")
+LINKED = [room for room in ROOMS if (ROOT / room).is_dir()]
 HEAVY = {"torch", "transformers", "sentence_transformers", "sklearn", "scipy", "math_verify", "sympy", "vllm"}
 
 
@@ -48,7 +48,7 @@ def shipped_modules() -> Iterator[Path]:
     """Yield the source files of the package, each once, under its place in the tree."""
     for path in python_files():
         first = path.relative_to(ROOT).parts[0]
-        if first in ("reason_spec", "cli.py", *ROOMS):
+        if first in ("reason_spec", *ROOMS):
             yield path
 
 
@@ -134,7 +134,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_asking_for_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     code = (
         "import sys\n"
-        "from reason_spec.cli import main\n"
+        "from reason_spec.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as error: status = error.code\n"
         f"print(*{HEAVY} & sys.modules.keys(), file=sys.stderr)\n"
@@ -238,7 +238,7 @@ def test_a_wheel_holds_the_rooms_and_their_data_as_real_files(built: Built) -> N
     with zipfile.ZipFile(built.wheel) as wheel:
         assert not any(stat.S_ISLNK(file.external_attr >> 16) for file in wheel.infolist())
         packed = {name: wheel.read(name) for name in wheel.namelist() if name.startswith("reason_spec/")}
-    sources = [built.tree / "cli.py"]
+    sources: list[Path] = []
     for room in ("reason_spec", *ROOMS):
         sources += [path for path in (built.tree / room).rglob("*") if path.is_file()]
     expected = {packaged_place(path, built.tree): path.read_bytes() for path in sources}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.spans import LANES, Picture, picture
 from reason_spec.evaluation.timeline import Timeline
+from reason_spec.lab.pages.spans import LANES, Picture, picture
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.settings import load_settings
 from reason_spec.sync import SyncAccelerator

@@ -10,7 +10,6 @@ from typing import Any
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.amounts import counted
-from reason_spec.evaluation.cluster import Cluster, require_ray, run_on_ray
 from reason_spec.evaluation.console import (
     EXIT_SOME_FAILED,
     RunOptions,
@@ -35,6 +34,7 @@ from reason_spec.evaluation.summary import summarize
 from reason_spec.evaluation.timeline import Timeline
 from reason_spec.evaluation.timeline_store import TimelineFile
 from reason_spec.events import Event, Recorder
+from reason_spec.lab.cluster.runner import Cluster, require_ray, run_on_ray
 from reason_spec.settings import Settings
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from reason_spec.evaluation.estimates import Estimate, estimate_mean, estimate_share
-from reason_spec.evaluation.measured import (
+from reason_spec.evaluation.metric_types import (
     ALL_TASKS,
     Metrics,
     PairedMetrics,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reason_spec.evaluation.estimates import Estimate, estimate_gain
-from reason_spec.evaluation.measured import PairedMetrics
+from reason_spec.evaluation.metric_types import PairedMetrics
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.problems import OutcomePair, Problems, strategy_side
 from reason_spec.evaluation.resampling import (

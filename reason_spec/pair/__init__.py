@@ -27,7 +27,7 @@ def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:
     folder = _FOLDER / "weights" / role
     weights = folder / "model.safetensors"
     remedy = (
-        f"Install the package again, or train it with: python -m reason_spec.pair.train --model {role} "
+        f"Install the package again, or train it with: python -m reason_spec.lab.pair.train --model {role} "
         f"--out {folder.parent}"
     )
     if not weights.is_file():

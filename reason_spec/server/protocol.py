@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from reason_spec.errors import did_you_mean
-from reason_spec.server.refused import CHAT_REFUSED, COMPLETION_REFUSED, Refusal
+from reason_spec.server.unsupported_fields import CHAT_REFUSED, COMPLETION_REFUSED, Refusal
 from reason_spec.types import LossClass
 
 MAX_STOPS = 16

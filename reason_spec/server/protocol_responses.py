@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from reason_spec.server.protocol import JsonObjectFormat, Part, SpeculationOptions, TextFormat, refuse_no_text
-from reason_spec.server.refused import RESPONSES_REFUSED, Refusal
+from reason_spec.server.unsupported_fields import RESPONSES_REFUSED, Refusal
 
 _INT64 = 2**63
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reason_spec.speculation.worth import Calibration, of_account
+from reason_spec.speculation.draft_calibration import Calibration, of_account
 from reason_spec.suffix.base import Proposal, Session, Source
 from reason_spec.suffix.scopes import SuffixCaches
 

@@ -7,7 +7,6 @@ from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.routers.base import Router
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.alone import Hybrid, Rsd, SpecReason
 from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.autoregressive import (
     Autoregressive,
@@ -18,6 +17,7 @@ from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
 from reason_spec.strategies.scot import Scot
+from reason_spec.strategies.specreason import Hybrid, Rsd, SpecReason
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
 from reason_spec.verifiers.base import Verifier
 

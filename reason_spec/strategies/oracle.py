@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from reason_spec.events import Recorder
-from reason_spec.strategies.alone import check_judges_alone
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest
 from reason_spec.strategies.search import Search
+from reason_spec.strategies.specreason import check_judges_alone
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 

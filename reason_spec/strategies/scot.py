@@ -26,9 +26,9 @@ from reason_spec.engines.base import Engine, Generation, Request
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.alone import check_judges_alone
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, step_for
+from reason_spec.strategies.specreason import check_judges_alone
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.strategies.step_requests import sampling_of_sibling
 from reason_spec.types import Prefix, Step, Usage, Verdict

@@ -24,7 +24,7 @@ from reason_spec.control.formulas import (
     width_rate,
     windowed_speedup,
 )
-from reason_spec.control.published import TABLE_3
+from reason_spec.lab.planning.published import TABLE_3
 
 rates = st.floats(0.0, 1.0)
 

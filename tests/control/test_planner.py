@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import Known, Planner
-from reason_spec.control.simulator import Scheme, simulate
-from reason_spec.control.workload import Workload
 from reason_spec.engines.base import PassTime
 from reason_spec.events import Event, Recorder
+from reason_spec.lab.planning.simulator import Scheme, simulate
+from reason_spec.lab.planning.workload import Workload
 from reason_spec.types import Plan, Step, Usage, Verdict
 
 FLAT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.001)

@@ -16,7 +16,7 @@ from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
-from reason_spec.speculation.worth import MOST_ACCOUNTS
+from reason_spec.speculation.draft_calibration import MOST_ACCOUNTS
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Counting, Served, drain, prompt, spoiled, write
 

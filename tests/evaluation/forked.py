@@ -18,7 +18,7 @@ import reason_spec.evaluation.evaluate
 import reason_spec.evaluation.task_sources
 import reason_spec.tasks.grading
 import reason_spec.verifiers.exact  # noqa: F401
-from reason_spec.cli import main
+from reason_spec.cli.main import main
 
 
 def run_command(arguments: list[str], log: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.evaluation.measured import Metrics
+from reason_spec.evaluation.metric_types import Metrics
 from reason_spec.evaluation.metrics import ALL_TASKS, PairedMetrics, Prices, StrategyMetrics, measure
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.statistics import exact_interval, mcnemar_exact, paired_loss_upper

@@ -21,13 +21,14 @@ pytestmark = pytest.mark.harness
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import DataError, EngineError
-from reason_spec.evaluation import cluster, cluster_driver
-from reason_spec.evaluation.cluster import Cluster, run_on_ray
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import Failure, run
 from reason_spec.evaluation.sources import generate_problems
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.evaluation.timeline import Timeline
+from reason_spec.lab.cluster import driver as cluster_driver
+from reason_spec.lab.cluster import runner as cluster
+from reason_spec.lab.cluster.runner import Cluster, run_on_ray
 from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Problem
 from tests.evaluation.problems import World, build_world
@@ -215,7 +216,7 @@ async def test_models_that_no_worker_can_load_end_the_run(tmp_path: Path) -> Non
 
 async def test_workers_with_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     other = {"target": "0" * 64, "draft": None, "verifier": None, "router": None}
-    monkeypatch.setattr("reason_spec.evaluation.cluster.asdict", lambda _: other)
+    monkeypatch.setattr("reason_spec.lab.cluster.runner.asdict", lambda _: other)
     with pytest.raises(DataError, match="other weights of the target"):
         await over_ray(load_settings(), [Problem("q", "1 + 1?", "2")], strategies=["autoregressive"])
 

@@ -32,11 +32,11 @@ from inspect_ai.tool import ToolCall, tool
 from inspect_ai.util import json_schema
 
 from reason_spec.errors import DataError, RequestError, SettingsError
-from reason_spec.evaluation.inspect_log import StoredRun, export_run, log_of
 from reason_spec.evaluation.sources import generate_problems
 from reason_spec.evaluation.summary import summarize
 from reason_spec.integrations.base import InProcess
 from reason_spec.integrations.inspect_ai import ReasonSpecAPI
+from reason_spec.lab.inspect_log import StoredRun, export_run, log_of
 from tests.evaluation.problems import build_world
 from tests.server.processes import ROOT, command, environment
 

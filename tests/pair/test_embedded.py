@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reason_spec import pair
 from reason_spec.errors import DataError
+from reason_spec.lab.pair.cost import PairCost
+from reason_spec.lab.pair.evaluate import evaluate
 from reason_spec.pair import CARD_PATH, embedded_path
-from reason_spec.pair.cost import PairCost
 from reason_spec.pair.decoding import load_pair_model
-from reason_spec.pair.evaluate import evaluate
 from reason_spec.pair.model import SHAPES
 from reason_spec.pair.tokenizer import build_tokenizer
 

@@ -21,7 +21,7 @@ CHAT = "/v1/chat/completions"
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from reason_spec.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from reason_spec.cli.main import main; main()", *arguments]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from reason_spec.speculation.draft_calibration import MOST_ACCOUNTS
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.worth import MOST_ACCOUNTS
 from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.scopes import SuffixCaches
 from tests.naive_suffix import NaiveCache, NaiveSession

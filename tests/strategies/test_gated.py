@@ -12,10 +12,10 @@ from reason_spec.control.gate import Gate, Live, Wish
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import GateSettings, StrategySettings
 from reason_spec.speculation.goodput import Share
-from reason_spec.strategies.alone import SpecReason
 from reason_spec.strategies.autoregressive import DraftModelSpeculation
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.specreason import SpecReason
 from reason_spec.types import NoiseKey, Sampling
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.scripts import StoryScript

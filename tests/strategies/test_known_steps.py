@@ -11,10 +11,10 @@ from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.alone import SpecReason
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
+from reason_spec.strategies.specreason import SpecReason
 from reason_spec.suffix.base import FindEnd, StepProposal
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Plan

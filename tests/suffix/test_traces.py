@@ -13,15 +13,15 @@ import pytest
 from reason_spec.engines.scripted import ScriptedTokenizer
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import DataError, EngineError
-from reason_spec.pair import embedded_path
-from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
-from reason_spec.suffix.exchange import (
+from reason_spec.lab.suffix_records import (
     ExportHeader,
     export_lines,
     is_export,
     read_export,
     write_export,
 )
+from reason_spec.pair import embedded_path
+from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
 from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.merging import make_document
 from reason_spec.suffix.rendering import ConversationEncoder, learn

@@ -16,11 +16,11 @@ from reason_spec.engines.factory import create_engine
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.engines.worker.messages import SubmitScore
 from reason_spec.errors import SettingsError
+from reason_spec.lab.pair.measure import aligned_chances, expected_scores
 from reason_spec.pair import embedded_path
 from reason_spec.pair import wording as words
 from reason_spec.pair.decoding import LoadedModel, load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
-from reason_spec.pair.measure import aligned_chances, expected_scores
 from reason_spec.pair.tokenizer import chat_prompt
 from reason_spec.settings import EngineSettings, VerifierSettings
 from reason_spec.types import Prefix, Sampling, Step

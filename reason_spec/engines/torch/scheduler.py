@@ -25,10 +25,10 @@ from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import accept
+from reason_spec.speculation.draft_calibration import HintRate, of_account
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
-from reason_spec.speculation.worth import HintRate, of_account
 from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24

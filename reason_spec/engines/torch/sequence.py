@@ -12,11 +12,11 @@ from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.texts import Path, Places, SharedArray
 from reason_spec.engines.worker.writer import WrittenTokens
+from reason_spec.speculation.draft_calibration import HintRate
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
 from reason_spec.speculation.tree import TokenTree
-from reason_spec.speculation.worth import HintRate
 from reason_spec.suffix.base import Proposal
 from reason_spec.types import FinishReason, Prefix, Usage
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from reason_spec.engines.base import Hint, TextNews, TokenDrafterName, tell_texts
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start
+from reason_spec.speculation.draft_calibration import HintRate
 from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, BatchTime, Demand, draft_limits, uniform_limit
-from reason_spec.speculation.worth import HintRate
 
 EXTRA_ARGUMENT = "reason_spec"
 """The name in ``SamplingParams.extra_args`` under which a request says how it is to be drafted for."""

@@ -1,0 +1,1 @@
+"""The ``reason-spec`` command: one module a command group, its screens and tables beside it."""

@@ -1,0 +1,156 @@
+"""The commands of ``cache``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reason_spec.cli.command import waiting
+from reason_spec.cli.options import (
+    CachePathOption,
+    ConfigOption,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    SkipBadOption,
+    TargetOption,
+    TenantOption,
+    TenantToEraseOption,
+    resolve_settings,
+)
+
+cache_app = typer.Typer(
+    no_args_is_help=True,
+    help="Look after the suffix cache on disk: texts that tokens and steps are proposed from.",
+)
+
+
+@cache_app.command("stats")
+def cache_stats(
+    path: CachePathOption = None,
+    tenant: TenantOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the cache holds by tenant and source; nothing is changed."""
+    from reason_spec.cli import cache_screens
+    from reason_spec.evaluation.console import RunOptions, Screen
+    from reason_spec.suffix.store import list_files
+
+    settings = resolve_settings(config, {"suffix.path": path}, assignments)
+    folder = cache_screens.folder_of(settings.suffix)
+    with waiting("Reading", as_json):
+        files = list_files(folder)
+    if tenant is not None:
+        files = [file for file in files if file.tenant == tenant]
+        if not files:
+            raise cache_screens.nothing_kept(folder, tenant)
+    if as_json:
+        typer.echo(json.dumps(cache_screens.stats_record(folder, files), ensure_ascii=False))
+    else:
+        cache_screens.print_stats(folder, files, Screen(RunOptions(())))
+
+
+@cache_app.command(
+    "import",
+    help="Learn past conversations, so that the cache is warm before the first question.\n\n"
+    "A file holds one conversation a line: an object with messages in OpenAI's form, or the list of them; "
+    "gzip too. What 'cache export' wrote is taken over as it is. The target's tokenizer and chat template "
+    "make the tokens that a real conversation would have.",
+)
+def cache_import(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip), or exports."),
+    ],
+    path: CachePathOption = None,
+    tenant: TenantOption = None,
+    target: TargetOption = None,
+    skip_bad: SkipBadOption = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import cache_screens
+    from reason_spec.evaluation.console import RunOptions, Screen
+
+    flags = {"suffix.path": path, "suffix.tenant": tenant, "target.model": target}
+    settings = resolve_settings(config, flags, assignments)
+    screen = Screen(RunOptions((), as_json=as_json, quiet=quiet))
+    report = cache_screens.import_files(settings, files, skip_bad=skip_bad, screen=screen)
+    folder = cache_screens.folder_of(settings.suffix)
+    cache_screens.warn_of_bad_lines(report.bad_lines, screen)
+    if as_json:
+        typer.echo(json.dumps({"path": str(folder), **asdict(report)}, ensure_ascii=False))
+    else:
+        typer.echo(cache_screens.import_line(report, folder))
+
+
+@cache_app.command(
+    "export",
+    help="Write all texts of a tenant to a file that 'cache import' takes on another machine.\n\n"
+    "One document a line, as token ids by source, and as text for people to read. The file holds what "
+    "users and models said: it is readable by its owner alone.",
+)
+def cache_export(
+    output: Annotated[
+        Path, typer.Option(help="File to write; a name that ends in .gz is compressed.", show_default=False)
+    ],
+    path: CachePathOption = None,
+    tenant: TenantOption = None,
+    target: TargetOption = None,
+    tokens_only: Annotated[
+        bool, typer.Option("--tokens-only", help="Leave the texts out; needs no tokenizer.")
+    ] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import cache_screens
+    from reason_spec.evaluation.amounts import counted
+
+    flags = {"suffix.path": path, "suffix.tenant": tenant, "target.model": target}
+    settings = resolve_settings(config, flags, assignments)
+    with waiting("Exporting", quiet or as_json):
+        header = cache_screens.export_tenant(settings, output, tokens_only=tokens_only)
+    if as_json:
+        typer.echo(json.dumps({"output": str(output), **asdict(header)}, ensure_ascii=False))
+    elif not quiet:
+        texts = counted(header.num_documents, "text")
+        typer.echo(f"{texts} of tenant {header.tenant!r} written to {output}")
+
+
+@cache_app.command("erase")
+def cache_erase(
+    tenant: TenantToEraseOption,
+    path: CachePathOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Remove everything that is kept of a tenant, for all models, files set aside included."""
+    from reason_spec.cli import cache_screens
+    from reason_spec.evaluation.amounts import counted, size
+    from reason_spec.suffix.store import erase
+
+    settings = resolve_settings(config, {"suffix.path": path}, assignments)
+    folder = cache_screens.folder_of(settings.suffix)
+    files = cache_screens.files_to_erase(folder, tenant)
+    if not yes:
+        held = size(sum(file.stat().st_size for file in files))
+        typer.confirm(f"Remove {held} of tenant {tenant!r} in {folder} for good?", abort=True, err=True)
+    gone = erase(folder, tenant)
+    if as_json:
+        record = {"path": str(folder), "tenant": tenant, "files": [file.name for file in gone]}
+        typer.echo(json.dumps(record, ensure_ascii=False))
+    elif not quiet:
+        typer.echo(f"Removed {counted(len(gone), 'file')} of tenant {tenant!r} from {folder}.")

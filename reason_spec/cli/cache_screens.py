@@ -1,0 +1,309 @@
+"""`reason-spec cache` on the screen: what is kept, learning from past conversations, exports, erasing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.engines.weights import identify_model
+from reason_spec.errors import DataError, SettingsError, did_you_mean
+from reason_spec.evaluation.amounts import ago, counted, size
+from reason_spec.evaluation.console import Screen
+from reason_spec.lab.suffix_records import ExportHeader, export_lines, is_export, read_export, write_export
+from reason_spec.settings import EngineSettings, Settings, SuffixSettings
+from reason_spec.suffix.file_format import StoredTexts, StoreKey
+from reason_spec.suffix.merging import Document, join, merge, split
+from reason_spec.suffix.rendering import ConversationEncoder, learn
+from reason_spec.suffix.store import (
+    FileReport,
+    SaveReport,
+    SuffixStore,
+    files_of_tenant,
+    read_tenant,
+    tenants_of,
+)
+from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.traces import Conversation, read_traces
+
+if TYPE_CHECKING:
+    from reason_spec.suffix.cache import SuffixCache
+
+_NUM_BAD_LINES_SHOWN: Final = 5
+
+
+def folder_of(settings: SuffixSettings) -> Path:
+    """Return the folder that a command is about.
+
+    Raises:
+        SettingsError: none is named.
+    """
+    if settings.path is None:
+        raise SettingsError("no folder is named: give --path, or set suffix.path")
+    return settings.path
+
+
+# What is kept --------------------------------------------------------------------------------
+
+
+def stats_record(path: Path, files: Sequence[FileReport]) -> dict[str, Any]:
+    """Return what a folder holds as JSON; times are in seconds since 1970."""
+    records = []
+    for file in files:
+        record = {**asdict(file), "path": str(file.path), "tokens_by_source": dict(file.tokens_by_source)}
+        records.append(record)
+    return {"path": str(path), "num_bytes": sum(file.num_bytes for file in files), "files": records}
+
+
+def print_stats(path: Path, files: Sequence[FileReport], screen: Screen) -> None:
+    """Print what a folder holds as a table, and warn of files that cannot be read."""
+    sound = [file for file in files if file.problem is None]
+    if not sound:
+        screen.out.print(f"{path} holds no texts.", soft_wrap=True)
+    else:
+        Console(highlight=False, markup=False).print(_stats_table(sound))
+    for file in files:
+        if file.problem is not None:
+            screen.warn(f"{file.path} ({size(file.num_bytes)}): {file.problem}")
+
+
+def _stats_table(files: Sequence[FileReport]) -> RichTable:
+    # With texts of one model there is nothing to tell apart.
+    several = len({file.key for file in files}) > 1
+    table = RichTable(box=SIMPLE_HEAD)
+    for heading in ("tenant", "model") if several else ("tenant",):
+        table.add_column(heading, overflow="fold")
+    sources = [source for source, _ in files[0].tokens_by_source]
+    for heading in ("texts", "tokens", *sources, "on disk", "last use"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for file in files:
+        key = f"{file.key.model[:14]}, {file.key.tokenizer[:4]}" if several and file.key else None
+        table.add_row(
+            file.tenant,
+            *([key] if key else []),
+            f"{file.num_documents:,}",
+            f"{file.num_tokens:,}",
+            *(f"{tokens:,}" for _, tokens in file.tokens_by_source),
+            size(file.num_bytes),
+            ago(file.last_used),
+        )
+    return table
+
+
+# Learning ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import read, and what is kept of the tenant now."""
+
+    tenant: str
+    num_conversations: int
+    num_answers: int
+    num_answer_tokens: int
+    num_documents_of_exports: int
+    bad_lines: tuple[str, ...]
+    kept: SaveReport
+
+
+def import_files(
+    settings: Settings, files: Sequence[Path], *, skip_bad: bool, screen: Screen
+) -> ImportReport:
+    """Learn conversations and exports into the folder of the settings, for the target's vocabulary.
+
+    All files are read before anything is learnt: a damaged one costs nothing.
+
+    Raises:
+        SettingsError: no folder is named, or the target has no vocabulary to keep.
+        DataError: a file or the folder cannot be read or written, or a line is unusable.
+        EngineError: the tokenizer cannot be loaded.
+    """
+    suffix = settings.suffix
+    store_path = folder_of(suffix)
+    tokenizer = target_tokenizer(settings.target)
+    key = StoreKey(identify_model("target", settings.target), tokenizer.tokenizer_id)
+    conversations: list[tuple[Path, Conversation]] = []
+    documents: list[Document] = []
+    bad_lines: list[str] = []
+    for file in files:
+        if is_export(file):
+            export = read_export(file, key, tokenizer.vocab_size, skip_bad=skip_bad)
+            documents += export.documents
+            bad = export.bad_lines
+        else:
+            traces = read_traces(file, skip_bad=skip_bad)
+            conversations += [(file, conversation) for conversation in traces.conversations]
+            bad = traces.bad_lines
+        bad_lines += [f"{file}, line {line.line}: {line.reason}" for line in bad]
+    store = SuffixStore(store_path, key, max_bytes=suffix.max_bytes)
+    texts = store.load(suffix.tenant)
+    if documents:
+        texts = merge(texts, join(documents))
+    num_answer_tokens = 0
+    if conversations:
+        encoder = ConversationEncoder(tokenizer)
+        with _learning(suffix, texts, len(conversations), screen) as (cache, advance):
+            for file, conversation in conversations:
+                try:
+                    num_answer_tokens += _learn_one(conversation, encoder, cache, suffix.tenant)
+                except DataError as error:
+                    if not skip_bad:
+                        raise DataError(f"{file}, {error}. Leave it out with --skip-bad.") from None
+                    bad_lines.append(f"{file}, {error}")
+                advance()
+            texts = cache.snapshot(suffix.tenant)
+    return ImportReport(
+        suffix.tenant,
+        len(conversations),
+        sum(conversation.num_answers for _, conversation in conversations),
+        num_answer_tokens,
+        len(documents),
+        tuple(bad_lines),
+        _saved(store, suffix.tenant, texts),
+    )
+
+
+def _learn_one(
+    conversation: Conversation, encoder: ConversationEncoder, cache: SuffixCache, tenant: str
+) -> int:
+    with cache.open_session(tenant) as session:
+        return learn(conversation, encoder, session)
+
+
+@contextmanager
+def _learning(
+    suffix: SuffixSettings, texts: TenantTexts, total: int, screen: Screen
+) -> Iterator[tuple[SuffixCache, Callable[[], None]]]:
+    # numba and the code it compiles take a second or more to load.
+    from reason_spec.suffix.cache import SuffixCache
+
+    with screen.bar("conversations") as progress:
+        bar = progress.add_task("Learning", total=total)
+        cache = SuffixCache(suffix)
+        cache.restore(suffix.tenant, texts)
+        yield cache, lambda: progress.advance(bar)
+
+
+def _saved(store: SuffixStore, tenant: str, texts: TenantTexts) -> SaveReport:
+    report = store.save(tenant, texts)
+    if report.erased:
+        raise DataError(f"tenant {tenant!r} was erased meanwhile: nothing was kept. Import the files again.")
+    return report
+
+
+def target_tokenizer(target: EngineSettings) -> HuggingFaceTokenizer:
+    """Load the tokenizer of the target.
+
+    Raises:
+        SettingsError: the target is a script, whose tokens last no longer than its process.
+        EngineError: it cannot be loaded.
+    """
+    if target.kind == "scripted":
+        raise SettingsError(
+            "a scripted target has no vocabulary that texts could be kept in; name a model with --target"
+        )
+    model = target.remote.tokenizer or resolve_model("target", target.model)
+    return load_tokenizer(model, target.revision, target.chat_template)
+
+
+def import_line(report: ImportReport, path: Path) -> str:
+    """Say what an import did."""
+    parts = []
+    if report.num_conversations:
+        parts.append(
+            f"{counted(report.num_conversations, 'conversation')} with "
+            f"{counted(report.num_answers, 'answer')} of {counted(report.num_answer_tokens, 'token')}"
+        )
+    if report.num_documents_of_exports:
+        parts.append(f"{counted(report.num_documents_of_exports, 'text')} of exports")
+    kept = report.kept
+    left_out = f"; {kept.num_documents_left_out:,} did not fit" if kept.num_documents_left_out else ""
+    held = f"{counted(kept.num_documents, 'text')} of {counted(kept.num_tokens, 'token')}"
+    return (
+        f"Learnt {' and '.join(parts)}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} "
+        f"in {path}{left_out}."
+    )
+
+
+def warn_of_bad_lines(bad_lines: Sequence[str], screen: Screen) -> None:
+    """Name the first lines that were left out, and count the rest."""
+    for bad in bad_lines[:_NUM_BAD_LINES_SHOWN]:
+        screen.warn(f"left out: {bad}")
+    if len(bad_lines) > _NUM_BAD_LINES_SHOWN:
+        screen.warn(f"left out: {len(bad_lines) - _NUM_BAD_LINES_SHOWN} more lines")
+
+
+# Exports -------------------------------------------------------------------------------------
+
+
+def export_tenant(settings: Settings, output: Path, *, tokens_only: bool) -> ExportHeader:
+    """Write all texts of a tenant that belong to the target's vocabulary.
+
+    Raises:
+        SettingsError: no folder is named.
+        DataError: nothing is kept of the tenant, or not for this vocabulary; a file is damaged, or the
+            output cannot be written.
+    """
+    path, tenant = folder_of(settings.suffix), settings.suffix.tenant
+    found = read_tenant(path, tenant)
+    if not found:
+        raise nothing_kept(path, tenant)
+    if tokens_only and len(found) == 1:
+        chosen, decode = found[0], None
+    else:
+        tokenizer = target_tokenizer(settings.target)
+        key = StoreKey(identify_model("target", settings.target), tokenizer.tokenizer_id)
+        chosen = _of_key(found, key)
+        decode = None if tokens_only else tokenizer.decode_prompt
+    documents = split(chosen.texts)
+    header = ExportHeader(tenant, chosen.header.key, len(documents))
+    write_export(output, export_lines(header, documents, decode))
+    return header
+
+
+def _of_key(found: Sequence[StoredTexts], key: StoreKey) -> StoredTexts:
+    readable = [stored for stored in found if stored.header.key.tokenizer == key.tokenizer]
+    exact = [stored for stored in readable if stored.header.key.model == key.model]
+    if len(exact or readable) != 1:
+        there = "; ".join(_key_text(stored.header.key) for stored in found)
+        raise DataError(
+            f"the texts of the tenant belong to other models than the target ({_key_text(key)}): {there}. "
+            "Name one of them with --target"
+            + (", or export without texts: --tokens-only." if len(found) == 1 else ".")
+        )
+    return (exact or readable)[0]
+
+
+def _key_text(key: StoreKey) -> str:
+    return f"model {key.model[:24]}, vocabulary {key.tokenizer}"
+
+
+# Erasing -------------------------------------------------------------------------------------
+
+
+def files_to_erase(path: Path, tenant: str) -> list[Path]:
+    """Return the files that erasing a tenant removes.
+
+    Raises:
+        DataError: there are none, or no such folder.
+    """
+    files = files_of_tenant(path, tenant)
+    if not files:
+        raise nothing_kept(path, tenant)
+    return files
+
+
+def nothing_kept(path: Path, tenant: str) -> DataError:
+    """Return the error for a tenant that a folder knows nothing of; it guesses the meant one."""
+    known = tenants_of(path)
+    guess = did_you_mean(tenant, known) or "."
+    number = counted(len(known), "tenant")
+    return DataError(f"{path} holds nothing of tenant {tenant!r}{guess} It knows {number}.")

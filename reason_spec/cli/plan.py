@@ -1,0 +1,254 @@
+"""The command ``plan``: what to expect of speculation, before a run and after one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reason_spec.cli.options import JsonOption, QuietOption
+from reason_spec.errors import SettingsError
+
+if TYPE_CHECKING:
+    from reason_spec.control.costs import PassCost
+    from reason_spec.lab.planning.workload import Workload
+
+PLAN_HELP = (
+    "Say what speed-up to expect of acceptance rates and costs, and how to divide a pass between steps and "
+    "tokens.\n\n"
+    "Nothing is run but a simulation, as in: reason-spec plan --alpha-step 0.63 --c-step 0.1 --depth 6. With "
+    "--run it reads the rates that a run measured, and says how far it fell short of the formulas and which "
+    "term is to blame; with --paper it sets the formulas against table 1 of the Lookahead Reasoning paper."
+)
+_RATES, _SIZES, _WAYS = "Rates and costs", "What to try", "Other questions"
+_MAX_DEPTH, _MAX_WIDTH, _MAX_BUDGET, _MAX_REQUESTS = 64, 8, 1024, 256
+_DEFAULT_BUDGET = 16
+
+
+def _option(*flags: str, text: str, panel: str, **options: Any) -> Any:
+    return typer.Option(*flags, help=text, show_default=False, rich_help_panel=panel, **options)
+
+
+def _complete_tokens(incomplete: str) -> list[str]:
+    return [text for text in ("1:1,4:1.2,16:1.6",) if text.startswith(incomplete)]
+
+
+AlphaStepOption = Annotated[
+    float | None, _option("--alpha-step", text="Share of drafted steps that stand, 0 to 1.", panel=_RATES)
+]
+CStepOption = Annotated[
+    float | None,
+    _option("--c-step", text="Time of a drafted step over that of a target step, 0 to 1.", panel=_RATES),
+]
+AlphaTokenOption = Annotated[
+    float | None,
+    _option(
+        "--alpha-token",
+        text="Chance of a drafted token to be right. Default: no token level.",
+        panel=_RATES,
+    ),
+]
+CTokenOption = Annotated[
+    float,
+    _option(
+        "--c-token",
+        text="Time of a drafted token over that of a target token, on the target's way. Default: 0.",
+        panel=_RATES,
+    ),
+]
+VerifyOption = Annotated[
+    float,
+    _option("--verify", text="Time of a verdict over that of a target step. Default: 0.", panel=_RATES),
+]
+IdenticalOption = Annotated[
+    float,
+    _option(
+        "--identical",
+        text="Share of steps that both models write alike: as hints they are confirmed, not written. "
+        "Default: 0.",
+        panel=_RATES,
+    ),
+]
+StepTokensOption = Annotated[
+    str,
+    _option(
+        "--step-tokens",
+        text="Tokens of a step: mean, or mean and standard deviation. Default: 100,0.",
+        panel=_RATES,
+        metavar="MEAN[,STD]",
+    ),
+]
+PassTimesOption = Annotated[
+    str | None,
+    _option(
+        "--pass-times",
+        text="Times of passes by their tokens, in any unit: a list, or a file (a mapping, or "
+        "settings.yaml of a run). Default: all passes take the same.",
+        panel=_RATES,
+        metavar="FILE|1:1,4:1.2,16:1.6",
+        autocompletion=_complete_tokens,
+    ),
+]
+DepthOption = Annotated[
+    int, _option("--depth", text="Steps that the draft runs ahead. Default: 6.", panel=_SIZES)
+]
+WidthOption = Annotated[int, _option("--width", text="Drafts of each step. Default: 1.", panel=_SIZES)]
+NumDraftsOption = Annotated[
+    int | None,
+    _option(
+        "--num-drafts",
+        text="Token drafts in each branch of a pass. Default: those of the best split.",
+        panel=_SIZES,
+    ),
+]
+BudgetOption = Annotated[
+    int | None,
+    _option(
+        "--budget",
+        text="Tokens of one answer that a pass may hold. Default: the largest of --pass-times, else 16.",
+        panel=_SIZES,
+    ),
+]
+RequestsOption = Annotated[
+    int, _option("--requests", text="Answers that are written at once. Default: 1.", panel=_SIZES)
+]
+RunOption = Annotated[
+    Path | None,
+    _option("--run", text="Folder of a run: explain how fast it was.", panel=_WAYS, metavar="FOLDER"),
+]
+PaperOption = Annotated[
+    bool,
+    _option(
+        "--paper", text="Set the formulas against table 1 of the Lookahead Reasoning paper.", panel=_WAYS
+    ),
+]
+PngOption = Annotated[
+    Path | None,
+    _option("--png", text="Draw the result; needs the extra plots.", panel="Output", metavar="FILE"),
+]
+SeedOption = Annotated[int, _option("--seed", text="Seed of the simulation. Default: 0.", panel="Output")]
+
+
+def plan(
+    alpha_step: AlphaStepOption = None,
+    c_step: CStepOption = None,
+    alpha_token: AlphaTokenOption = None,
+    c_token: CTokenOption = 0.0,
+    verify: VerifyOption = 0.0,
+    identical: IdenticalOption = 0.0,
+    step_tokens: StepTokensOption = "100,0",
+    pass_times: PassTimesOption = None,
+    depth: DepthOption = 6,
+    width: WidthOption = 1,
+    num_drafts: NumDraftsOption = None,
+    budget: BudgetOption = None,
+    requests: RequestsOption = 1,
+    run: RunOption = None,
+    paper: PaperOption = False,
+    png: PngOption = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import plan_screens
+    from reason_spec.lab.pictures import require_matplotlib
+
+    if run is not None and paper:
+        raise SettingsError("--run and --paper exclude each other: each is a question of its own")
+    if seed < 0:
+        raise SettingsError(f"--seed is {seed}: it is 0 or more")
+    if png is not None:
+        require_matplotlib("--png")
+        if run is not None:
+            raise SettingsError("--png draws predictions and the paper's table: with --run leave it out")
+    screen = plan_screens.PlanScreen(as_json=as_json, quiet=quiet)
+    if paper:
+        plan_screens.show_paper(screen, png)
+        return
+    cost = _pass_cost(pass_times)
+    if run is not None:
+        plan_screens.show_run(screen, run, c_step=c_step, pass_cost=cost, seed=seed)
+        return
+    workload = _workload(
+        alpha_step, c_step, alpha_token, c_token, verify, identical, step_tokens, cost, requests
+    )
+    _between("--depth", depth, 0, _MAX_DEPTH)
+    _between("--width", width, 1, _MAX_WIDTH)
+    largest = _DEFAULT_BUDGET if cost is None else cost.points[-1][0]
+    budget = min(largest, _MAX_BUDGET) if budget is None else budget
+    _between("--budget", budget, 1, _MAX_BUDGET)
+    if num_drafts is not None:
+        _between("--num-drafts", num_drafts, 0, _MAX_BUDGET - 1)
+        if num_drafts and alpha_token is None:
+            raise SettingsError("--num-drafts needs --alpha-token: how often is a drafted token right?")
+    plan_screens.show_prediction(
+        screen, workload, depth=depth, width=width, num_drafts=num_drafts, budget=budget, seed=seed, png=png
+    )
+
+
+def _workload(
+    alpha_step: float | None,
+    c_step: float | None,
+    alpha_token: float | None,
+    c_token: float,
+    verify: float,
+    identical: float,
+    step_tokens: str,
+    cost: PassCost | None,
+    requests: int,
+) -> Workload:
+    from reason_spec.lab.planning.workload import FLAT, Workload
+
+    if alpha_step is None or c_step is None:
+        flags = {"--alpha-step": alpha_step, "--c-step": c_step}
+        lacking = [flag for flag, value in flags.items() if value is None]
+        missing = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'}"
+        raise SettingsError(
+            f"{missing} missing. A run measures both: 'reason-spec plan --run FOLDER' reads them; or give "
+            "them, as in 'reason-spec plan --alpha-step 0.63 --c-step 0.1'"
+        )
+    _between("--requests", requests, 1, _MAX_REQUESTS)
+    mean, std = _mean_and_std(step_tokens)
+    return Workload(
+        alpha_step=alpha_step,
+        c_step=c_step,
+        alpha_token=alpha_token or 0.0,
+        c_token=c_token,
+        verification=verify,
+        identical=identical,
+        step_tokens=mean,
+        step_tokens_std=std,
+        pass_cost=cost or FLAT,
+        requests=requests,
+    )
+
+
+def _between(flag: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise SettingsError(f"{flag} is {value}: it is from {low} to {high}")
+
+
+def _mean_and_std(text: str) -> tuple[float, float]:
+    try:
+        mean, std = (*map(float, text.split(",")), 0.0)[:2]
+        if text.count(",") > 1:
+            raise ValueError
+    except ValueError:
+        raise SettingsError(
+            f"--step-tokens is {text!r}: write the mean, or mean and standard deviation, as in 40,20"
+        ) from None
+    return mean, std
+
+
+def _pass_cost(text: str | None) -> PassCost | None:
+    if text is None:
+        return None
+    from reason_spec.lab.planning.rates import pass_cost_of, read_pass_times
+
+    if Path(text).exists() or ":" not in text:
+        return read_pass_times(Path(text))
+    pairs = [pair.split(":") for pair in text.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise SettingsError(f"--pass-times is {text!r}: write sizes and times, as in 1:1,4:1.2,16:1.6")
+    return pass_cost_of({size.strip(): seconds.strip() for size, seconds in pairs}, "--pass-times")

@@ -1,0 +1,111 @@
+"""The command ``report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reason_spec.cli.command import waiting
+from reason_spec.cli.options import JsonOption, QuietOption
+
+REPORT_HELP = (
+    "Show finished runs: as one page for the browser, as pictures, as tables in files.\n\n"
+    "The page holds everything itself and needs no network: tables, accuracy against speed, acceptance, and "
+    "for single answers a timeline of what each model did and the text step by step. Several runs are shown "
+    "side by side. Without other options the page is written to RUN/report.html."
+)
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Complete the folder of a run."""
+    from reason_spec.evaluation.store import RESULTS
+
+    head = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    if not head.is_dir():
+        return []
+    folders = [path for path in head.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    shown = [str(path) if (path / RESULTS).exists() else f"{path}/" for path in folders]
+    return sorted(path for path in shown if path.startswith(incomplete))
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders that 'eval' or 'solve' wrote.",
+            show_default=False,
+            autocompletion=complete_runs,
+        ),
+    ],
+    html: Annotated[
+        bool | None,
+        typer.Option("--html/--no-html", help="Write the page. Default: unless --png or --csv is given."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="File of the page. Default: RUN/report.html of the first run.", show_default=False),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Draw pictures there; needs the extra plots.", show_default=False
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the tables there.", show_default=False)
+    ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="A problem that is shown whatever is chosen, and whose timeline --png draws. "
+            "Default: the first.",
+            show_default=False,
+        ),
+    ] = None,
+    limit_timelines: Annotated[
+        int, typer.Option(min=0, help="Answers of each run that are shown one by one, chosen evenly.")
+    ] = 200,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Report finished runs."""
+    wants_page = html if html is not None else output is not None or open_page or not (png or csv)
+    if png is not None:
+        from reason_spec.lab.pictures import require_matplotlib
+
+        require_matplotlib("reason-spec report --png")
+    with waiting("Reading the results", quiet):
+        from reason_spec.lab.pages.page import write_page
+        from reason_spec.lab.pages.runs import read_runs
+        from reason_spec.lab.pages.tables import write_csv
+
+        read = read_runs(runs, max_timelines=limit_timelines, shown_problem=problem)
+        page = (output or runs[0] / "report.html") if wants_page else None
+        if page is not None:
+            write_page(read, page)
+        tables = write_csv(read, csv) if csv is not None else ()
+        pictures: tuple[Path, ...] = ()
+        if png is not None:
+            from reason_spec.lab.pages.figures import write_figures
+
+            pictures = write_figures(read, png, problem)
+    written = [*([page] if page is not None else []), *pictures, *tables]
+    if as_json:
+        found = [{"run": run.label, "notices": run.notices, **run.metrics.to_dict()} for run in read]
+        typer.echo(
+            json.dumps({"files": list(map(str, written)), "runs": found}, indent=2, ensure_ascii=False)
+        )
+    elif not quiet:
+        for run in read:
+            for notice in run.notices:
+                typer.echo(f"{run.label}: {notice}", err=True)
+        for path in written:
+            typer.echo(path)
+    if open_page and page is not None:
+        typer.launch(page.resolve().as_uri())

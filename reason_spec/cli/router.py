@@ -1,0 +1,175 @@
+"""The commands of ``router``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reason_spec.cli.command import run_interruptible, waiting
+from reason_spec.cli.options import (
+    ConfigOption,
+    DraftOption,
+    EngineOption,
+    FreshOption,
+    GenerateOption,
+    GenerateSeedOption,
+    JsonOption,
+    LimitOption,
+    MaxTokensOption,
+    PromptOption,
+    QuietOption,
+    RouterOption,
+    SampleOption,
+    SeedOption,
+    SetOption,
+    SkipBadOption,
+    SourcesArgument,
+    TargetOption,
+    TaskOption,
+    resolve_settings,
+    settings_flags,
+)
+from reason_spec.errors import SettingsError, unknown_name
+
+router_app = typer.Typer(
+    no_args_is_help=True,
+    help="Train and measure a router: which drafted steps would the target write better?",
+)
+
+LabelsArgument = Annotated[
+    list[Path], typer.Argument(metavar="LABELS", help="Folders that router collect wrote.")
+]
+
+
+@router_app.command(
+    "collect",
+    help="Label drafted steps: how much better is the target's own step at the same place?\n\n"
+    "Both models write each step, and where they differ each of the two is continued several times by the "
+    "target and graded, or rated by a reward model. A stopped run goes on where it was.",
+)
+def router_collect(
+    output: Annotated[Path, typer.Option(help="Folder for the labels.", show_default=False)],
+    sources: SourcesArgument = None,
+    sample: SampleOption = False,
+    generate: GenerateOption = None,
+    generate_seed: GenerateSeedOption = 0,
+    task: TaskOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipBadOption = False,
+    prompt: PromptOption = None,
+    label: Annotated[str, typer.Option(help="What a step is worth: rollouts or reward.")] = "rollouts",
+    rollouts: Annotated[int, typer.Option(min=1, help="Continuations of each step.")] = 4,
+    rollout_temperature: Annotated[
+        float, typer.Option(min=0, help="Temperature of the continuations.")
+    ] = 0.7,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    seed: SeedOption = None,
+    max_tokens: MaxTokensOption = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Problems at once.")] = 16,
+    fresh: FreshOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import router_screens
+    from reason_spec.evaluation.console import RunOptions, Screen
+    from reason_spec.evaluation.sources import generate_problems, read_sources, sample_of
+    from reason_spec.lab.router_training.advantage import LabelOptions
+
+    if label not in ("rollouts", "reward"):
+        raise unknown_name("label", label, ("rollouts", "reward"))
+    settings = resolve_settings(config, settings_flags(locals()), assignments)
+    if generate is not None and (sources or sample):
+        raise SettingsError("--generate makes all problems itself: leave out files and --sample")
+    chosen = (
+        read_sources(
+            sources or [],
+            settings.task.name,
+            sample=sample_of(settings, sample),
+            limit=limit,
+            skip_bad=skip_bad,
+        )
+        if generate is None
+        else generate_problems("train", generate, generate_seed)
+    )
+    screen = Screen(RunOptions((), as_json=as_json, quiet=quiet))
+    options = LabelOptions(label, rollouts, rollout_temperature)  # type: ignore[arg-type]
+    work = router_screens.collect_labels(
+        settings, chosen, options, output, concurrency=concurrency, fresh=fresh, screen=screen
+    )
+    labels = run_interruptible(work)
+    if as_json:
+        typer.echo(json.dumps({"output": str(output), **router_screens.labels_record(labels)}))
+    else:
+        typer.echo(router_screens.labels_line(labels, output))
+
+
+@router_app.command("train")
+def router_train(
+    labels: LabelsArgument,
+    output: Annotated[Path, typer.Option(help="File for the router.", show_default=False)],
+    model: Annotated[
+        str, typer.Option(help="logistic, boosting, mean of both, or auto: the best of them.")
+    ] = "auto",
+    loss: Annotated[
+        float, typer.Option(min=0, help="Answers in a hundred that the threshold may lose.")
+    ] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a router on labelled steps."""
+    from reason_spec.cli import router_screens
+    from reason_spec.lab.router_training.training import MODEL_KINDS
+
+    if model not in ("auto", *MODEL_KINDS):
+        raise unknown_name("model", model, ("auto", *MODEL_KINDS))
+    with waiting("Training", as_json):
+        trained = router_screens.train_router(
+            labels, output, next((kind for kind in MODEL_KINDS if kind == model), None), loss
+        )
+    if as_json:
+        typer.echo(json.dumps({"output": str(output), "threshold": trained.threshold, **trained.trained}))
+    else:
+        typer.echo(router_screens.trained_line(trained, output))
+
+
+@router_app.command("eval")
+def router_eval(
+    labels: LabelsArgument,
+    router: RouterOption = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="A trained router. Default: the demonstration pair's.", show_default=False
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw the curves into this file.", show_default=False)
+    ] = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a router on labelled steps that it was not trained on."""
+    from reason_spec.cli import router_screens
+    from reason_spec.lab.pictures import require_matplotlib
+
+    if png is not None:
+        require_matplotlib("a picture of the curves")
+    settings = resolve_settings(
+        config, {"router.name": router or "learned", "router.file": file}, assignments
+    )
+    with waiting("Measuring", as_json):
+        report = router_screens.measure_router(labels, settings.router)
+    if png is not None:
+        router_screens.draw_report(report, png)
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        router_screens.print_report(report)

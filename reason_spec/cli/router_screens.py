@@ -1,0 +1,243 @@
+"""`reason-spec router` on the screen: labelling, training and measuring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.errors import DataError, SettingsError
+from reason_spec.evaluation.console import Screen
+from reason_spec.evaluation.sources import Sources
+from reason_spec.evaluation.store import writing
+from reason_spec.lab.router_training.advantage import Labeller, LabelOptions
+from reason_spec.lab.router_training.label_store import About, LabelFolder, Labels, read_all_labels
+from reason_spec.lab.router_training.training import ModelKind, RouterReport, measure, train
+from reason_spec.routers.base import create_router
+from reason_spec.routers.learned import RouterModel
+from reason_spec.settings import RouterSettings, Settings
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import Problem
+
+_REWARDED = "rsd"
+"""Strategy whose verifier is the reward model of the settings."""
+_REWARD_SECONDS = 600.0
+
+
+# Labels --------------------------------------------------------------------------------------
+
+
+async def collect_labels(
+    settings: Settings,
+    sources: Sources,
+    options: LabelOptions,
+    output: Path,
+    *,
+    concurrency: int,
+    fresh: bool,
+    screen: Screen,
+) -> Labels:
+    """Label the steps of all problems into a folder; what it holds already is not done again.
+
+    Raises:
+        DataError: a problem has no answer to grade rollouts by.
+        SettingsError: labels by reward are wanted, and there is no reward model.
+    """
+    if options.label == "rollouts" and sources.num_without_answer:
+        raise DataError(
+            f"{sources.num_without_answer} of {len(sources.problems)} problems have no answer to grade "
+            "rollouts by: leave them out, or label with a reward model (--label reward)"
+        )
+    about = About.of(settings, options)
+    with LabelFolder(output, about, fresh=fresh) as folder:
+        left = [problem for problem in sources.problems if problem.id not in folder.problems]
+        if len(left) < len(sources.problems):
+            screen.say(f"{len(sources.problems) - len(left)} problems are labelled in {output} already.")
+        try:
+            if left:
+                await _label(settings, left, options, folder, concurrency, screen)
+        except asyncio.CancelledError:
+            screen.say(f"{len(folder.problems)} problems are kept in {output}; the same command goes on.")
+            raise
+        return Labels(about, dict(folder.problems))
+
+
+async def _label(
+    settings: Settings,
+    problems: Sequence[Problem],
+    options: LabelOptions,
+    folder: LabelFolder,
+    concurrency: int,
+    screen: Screen,
+) -> None:
+    accelerator = _with_reward(settings, needed=options.label == "reward")
+    reward = accelerator.verifier_for(_REWARDED) if _REWARDED in accelerator.strategies else None
+    screen.say("Starting the models")
+    places = asyncio.Semaphore(concurrency)
+    async with accelerator:
+        with Grader() as grader, screen.bar("problems") as progress:
+            bar = progress.add_task("Labelling", total=len(problems))
+            labeller = Labeller(accelerator, options, grader, reward)
+
+            async def label(problem: Problem) -> None:
+                async with places:
+                    folder.append(problem.id, await labeller.label(problem))
+                progress.advance(bar)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for problem in problems:
+                        group.create_task(label(problem))
+            except BaseExceptionGroup as failed:
+                raise failed.exceptions[0] from None
+
+
+def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:
+    """Make an accelerator with the reward model of the settings, where there is one.
+
+    Raises:
+        SettingsError: there is none, and it is needed.
+    """
+    # Many wait for one thread: what comes late is not wrong.
+    named: dict[str, Any] = {
+        "name": "reward",
+        "threshold": None,
+        "thresholds": {},
+        "deadline": _REWARD_SECONDS,
+    }
+    rewarded = settings.model_copy(update={"verifier": settings.verifier.model_copy(update=named)})
+    try:
+        return Accelerator.from_settings(rewarded, strategies=(_REWARDED,))
+    except SettingsError:
+        if needed:
+            raise
+        return Accelerator.from_settings(settings, strategies=("speculative",))
+
+
+def labels_record(labels: Labels) -> dict[str, int]:
+    """Count what was labelled."""
+    steps = labels.steps
+    return {
+        "problems": len(labels.problems),
+        "steps": len(steps),
+        "different": sum(step.value_own is not None for step in steps),
+        "better_by_target": sum(step.advantage > 0 for step in steps),
+        "worse_by_target": sum(step.advantage < 0 for step in steps),
+    }
+
+
+def labels_line(labels: Labels, output: Path) -> str:
+    """Say what a folder of labels holds."""
+    counts = labels_record(labels)
+    return (
+        f"{counts['problems']} problems, {counts['steps']} drafted steps. {counts['different']} differ from "
+        f"the target's own, which is better in {counts['better_by_target']} and worse in "
+        f"{counts['worse_by_target']}. "
+        f"Labels in {output}"
+    )
+
+
+# Training and measuring -------------------------------------------------------------------------
+
+
+def train_router(folders: Sequence[Path], output: Path, kind: ModelKind | None, loss: float) -> RouterModel:
+    """Train a router on folders of labels and write its file."""
+    model = train(read_all_labels(folders), kind=kind, loss=loss)
+    with writing(output, "Name another file with --output."):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = output.with_name(f".{output.name}.tmp")
+        temporary.write_text(model.to_json(), encoding="utf-8")
+        temporary.replace(output)
+    return model
+
+
+def trained_line(model: RouterModel, output: Path) -> str:
+    """Say what was trained."""
+    trained = model.trained
+    aucs = ", ".join(f"{name} {auc:.3f}" for name, auc in trained["held_out_auc"].items())
+    return (
+        f"{model.model.kind}, on {trained['steps']} steps of {trained['problems']} problems; held-out area "
+        f"under the curve: {aucs}. At its threshold of {model.threshold:.3g} it escalates "
+        f"{trained['held_out_escalated']:.0%} of the steps and is expected to lose at most "
+        f"{trained['loss']:g} answers in a hundred. Written to {output}"
+    )
+
+
+def measure_router(folders: Sequence[Path], settings: RouterSettings) -> RouterReport:
+    """Measure a router on folders of labels that it was not trained on.
+
+    Raises:
+        SettingsError: the router belongs to other models than the labels.
+        DataError: a file is damaged, or there are too few labels.
+    """
+    labels = read_all_labels(folders)
+    return measure(create_router(settings, labels.about.pair), labels)
+
+
+def print_report(report: RouterReport) -> None:
+    """Print a report as tables."""
+    console = Console(highlight=False)
+    table = RichTable(title=f"{report.num_steps} steps of {report.num_problems} problems")
+    for heading in ("order", "AUC", "Spearman", "oracle's area", "won at 10 %", "30 %", "50 %", "all"):
+        table.add_column(heading, justify="left" if heading == "order" else "right")
+    for curve in report.curves:
+        table.add_row(
+            curve.name,
+            "-" if curve.auc is None else f"{curve.auc:.3f}",
+            "-" if curve.spearman is None else f"{curve.spearman:.3f}",
+            f"{curve.share_of_oracle:.0%}",
+            *(f"{value_at(curve.escalated, curve.won, share):.1f}" for share in (0.1, 0.3, 0.5, 1.0)),
+        )
+    console.print(table)
+    low, high = report.auc_interval
+    share_low, share_high = report.share_interval
+    console.print(
+        f"AUC {low:.3f}-{high:.3f}, oracle's area {share_low:.0%}-{share_high:.0%} (95 %, problems "
+        "resampled). "
+        f"Calibration error {report.calibration_error:.3f}, Brier {report.brier:.3f}.\n"
+        f"Threshold {report.threshold:.3g}: {report.escalated:.0%} escalated, "
+        f"{100 * report.missed:.1f} answers in a hundred missed, {report.accuracy:.0%} of the steps as their "
+        "label.",
+        soft_wrap=True,
+    )
+
+
+def value_at(x: Sequence[float], y: Sequence[float], place: float) -> float:
+    """Read a curve between its points."""
+    import numpy as np
+
+    return float(np.interp(place, x, y))
+
+
+def draw_report(report: RouterReport, file: Path) -> None:
+    """Draw answers won against escalated steps, and the calibration, into a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (won, calibration) = pyplot.subplots(1, 2, figsize=(11, 4.5))
+    for curve in report.curves:
+        style = "--" if curve.name in ("oracle", "random") else "-"
+        won.plot([100 * share for share in curve.escalated], curve.won, style, label=curve.name)
+    won.axvline(100 * report.escalated, color="grey", linewidth=0.8, linestyle=":")
+    won.set_xlabel("steps escalated to the target, %")
+    won.set_ylabel("answers won in a hundred problems")
+    won.legend()
+    scores = [score for score, _, _ in report.reliability]
+    shares = [share for _, share, _ in report.reliability]
+    calibration.plot([0, 1], [0, 1], "--", color="grey")
+    calibration.plot(scores, shares, "o-")
+    calibration.set_xlabel("score of the router")
+    calibration.set_ylabel("share of steps that the target writes better")
+    for axes in (won, calibration):
+        axes.grid(alpha=0.3)
+    figure.tight_layout()
+    with writing(file, "Name another file with --png."):
+        figure.savefig(file, dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,154 @@
+"""The commands ``serve`` and ``keys``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from reason_spec.cli.options import (
+    ApiKeysOption,
+    ConfigOption,
+    DepthOption,
+    DraftOption,
+    DraftUrlOption,
+    HostOption,
+    JsonOption,
+    KeptOption,
+    MaxTokensOption,
+    PortOption,
+    QuietOption,
+    RouterOption,
+    SetOption,
+    StrategyOption,
+    TargetOption,
+    TargetUrlOption,
+    VerifierOption,
+    WidthOption,
+    resolve_settings,
+    settings_flags,
+)
+
+SERVE_DEFAULTS = {"suffix.use": "both"}
+"""What differs from the settings tree: a server sees the same openings again and again."""
+_KEYS_FILE = Path("keys.yaml")
+
+keys_app = typer.Typer(
+    no_args_is_help=True, help="Make and list the keys that clients of the server show. Only hashes are kept."
+)
+
+SERVE_HELP = (
+    "Serve the target, sped up, with OpenAI's interface: /v1/chat/completions, /v1/completions, "
+    "/v1/models.\n\n"
+    "Without options the demonstration pair is served on this machine alone, at http://127.0.0.1:8000/v1. An "
+    "address that others can reach needs keys: see 'reason-spec keys new'.\n\n"
+    "The suffix cache proposes tokens and steps from earlier texts of the same client (suffix.use: both, "
+    "unless set otherwise); with --cache it outlasts the process."
+)
+
+
+EngineOption = Annotated[
+    Literal["torch", "vllm", "remote"] | None,
+    typer.Option(
+        help="What runs the models: torch, vllm, or remote: the target is at --target-url. Default: torch.",
+        metavar="NAME",
+        rich_help_panel="Models",
+        show_default=False,
+    ),
+]
+
+
+def serve(
+    host: HostOption = None,
+    port: PortOption = None,
+    api_keys: ApiKeysOption = None,
+    cache: KeptOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    target_url: TargetUrlOption = None,
+    draft_url: DraftUrlOption = None,
+    engine: EngineOption = None,
+    strategy: StrategyOption = None,
+    verifier: VerifierOption = None,
+    router: RouterOption = None,
+    depth: DepthOption = None,
+    width: WidthOption = None,
+    max_tokens: MaxTokensOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Serve with OpenAI's interface."""
+    flags = settings_flags(locals()) | {
+        "server.host": host,
+        "server.port": port,
+        "server.api_keys_file": api_keys,
+        "suffix.path": cache,
+    }
+    if engine == "remote" and not draft_url:
+        # The engine's name is about the target: the draft model has no server.
+        flags["draft.kind"] = None
+    settings = resolve_settings(config, flags, assignments, SERVE_DEFAULTS)
+
+    from reason_spec.evaluation.console import RunOptions, Screen, start_engines
+    from reason_spec.server.run import Server
+
+    screen = Screen(RunOptions((), quiet=quiet))
+    server = Server(
+        settings,
+        start=lambda accelerator: start_engines(accelerator, settings, screen),
+        say=lambda text: None if quiet else screen.write(text),
+    )
+    asyncio.run(server.run())
+
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", help="The file of keys. Default: server.api_keys_file, else keys.yaml.", show_default=False
+    ),
+]
+
+
+@keys_app.command("new")
+def new_key(
+    tenant: Annotated[str, typer.Argument(help="Whose key: texts of different tenants never meet.")],
+    file: FileOption = None,
+    trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trusted", help="It may choose how it is sped up, and is told what speculation did for it."
+        ),
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Make a key, print it once, and add its hash to the file."""
+    from reason_spec.cli.command import error_console
+    from reason_spec.server.keys import add_key
+
+    chosen = _file(file, config)
+    key = add_key(chosen, tenant, trusted=trusted)
+    typer.echo(key)
+    note = f"Its hash is in {chosen}, the key itself nowhere but here. Serve with --api-keys {chosen}"
+    error_console().print(note, soft_wrap=True, highlight=False, markup=False)
+
+
+@keys_app.command("list")
+def list_keys(file: FileOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show whose keys are good. To withdraw one, remove its line and send the server SIGHUP."""
+    import json
+
+    from reason_spec.server.keys import read_keys
+
+    for entry in read_keys(_file(file, config)):
+        if as_json:
+            typer.echo(json.dumps(entry.model_dump()))
+        else:
+            trust = "trusted" if entry.trusted else "-"
+            typer.echo(f"{entry.hash[:19]}...  {entry.tenant}  {trust}  {entry.created or ''}")
+
+
+def _file(file: Path | None, config: Path | None) -> Path:
+    return file or resolve_settings(config, {}).server.api_keys_file or _KEYS_FILE

@@ -1,0 +1,313 @@
+"""The commands of ``tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.options import (
+    ConcurrencyOption,
+    ConfigOption,
+    DraftOption,
+    DraftUrlOption,
+    EngineOption,
+    FreshOption,
+    GenerateOption,
+    GenerateSeedOption,
+    JsonOption,
+    LimitOption,
+    OutputOption,
+    QuietOption,
+    SampleOption,
+    SeedOption,
+    SetOption,
+    SkipBadOption,
+    SourcesArgument,
+    TargetOption,
+    TargetUrlOption,
+    TaskOption,
+    VerifierOption,
+    complete_strategies,
+    resolve_settings,
+    settings_flags,
+)
+from reason_spec.errors import DataError, SettingsError
+
+_PAIR = "pair"
+_GENERATED_SEED = 800_000
+"""Apart from the problems that ``tune verifier`` is given."""
+_T = TypeVar("_T")
+
+
+class _TuneGroup(TyperGroup):
+    """Takes ``pair`` where no command is named: ``tune FILE`` is ``tune pair FILE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
+            args = [_PAIR, *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        completed = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return completed
+        pair = self.commands[_PAIR]
+        return completed + pair.shell_complete(pair.context_class(pair, parent=ctx), incomplete)
+
+
+tune_app = typer.Typer(
+    cls=_TuneGroup,
+    no_args_is_help=True,
+    help="Choose settings on problems with known answers: of everything, or a verifier's threshold.\n\n"
+    "Without the name of a command it is pair: reason-spec tune problems.jsonl --loss 1. Its options are "
+    "listed by reason-spec tune pair --help.",
+)
+
+
+FilesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE...",
+        help="Files of problems with known answers (jsonl, json, also gzip).",
+        show_default=False,
+    ),
+]
+LossOption = Annotated[
+    float,
+    typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong."),
+]
+ConfidenceOption = Annotated[float, typer.Option(help="Chance that the loss is no higher.")]
+StrategiesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Strategies to try. Default: all that the models and their verifiers allow.",
+        autocompletion=complete_strategies,
+    ),
+]
+DepthsOption = Annotated[str | None, typer.Option(metavar="A,B", help="Steps ahead to try. Default: 2,4,8.")]
+WidthsOption = Annotated[str | None, typer.Option(metavar="A,B", help="Drafts of a step to try. Default: 1.")]
+DraftTokensOption = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Token drafts in one pass to try. Default: strategy.num_draft_tokens."),
+]
+VerifiersOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Verifiers to try under each strategy that can use them. Default: exact and semantic under "
+        "lookahead, else the strategy's own.",
+    ),
+]
+ThresholdsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B", help="Thresholds to try where a step is judged alone. Default: 0.95,0.9,0.7."
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Seconds of answers to measure, at the most.", min=1),
+]
+NumProblemsOption = Annotated[
+    int | None,
+    typer.Option("--problems", help="Problems to use, at the most: the first of all files.", min=1),
+]
+HalvingOption = Annotated[
+    int, typer.Option(help="One in so many candidates goes on to the next rung.", min=2)
+]
+PairOutputOption = Annotated[
+    Path | None, typer.Option(help="The settings file. Default: tuned.yaml in the run's folder.")
+]
+RunFolderOption = Annotated[
+    Path | None,
+    typer.Option("--run", help="Folder for the answers. Default: runs/NAME-tuning-HASH."),
+]
+PngOption = Annotated[
+    Path | None, typer.Option(help="Draw speed against loss into this file; needs the extra plots.")
+]
+PairFreshOption = Annotated[bool, typer.Option("--fresh", help="Replace the answers in the run's folder.")]
+VerifierThresholdsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B", help="Thresholds to try, strictest first. Default: 0.99,0.95,0.9,0.8,0.7,0.5."
+    ),
+]
+WholeCurveOption = Annotated[
+    bool, typer.Option("--whole-curve", help="Try all thresholds, also behind the first that fails.")
+]
+PlotOption = Annotated[bool, typer.Option(help="Draw the curves; needs the extra plots.")]
+JudgingStrategyOption = Annotated[
+    str | None, typer.Option(help="specreason, rsd or hybrid. Default: hybrid, where its verifier fits.")
+]
+
+
+@tune_app.command(
+    _PAIR,
+    no_args_is_help=True,
+    help="Find the fastest way to use a pair of models within a stated loss of answers.\n\n"
+    "Strategies, depths, widths, token drafts, verifiers and thresholds are compared with the target alone, "
+    "on the same problems and engines, by successive halving. What is chosen is shown to hold the loss on "
+    "problems that had no part in the choice, and its settings are written to a file for --config. A run "
+    "that was stopped goes on where it was.",
+)
+def tune_pair(
+    sources: FilesArgument = None,
+    loss: LossOption = 1.0,
+    confidence: ConfidenceOption = 0.95,
+    strategies: StrategiesOption = None,
+    depths: DepthsOption = None,
+    widths: WidthsOption = None,
+    draft_tokens: DraftTokensOption = None,
+    verifiers: VerifiersOption = None,
+    thresholds: ThresholdsOption = None,
+    budget: BudgetOption = None,
+    num_problems: NumProblemsOption = None,
+    halving: HalvingOption = 3,
+    sample: SampleOption = False,
+    generate: GenerateOption = None,
+    generate_seed: GenerateSeedOption = 0,
+    task: TaskOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipBadOption = False,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    target_url: TargetUrlOption = None,
+    draft_url: DraftUrlOption = None,
+    engine: EngineOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    seed: SeedOption = None,
+    output: PairOutputOption = None,
+    run_folder: RunFolderOption = None,
+    png: PngOption = None,
+    fresh: PairFreshOption = False,
+    concurrency: ConcurrencyOption = 1,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from dataclasses import replace
+
+    from reason_spec.evaluation.console import RunOptions
+    from reason_spec.evaluation.sources import generate_problems, read_sources, sample_of
+    from reason_spec.lab.tuning import candidates
+    from reason_spec.lab.tuning.calibration import LossTest
+    from reason_spec.lab.tuning.search import TuneOptions, tune
+
+    settings = resolve_settings(config, settings_flags(locals()), assignments)
+    grid = candidates.Grid(
+        strategies=_values("--strategies", strategies, str),
+        depths=_values("--depths", depths, int) or candidates.DEPTHS,
+        widths=_values("--widths", widths, int) or candidates.WIDTHS,
+        thresholds=_values("--thresholds", thresholds, float) or candidates.THRESHOLDS,
+        draft_tokens=_values("--draft-tokens", draft_tokens, int),
+        verifiers=_values("--verifiers", verifiers, str),
+    )
+    if generate is not None:
+        if sources or sample:
+            raise SettingsError("--generate makes the problems: give no file and no --sample beside it")
+        chosen = generate_problems("validation", generate, _GENERATED_SEED + generate_seed)
+    else:
+        if not sources and not sample:
+            raise DataError("nothing to tune on: give a file of problems, --sample, or --generate N")
+        chosen = read_sources(
+            sources or [],
+            settings.task.name,
+            sample=sample_of(settings, sample),
+            limit=limit,
+            skip_bad=skip_bad,
+        )
+    options = TuneOptions(
+        LossTest(loss / 100, confidence),
+        grid,
+        RunOptions((), concurrency=concurrency, output=run_folder, fresh=fresh, as_json=as_json, quiet=quiet),
+        halving=halving,
+        seconds=budget,
+        output=output,
+        png=png,
+    )
+    if num_problems is not None:
+        chosen = replace(chosen, problems=chosen.problems[:num_problems])
+    raise typer.Exit(run_interruptible(tune(settings, chosen, options)))
+
+
+def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_T, ...]:
+    """Read values separated by commas, each once; none where the option was not given.
+
+    Raises:
+        SettingsError: one of them cannot be read, or none is there.
+    """
+    if text is None:
+        return ()
+    try:
+        values = tuple(dict.fromkeys(read(part.strip()) for part in text.split(",") if part.strip()))
+    except ValueError:
+        values = ()
+    if not values:
+        example = {int: "2,4", float: "0.95,0.9"}.get(read, "A,B")  # type: ignore[call-overload]
+        raise SettingsError(f"{option} {text!r}: name values separated by commas, such as {example}")
+    return values
+
+
+@tune_app.command(
+    "verifier",
+    help="Find the laxest threshold of a verifier at which a stated share of answers is not exceeded.\n\n"
+    "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
+    "demonstration pair is given fresh ones. A run that was stopped goes on where it was.",
+)
+def tune_verifier(
+    sources: SourcesArgument = None,
+    loss: LossOption = 1.0,
+    confidence: ConfidenceOption = 0.95,
+    thresholds: VerifierThresholdsOption = None,
+    whole_curve: WholeCurveOption = False,
+    plot: PlotOption = True,
+    sample: SampleOption = False,
+    task: TaskOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipBadOption = False,
+    strategy: JudgingStrategyOption = None,
+    verifier: VerifierOption = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    target_url: TargetUrlOption = None,
+    draft_url: DraftUrlOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output: OutputOption = None,
+    fresh: FreshOption = False,
+    concurrency: ConcurrencyOption = 1,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.evaluation.console import RunOptions
+    from reason_spec.evaluation.sources import sample_of
+    from reason_spec.lab.tuning import verifier as tuning
+    from reason_spec.lab.tuning.calibration import LossTest
+
+    settings = tuning.with_judging_strategy(
+        # Under load the gate lets the target write alone, and there would be nothing to judge.
+        resolve_settings(config, settings_flags(locals()), assignments, {"gate.use": "off"}),
+        strategy,
+    )
+    options = tuning.TuneOptions(
+        LossTest(loss / 100, confidence),
+        RunOptions((), concurrency=concurrency, output=output, fresh=fresh, as_json=as_json, quiet=quiet),
+        tuning.THRESHOLDS if thresholds is None else tuning.read_thresholds(thresholds),
+        whole_curve=whole_curve,
+        plot=plot,
+    )
+    chosen = tuning.read_problems(
+        sources or [],
+        settings,
+        options.test,
+        sample=sample_of(settings, sample),
+        limit=limit,
+        skip_bad=skip_bad,
+    )
+    raise typer.Exit(run_interruptible(tuning.tune_verifier(settings, chosen, options)))

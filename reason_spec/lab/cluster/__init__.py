@@ -1,0 +1,1 @@
+"""Evaluation over several machines with Ray."""

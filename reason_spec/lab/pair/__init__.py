@@ -1,0 +1,1 @@
+"""The recipe of the demonstration pair: training data, training, evaluation."""

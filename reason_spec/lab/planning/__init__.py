@@ -1,0 +1,1 @@
+"""Predictions of speedup: simulator, diagnosis, published figures."""

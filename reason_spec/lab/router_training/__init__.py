@@ -1,0 +1,1 @@
+"""Labels for routers, and the training of routers on them."""

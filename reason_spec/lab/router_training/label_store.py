@@ -1,0 +1,174 @@
+"""A folder of labelled steps: a line for each problem, so that a kill costs only those under way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from reason_spec.engines.weights import identify_model
+from reason_spec.errors import DataError, ResumeError
+from reason_spec.evaluation.line_file import LineFile
+from reason_spec.evaluation.store import drop_torn_line, lock_folder, writing
+from reason_spec.lab.router_training.advantage import LabelledStep, LabelOptions
+from reason_spec.routers.base import PairIdentity
+from reason_spec.settings import Settings
+
+LABELS, ABOUT = "labels.jsonl", "labels.json"
+_REMEDY = "Name another folder with --output, or start anew with --fresh."
+_PARTS = ("target", "draft", "sampling", "boundary", "task")
+_REWARD_PARTS = ("reward_model", "reward_step_token")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What all labels of a folder have in common."""
+
+    pair: PairIdentity
+    options: LabelOptions
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, settings: Settings, options: LabelOptions) -> About:
+        """Read what the models are, and the settings that decide what they write."""
+        pair = PairIdentity(
+            identify_model("target", settings.target), identify_model("draft", settings.draft)
+        )
+        tree = settings.model_dump(mode="json")
+        parts = {name: tree[name] for name in _PARTS}
+        return cls(pair, options, parts | {name: tree["verifier"][name] for name in _REWARD_PARTS})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pair": self.pair._asdict(), "options": asdict(self.options), "settings": self.settings}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> About:
+        return cls(PairIdentity(**record["pair"]), LabelOptions(**record["options"]), record["settings"])
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labelled steps by problem, and what they have in common."""
+
+    about: About
+    problems: dict[str, list[LabelledStep]]
+
+    @property
+    def steps(self) -> list[LabelledStep]:
+        return [step for steps in self.problems.values() for step in steps]
+
+
+class LabelFolder:
+    """A folder that labels are added to, locked while it is open; a context manager.
+
+    With ``fresh`` the labels of an earlier run are replaced; they are kept until the first new one.
+
+    Raises:
+        DataError: it cannot be written.
+        ResumeError: it is in use, damaged, or holds labels of other models or settings.
+    """
+
+    def __init__(self, path: Path, about: About, *, fresh: bool = False) -> None:
+        self.path = path
+        self._about = about
+        self._replaces = fresh
+        self.problems: dict[str, list[LabelledStep]] = {}
+        self._lines: LineFile | None = None
+        self._lock: BinaryIO | None = None
+        with contextlib.ExitStack() as on_error, writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(path)
+            on_error.callback(self.close)
+            if not fresh:
+                drop_torn_line(path / LABELS)
+                if (path / LABELS).exists():
+                    self.problems = self._resume(about)
+            on_error.pop_all()
+
+    def _begin(self) -> LineFile:
+        if self._replaces:
+            (self.path / LABELS).unlink(missing_ok=True)
+        (self.path / ABOUT).write_text(json.dumps(self._about.to_json(), indent=1) + "\n", encoding="utf-8")
+        return LineFile(self.path / LABELS)
+
+    def _resume(self, about: About) -> dict[str, list[LabelledStep]]:
+        try:
+            earlier = read_labels(self.path)
+        except DataError as error:
+            raise ResumeError(f"{error} {_REMEDY}") from None
+        if earlier.about != about:
+            before, now = earlier.about.to_json(), about.to_json()
+            changed = [name for name in now if before[name] != now[name]]
+            raise ResumeError(f"{self.path} holds labels with other {' and '.join(changed)}. {_REMEDY}")
+        return earlier.problems
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the folder back; may be called twice."""
+        for file in (self._lines, self._lock):
+            if file is not None:
+                file.close()
+        self._lines = self._lock = None
+
+    def append(self, problem: str, steps: Sequence[LabelledStep]) -> None:
+        """Store the steps of a problem; they survive a kill from the moment this returns."""
+        assert self._lock is not None, "the folder is closed"
+        record = {"problem": problem, "steps": [asdict(step) for step in steps]}
+        with writing(self.path / LABELS):
+            self._lines = self._lines or self._begin()
+        self._lines.append(json.dumps(record, ensure_ascii=False))
+        self.problems[problem] = list(steps)
+
+
+def read_labels(path: Path) -> Labels:
+    """Read a folder of labels.
+
+    Raises:
+        DataError: there is none, or a line is damaged; the message names file and line.
+    """
+    try:
+        about = About.from_json(json.loads((path / ABOUT).read_text(encoding="utf-8")))
+        lines = (path / LABELS).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: no labels can be read there ({error}). Make some with: reason-spec router collect"
+        ) from None
+    problems: dict[str, list[LabelledStep]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            problems[record["problem"]] = [LabelledStep.from_json(step) for step in record["steps"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path / LABELS}, line {number}: {error}.") from None
+    return Labels(about, problems)
+
+
+def read_all_labels(paths: Sequence[Path]) -> Labels:
+    """Read several folders as one.
+
+    Raises:
+        DataError: one cannot be read, or two belong to different models.
+    """
+    first, *others = [read_labels(path) for path in paths]
+    problems = dict(first.problems)
+    for path, labels in zip(paths[1:], others, strict=True):
+        if labels.about.pair != first.about.pair:
+            raise DataError(
+                f"{path} holds labels of other models than {paths[0]}; train on one pair at a time."
+            )
+        problems |= labels.problems
+    return Labels(first.about, problems)

@@ -1,0 +1,1 @@
+"""Search for the fastest settings at the same accuracy, and calibration of verifier thresholds."""

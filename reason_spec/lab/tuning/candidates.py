@@ -1,0 +1,253 @@
+"""The ways to write an answer that `tune` chooses from: settings, without two that come to the same.
+
+A strategy is varied in what it uses alone: the token-level ones in the size of their drafts, those with steps
+in depth and width, those whose verifier has a threshold for a step alone in that, `arbitrage` in the
+threshold of its router. Everything else is as the settings say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.errors import ReasonSpecError, SettingsError
+from reason_spec.evaluation.summary import BASELINE
+from reason_spec.lab.tuning.halving import Candidate
+from reason_spec.lab.tuning.verifier import judging_part
+from reason_spec.settings import Settings
+from reason_spec.strategies.factory import strategy_class, strategy_names
+from reason_spec.strategies.specreason import SpecReason
+from reason_spec.verifiers.base import AUTO
+
+DEPTHS = (2, 4, 8)
+WIDTHS = (1,)
+THRESHOLDS = (0.95, 0.9, 0.7)
+ROUTER_THRESHOLDS = (None, 0.05, 0.2)
+"""Of `arbitrage`; None is the router's own."""
+_LOOKAHEAD_VERIFIERS = ("exact", "semantic")
+_NOT_TRIED = (BASELINE, "oracle")
+"""The target alone is what others are compared with, and what the oracle does costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The values to try. No strategies stands for all that the models allow, no verifiers for their own,
+    and no sizes of token drafts for the one in the settings.
+
+    Raises:
+        SettingsError: a list is empty, or a value lies outside of what the settings take.
+    """
+
+    strategies: tuple[str, ...] = ()
+    depths: tuple[int, ...] = DEPTHS
+    widths: tuple[int, ...] = WIDTHS
+    thresholds: tuple[float, ...] = THRESHOLDS
+    draft_tokens: tuple[int, ...] = ()
+    verifiers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        bounds: tuple[tuple[str, tuple[float, ...], float, float], ...] = (
+            ("--depths", self.depths, 1, 64),
+            ("--widths", self.widths, 1, 8),
+            ("--thresholds", self.thresholds, 0, 1),
+            ("--draft-tokens", self.draft_tokens or (1,), 1, 128),
+        )
+        for name, values, low, high in bounds:
+            if not values or any(not low <= value <= high for value in values):
+                shown = ",".join(f"{value:g}" for value in values)
+                raise SettingsError(f"{name} {shown!r}: name one or more values from {low:g} to {high:g}")
+        for name in self.strategies:
+            strategy_class(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A candidate with its settings.
+
+    ``shared`` are the same settings without the ``threshold`` of what judges a drafted step alone: ways that
+    differ in nothing else can use one verifier, with its models loaded once. ``threshold`` is None where the
+    verifier keeps its own.
+    """
+
+    candidate: Candidate
+    settings: Settings
+    shared: Settings
+    threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What is compared; ``left_out`` says by strategy why it is not."""
+
+    baseline: Settings
+    by_key: Mapping[str, Way]
+    left_out: Mapping[str, str]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return tuple(way.candidate for way in self.by_key.values())
+
+
+def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
+    """Return every combination of the grid that differs from all others in what it does.
+
+    Args:
+        accelerator: not started; verifiers and routers that candidates use are made here.
+
+    Raises:
+        SettingsError: a strategy that was named, or every one, cannot be used with these models.
+    """
+    given = accelerator.settings
+    base = _with(given, strategy={"planner": False})
+    by_key: dict[str, Way] = {}
+    left_out: dict[str, str] = {}
+    for strategy in grid.strategies or strategy_names():
+        if strategy in _NOT_TRIED:
+            continue
+        try:
+            for way in _ways(strategy, base, accelerator, grid):
+                by_key.setdefault(way.candidate.key, way)
+        except (ReasonSpecError, ImportError) as error:
+            if grid.strategies:
+                raise SettingsError(f"strategy {strategy} cannot be tried: {error}") from None
+            left_out[strategy] = str(error)
+    accelerator.settings = given
+    if not by_key:
+        raise SettingsError(
+            f"there is nothing to choose from beside {BASELINE}: name other strategies with --strategies"
+        )
+    return Ways(_with(given, strategy={"name": BASELINE}), by_key, left_out)
+
+
+def _ways(strategy: str, base: Settings, accelerator: Accelerator, grid: Grid) -> Iterator[Way]:
+    """Yield each combination of what a strategy uses.
+
+    Raises:
+        ReasonSpecError: it needs something that these models do not have.
+    """
+    base = _with(base, strategy={"name": strategy})
+    takes_hints = accelerator.target.takes_hints
+    if strategy in ("token", "speculative") and not takes_hints:
+        raise SettingsError("the target's engine takes no token drafts; it may draft by itself")
+    sizes = (grid.draft_tokens if takes_hints else ()) or (base.strategy.num_draft_tokens,)
+    for verifier, size in product(_verifiers(strategy, accelerator, base, grid), sizes):
+        judged = base if verifier is None else _with(base, verifier={"name": verifier})
+        accelerator.settings = sized = _with(judged, strategy={"num_draft_tokens": size})
+        if strategy_class(strategy).needs_router:
+            accelerator.router()
+        size_name = f"tokens {size}" if len(sizes) > 1 else ""
+        thresholds = _thresholds(accelerator, strategy, sized, grid)
+        for shape, threshold in product(_shapes(strategy, accelerator, grid), thresholds):
+            shared = _with(sized, strategy=shape.changes, router=threshold.router)
+            settings = _with(shared, verifier=threshold.verifier)
+            words = (strategy, verifier or "", threshold.name, shape.name, size_name)
+            is_exact = accelerator.strategy(shared.strategy).loss_class == "exact"
+            candidate = Candidate(settings.hash, " ".join(filter(None, words)), is_exact)
+            yield Way(candidate, settings, shared, threshold.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How far ahead a strategy goes, and with how many drafts of a step: changes of its settings."""
+
+    name: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Threshold:
+    """A threshold of a verifier or a router: ``value`` is the verifier's."""
+
+    name: str = ""
+    value: float | None = None
+    verifier: Mapping[str, Any] = field(default_factory=dict)
+    router: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _shapes(strategy: str, accelerator: Accelerator, grid: Grid) -> Sequence[_Shape]:
+    """Return how far ahead a strategy may go, and with how many drafts of a step."""
+    if strategy in ("token", "speculative"):
+        return (_Shape(),)
+    if strategy == "scot":
+        # One draft leaves nothing to pick: there, width 1 stands for 5.
+        return [_Shape(f"drafts {5 if width == 1 else width}", {"width": width}) for width in grid.widths]
+    widths = (1,) if strategy == "speculative_thinking" else grid.widths
+    shapes = [
+        _Shape(_shape_name(f"depth {depth}", width), {"depth": depth, "width": width})
+        for depth, width in product(grid.depths, widths)
+    ]
+    draft = accelerator.draft
+    has_costs = accelerator.target.has_costs and draft is not None and draft.has_costs
+    if strategy_class(strategy).planned and has_costs:
+        deepest = max(grid.depths)
+        shapes += [
+            _Shape(
+                _shape_name(f"planned to {deepest}", width),
+                {"planner": True, "depth": deepest, "width": width},
+            )
+            for width in widths
+        ]
+    return shapes
+
+
+def _shape_name(depth: str, width: int) -> str:
+    return depth if width == 1 else f"{depth} width {width}"
+
+
+def _verifiers(strategy: str, accelerator: Accelerator, base: Settings, grid: Grid) -> Sequence[str | None]:
+    """Return the verifiers to try, None for a strategy without: those named, where it can use them.
+
+    Raises:
+        ReasonSpecError: it can use none of those named.
+    """
+    own = strategy_class(strategy).verifier_name(AUTO)
+    if own is None:
+        return (None,)
+    if grid.verifiers:
+        usable, errors = [], []
+        for name in grid.verifiers:
+            accelerator.settings = _with(base, verifier={"name": name})
+            try:
+                accelerator.verifier_for(strategy)
+                usable.append(name)
+            except ReasonSpecError as error:
+                errors.append(error)
+        if not usable:
+            raise errors[0]
+        return usable
+    if base.verifier.name != AUTO:
+        return (base.verifier.name,)
+    return _LOOKAHEAD_VERIFIERS if strategy == "lookahead" else (own,)
+
+
+def _thresholds(
+    accelerator: Accelerator, strategy: str, settings: Settings, grid: Grid
+) -> Sequence[_Threshold]:
+    """Return the thresholds to try of what judges a drafted step alone."""
+    if strategy_class(strategy).needs_router:
+        own = settings.router.threshold
+        routers = ROUTER_THRESHOLDS if own is None else (own,)
+        return [
+            _Threshold("" if value is None else f"{value:g}", router={"threshold": value})
+            for value in routers
+        ]
+    verifier = accelerator.verifier_for(strategy)
+    if verifier is None or not (issubclass(strategy_class(strategy), SpecReason) or strategy == "scot"):
+        return (_Threshold(),)
+    part = judging_part(verifier)
+    thresholds = settings.verifier.thresholds
+    return [
+        _Threshold(f"{value:g}", value, {"threshold": None, "thresholds": {**thresholds, part.name: value}})
+        for value in grid.thresholds
+    ]
+
+
+def _with(settings: Settings, **changes: Mapping[str, Any]) -> Settings:
+    """Return settings with some values of their sections changed."""
+    sections = {
+        name: getattr(settings, name).model_copy(update=dict(values)) for name, values in changes.items()
+    }
+    return settings.model_copy(update=sections)

@@ -1,0 +1,381 @@
+"""Successive halving over ways to write an answer: the fastest within a stated loss of answers.
+
+Rung by rung the candidates that are left are measured on more problems, and the better part of them goes on
+(Jamieson and Talwalkar, AISTATS 2016; the inner loop of Hyperband, Li et al., JMLR 18, 2018). What is left at
+the end is measured once more, on problems that had no part in the choice, and only there a loss is tested.
+
+A candidate that writes the target's own tokens loses nothing and needs no test. Another is worth what it
+promises: its speed-up with the chance that it will pass the test, else that of the best candidate without
+loss, which is always kept. The chance is a beta-binomial one. Its prior counts for 1 / L problems with one
+lost answer, where L is the loss that is allowed. So a fast candidate that has lost an answer makes room for
+one that has not, long before the first could be shown to lose too much.
+
+In the final test each of m candidates with a loss is tested at a confidence of 1 - (1 - c) / m, so that all
+promises hold together with confidence c, whichever is chosen (Bonferroni).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil, log, sqrt
+from typing import NamedTuple, Protocol, TypeAlias
+
+from reason_spec.errors import DataError, SettingsError
+from reason_spec.evaluation.statistics import binomial_cdf, t_quantile
+from reason_spec.lab.tuning.calibration import LossTest, Trial
+
+BASELINE_KEY = "baseline"
+FINAL_STAGE = "final test"
+MAX_LOSSY_FINALISTS = 2
+"""Each takes confidence from the others, so that more of them would need more problems."""
+MIN_PROBLEMS = 4
+"""With fewer no interval of a speed-up says anything."""
+MIN_SELECTION = 12
+"""Problems that are left for choosing where a loss is to be tested on the others."""
+_CLEARLY = 0.05
+"""A loss is clearly too high where so many lost answers have at most this chance at the allowed one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to write an answer; ``is_exact``: its answers are the target's own, token by token."""
+
+    key: str
+    name: str
+    is_exact: bool
+
+
+class Answer(NamedTuple):
+    """One answer to one problem; ``seconds`` is None where it could not be written."""
+
+    seconds: float | None
+    right: bool
+
+
+Answers: TypeAlias = Mapping[str, Mapping[int, Answer]]
+"""By the candidate's key, the target alone being `BASELINE_KEY`, and the number of the problem."""
+
+
+class Bench(Protocol):
+    """Measures candidates, and the target alone beside them."""
+
+    @property
+    def seconds_spent(self) -> float:
+        """Seconds of all answers that were returned so far, those of earlier starts included."""
+
+    async def measure(
+        self, stage: str, candidates: Sequence[Candidate], problems: Sequence[int], seconds: float | None
+    ) -> Answers:
+        """Return all answers to the problems, or to the first of them.
+
+        Args:
+            stage: what it is for, to be shown.
+            seconds: for further answers at the most; `MIN_PROBLEMS` problems are measured in any case.
+        """
+
+
+class Speedup(NamedTuple):
+    """Mean seconds of the target alone over those of a candidate, with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a candidate did; ``dropped`` says why it does not go on, and is empty where it does.
+
+    ``loss_upper`` is the upper bound of the share of answers that it loses, at the confidence of the test.
+    """
+
+    candidate: Candidate
+    num_problems: int
+    speedup: Speedup | None
+    num_right: int
+    num_lost: int
+    loss_upper: float
+    dropped: str = ""
+
+    @property
+    def speed(self) -> float:
+        """The speed-up as a number to rank by; 0 where there is none."""
+        return 0.0 if self.speedup is None else self.speedup.value
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One measurement of all candidates that were left, the fastest first."""
+
+    num_problems: int
+    baseline_right: int
+    standings: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which problems are measured when, fixed before anything is.
+
+    ``rungs`` are numbers of problems, each counting those before it: the first so many of ``selection``.
+    ``tests_loss`` is False where even a candidate without any lost answer could not pass.
+    """
+
+    test: LossTest
+    halving: int
+    selection: tuple[int, ...]
+    final: tuple[int, ...]
+    rungs: tuple[int, ...]
+    tests_loss: bool
+    num_tested: int
+    seconds: float | None = None
+
+    @property
+    def num_finalists(self) -> int:
+        """One that loses nothing, beside those whose loss is tested."""
+        return 1 + (self.num_tested if self.tests_loss else 0)
+
+    @property
+    def final_test(self) -> LossTest:
+        """The test of one finalist, so that the promises about all of them hold together."""
+        return _shared_test(self.test, self.num_tested)
+
+    @property
+    def num_needed(self) -> int:
+        """How many problems it takes before a loss can be tested at all."""
+        return self.final_test.least_problems + MIN_SELECTION
+
+
+def make_plan(
+    candidates: Sequence[Candidate],
+    problems: Sequence[int],
+    test: LossTest,
+    *,
+    halving: int = 3,
+    seconds: float | None = None,
+) -> Plan:
+    """Share the problems out between the rungs and the final test.
+
+    Half of them are for the test, more where a loss takes more to be shown. Where there is nothing to choose
+    from all are for the test.
+
+    Args:
+        problems: numbers of problems in an order that tells nothing about them.
+        halving: one in so many candidates goes on.
+        seconds: for all answers; half of it is for the final test.
+
+    Raises:
+        DataError: there are too few problems for any comparison.
+        SettingsError: ``halving`` is below 2.
+    """
+    if halving < 2:
+        raise SettingsError(f"--halving {halving}: one in so many candidates goes on; name 2 or more")
+    if len(problems) < 2 * MIN_PROBLEMS:
+        raise DataError(
+            f"{len(problems)} problems with known answers are too few to choose from: give "
+            f"{2 * MIN_PROBLEMS} or more"
+        )
+    num_lossy = sum(not candidate.is_exact for candidate in candidates)
+    num_tested = min(num_lossy, MAX_LOSSY_FINALISTS)
+    least = _shared_test(test, num_tested).least_problems if num_lossy else 0
+    tests_loss = num_lossy > 0 and len(problems) >= least + MIN_SELECTION
+    compared = len(candidates) if tests_loss else len(candidates) - num_lossy
+    if len(candidates) - num_lossy <= 1 and (not tests_loss or num_lossy <= MAX_LOSSY_FINALISTS):
+        return Plan(test, halving, (), tuple(problems), (), tests_loss, num_tested, seconds)
+    num_final = max(len(problems) // 2, least if tests_loss else 0)
+    selection, final = tuple(problems[:-num_final]), tuple(problems[-num_final:])
+    num_finalists = 1 + (num_tested if tests_loss else 0)
+    num_halvings = max(0, ceil(log(compared / num_finalists, halving) - 1e-9))
+    sizes = (len(selection) // halving**left for left in range(num_halvings, -1, -1))
+    rungs = tuple(sorted({min(len(selection), max(MIN_PROBLEMS, size)) for size in sizes}))
+    return Plan(test, halving, selection, final, rungs, tests_loss, num_tested, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was measured, and the candidate that was chosen; None: the target alone."""
+
+    plan: Plan
+    rungs: tuple[Rung, ...]
+    final: Rung | None
+    chosen: Standing | None
+
+
+async def choose(candidates: Sequence[Candidate], plan: Plan, bench: Bench) -> Choice:
+    """Choose the fastest candidate within the loss; see the module for how."""
+    left = [candidate for candidate in candidates if candidate.is_exact or plan.tests_loss]
+    rungs: list[Rung] = []
+    for number, size in enumerate(plan.rungs, start=1):
+        if _is_settled(left, plan):
+            break
+        num_left = len(plan.rungs) - number + 1
+        seconds = None if plan.seconds is None else (plan.seconds / 2 - bench.seconds_spent) / num_left
+        stage = f"rung {number} of {len(plan.rungs)}"
+        answers = await bench.measure(stage, left, plan.selection[:size], seconds)
+        rungs.append(_halve(left, answers, plan, is_last=num_left == 1))
+        left = [standing.candidate for standing in rungs[-1].standings if not standing.dropped]
+    if not left:
+        return Choice(plan, tuple(rungs), None, None)
+    seconds = None if plan.seconds is None else plan.seconds - bench.seconds_spent
+    final = _judge_finalists(left, await bench.measure(FINAL_STAGE, left, plan.final, seconds), plan)
+    chosen = next((standing for standing in final.standings if not standing.dropped), None)
+    return Choice(plan, tuple(rungs), final, chosen)
+
+
+def _is_settled(candidates: Sequence[Candidate], plan: Plan) -> bool:
+    """Whether all that are left can be in the final test: then another rung decides nothing."""
+    num_exact = sum(candidate.is_exact for candidate in candidates)
+    return num_exact <= 1 and len(candidates) - num_exact <= plan.num_tested
+
+
+def _halve(candidates: Sequence[Candidate], answers: Answers, plan: Plan, *, is_last: bool) -> Rung:
+    """Drop those that are clearly not the one, then all but the most promising."""
+    num_kept = plan.num_finalists
+    if not is_last:
+        num_kept = max(num_kept, ceil(len(candidates) / plan.halving))
+    standings = [stand(candidate, answers, plan.final_test) for candidate in candidates]
+    best = max((item for item in standings if item.candidate.is_exact), key=_speed, default=None)
+    reasons = {item.candidate.key: _why_hopeless(item, best, plan.test) for item in standings}
+    hopeful = sorted(
+        (item for item in standings if not reasons[item.candidate.key]),
+        key=lambda item: promise(item, best, plan),
+        reverse=True,
+    )
+    kept = {best.candidate.key} if best is not None and best in hopeful else set()
+    for item in hopeful:
+        if len(kept) >= num_kept:
+            break
+        # At the end one exact candidate is left, the fallback of the others.
+        if not (is_last and item.candidate.is_exact):
+            kept.add(item.candidate.key)
+    for item in hopeful:
+        if item.candidate.key not in kept:
+            reasons[item.candidate.key] = "promises less than the others"
+    return _rung(answers, [_dropped(item, reasons[item.candidate.key]) for item in standings])
+
+
+def _judge_finalists(candidates: Sequence[Candidate], answers: Answers, plan: Plan) -> Rung:
+    standings = []
+    for candidate in candidates:
+        item = stand(candidate, answers, plan.final_test)
+        reason = ""
+        if item.speedup is None or item.speedup.low <= 1:
+            reason = "not shown to be faster than the target alone"
+        elif not candidate.is_exact and not plan.final_test.passes(trial_of(item)):
+            reason = "not shown to hold the loss"
+        standings.append(_dropped(item, reason))
+    return _rung(answers, standings)
+
+
+def _rung(answers: Answers, standings: Sequence[Standing]) -> Rung:
+    baseline = answers[BASELINE_KEY].values()
+    known = [answer for answer in baseline if answer.seconds is not None]
+    ordered = sorted(standings, key=_speed, reverse=True)
+    return Rung(len(known), sum(answer.right for answer in known), tuple(ordered))
+
+
+def stand(candidate: Candidate, answers: Answers, test: LossTest) -> Standing:
+    """Compare a candidate with the target alone on the problems that the latter answered.
+
+    An answer that could not be written is not right, and has no time.
+    """
+    baseline, own = answers[BASELINE_KEY], answers[candidate.key]
+    problems = [number for number, answer in baseline.items() if answer.seconds is not None and number in own]
+    pairs = [
+        (before, after)
+        for before, after in ((baseline[number].seconds, own[number].seconds) for number in problems)
+        if before is not None and after is not None
+    ]
+    num_lost = sum(baseline[number].right and not own[number].right for number in problems)
+    return Standing(
+        candidate,
+        len(problems),
+        speedup_of(pairs),
+        sum(own[number].right for number in problems),
+        num_lost,
+        test.bound(Trial(0.0, len(problems), num_lost)) if problems else 1.0,
+    )
+
+
+def speedup_of(pairs: Sequence[tuple[float, float]]) -> Speedup | None:
+    """Return the ratio of mean seconds, with Student's interval of its linearisation.
+
+    The variance is that of a ratio estimator (Cochran, Sampling Techniques, 1977, section 6.4).
+
+    Args:
+        pairs: seconds of the target alone and of the candidate, for each problem.
+    """
+    number = len(pairs)
+    own = sum(after for _, after in pairs)
+    if number < 2 or own <= 0:
+        return None
+    ratio = sum(before for before, _ in pairs) / own
+    squares = sum((before - ratio * after) ** 2 for before, after in pairs)
+    error = sqrt(squares / (number - 1) / number) / (own / number)
+    half = t_quantile(0.975, number - 1) * error
+    return Speedup(ratio, max(0.0, ratio - half), ratio + half)
+
+
+def promise(item: Standing, best_exact: Standing | None, plan: Plan) -> float:
+    """Return the speed-up that is expected of choosing a candidate, the final test being still to come."""
+    fallback = max(1.0, 0.0 if best_exact is None else best_exact.speed)
+    if item.candidate.is_exact or item.speed <= fallback:
+        return item.speed
+    chance = chance_to_pass(item, plan)
+    return chance * item.speed + (1 - chance) * fallback
+
+
+def chance_to_pass(item: Standing, plan: Plan) -> float:
+    """Return the chance that a candidate with so many lost answers will pass the final test."""
+    from scipy.stats import betabinom
+
+    test, number = plan.final_test, len(plan.final)
+    weight = 1 / test.loss
+    lost = 1 + item.num_lost
+    kept = max(weight - 1, 1e-6) + item.num_problems - item.num_lost
+    return float(betabinom.cdf(_most_lost(test, number), number, lost, kept))
+
+
+def trial_of(item: Standing) -> Trial:
+    """Return what the test of a loss looks at."""
+    return Trial(0.0, item.num_problems, item.num_lost, item.num_right)
+
+
+@cache
+def _most_lost(test: LossTest, number: int) -> int:
+    """Return how many of so many problems may be lost; -1 where even none is too many."""
+    low, high = -1, number + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        passes = test.passes(Trial(0.0, number, middle)) if middle <= number else False
+        low, high = (middle, high) if passes else (low, middle)
+    return low
+
+
+def _why_hopeless(item: Standing, best_exact: Standing | None, test: LossTest) -> str:
+    """Say why a candidate is clearly not the one; empty where it may be."""
+    if item.speedup is None:
+        return "no two answers could be timed"
+    # One lost answer of a few is unlikely at a small loss, and no evidence yet.
+    may_be_too_many = not item.candidate.is_exact and item.num_lost > 1
+    if may_be_too_many and 1 - binomial_cdf(item.num_lost - 1, item.num_problems, test.loss) <= _CLEARLY:
+        return "loses too much"
+    if item.speedup.high < 1:
+        return "slower than the target alone"
+    rival = None if best_exact is None or item is best_exact else best_exact
+    if rival is not None and rival.speedup is not None and item.speedup.high < rival.speedup.low:
+        return f"slower than {rival.candidate.name}"
+    return ""
+
+
+def _dropped(item: Standing, reason: str) -> Standing:
+    return replace(item, dropped=reason)
+
+
+def _shared_test(test: LossTest, number: int) -> LossTest:
+    return LossTest(test.loss, 1 - (1 - test.confidence) / max(1, number))
+
+
+def _speed(item: Standing) -> float:
+    return item.speed

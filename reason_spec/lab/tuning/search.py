@@ -1,0 +1,368 @@
+"""Chooses how a pair of models is used best: measures candidates on the same engines and writes settings.
+
+The models are loaded once. Problem by problem the candidates that are left and the target alone take turns
+in a shuffled order, each with empty caches, and every answer goes to the disk as soon as it is graded
+(`halving` has what follows from the answers, `candidates` what is compared).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.control.planner import Planner
+from reason_spec.errors import DataError, EngineError, ReasonSpecError, SettingsError
+from reason_spec.evaluation.console import RunOptions, Screen, start_engines
+from reason_spec.evaluation.outcome import outcome_from
+from reason_spec.evaluation.prompts import ask_for
+from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW, new_session
+from reason_spec.evaluation.sources import Sources
+from reason_spec.evaluation.store import Identity
+from reason_spec.evaluation.summary import BASELINE
+from reason_spec.lab.pictures import require_matplotlib
+from reason_spec.lab.tuning import report
+from reason_spec.lab.tuning.calibration import LossTest
+from reason_spec.lab.tuning.candidates import Grid, Way, Ways, find_ways
+from reason_spec.lab.tuning.halving import (
+    BASELINE_KEY,
+    MIN_PROBLEMS,
+    Answer,
+    Answers,
+    Candidate,
+    Plan,
+    choose,
+    make_plan,
+)
+from reason_spec.lab.tuning.progress import TuneProgress
+from reason_spec.lab.tuning.store import TuneFolder
+from reason_spec.lab.tuning.verifier import judging_part
+from reason_spec.settings import Settings
+from reason_spec.strategies.factory import strategy_class, strategy_names
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What is searched and how; ``output`` None is a file in the run's folder, ``run.output``."""
+
+    test: LossTest
+    grid: Grid
+    run: RunOptions
+    halving: int = 3
+    seconds: float | None = None
+    output: Path | None = None
+    png: Path | None = None
+
+
+async def tune(settings: Settings, sources: Sources, options: TuneOptions) -> int:
+    """Choose, write the settings, show what was measured; return the exit code.
+
+    Args:
+        settings: the models and everything that is not searched.
+
+    Raises:
+        DataError: there are too few problems with known answers, or a file cannot be written.
+        MissingDependencyError: a picture is wanted, and matplotlib is missing.
+        ResumeError: the folder holds another search.
+        SettingsError: there is nothing to choose from.
+    """
+    problems = tuple(problem for problem in sources.problems if problem.answer is not None)
+    if options.png is not None:
+        require_matplotlib("the picture of speed against loss (--png)")
+    for file in (options.output, options.png):
+        _refuse_unwritable(file)
+    screen = Screen(options.run)
+    if sources.num_without_answer:
+        screen.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
+    accelerator = _make_accelerator(settings, options.grid.strategies)
+    ways = find_ways(accelerator, options.grid)
+    places = list(range(len(problems)))
+    random.Random(f"tune {settings.sampling.seed}").shuffle(places)
+    plan = make_plan(ways.candidates, places, options.test, halving=options.halving, seconds=options.seconds)
+    identity = _identity(settings, problems, ways, plan, options)
+    path = options.run.output or Path("runs") / f"{sources.name}-tuning-{_hash(identity)}"
+    report.announce(ways, plan, screen)
+    with TuneFolder(path, identity, fresh=options.run.fresh) as folder:
+        bench = EngineBench(accelerator, ways, problems, plan, folder, options.run, screen)
+        try:
+            with bench.progress():
+                choice = await choose(ways.candidates, plan, bench)
+        except asyncio.CancelledError:
+            screen.say(f"What was measured is kept in {path}; the same command goes on from there.")
+            raise
+        finally:
+            await bench.close()
+        written = options.output or path / report.SETTINGS
+        chosen = ways.baseline if choice.chosen is None else ways.by_key[choice.chosen.candidate.key].settings
+        found = report.Tuning(choice, chosen, bench.drift, ways.left_out, written, options.png)
+        report.write(found, path)
+        report.show(found, path, screen, options.run)
+    return 0
+
+
+class EngineBench:
+    """Measures candidates on one pair of engines; what is on the disk is not measured again.
+
+    Engines start when the first answer is missing.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ways: Ways,
+        problems: Sequence[Problem],
+        plan: Plan,
+        folder: TuneFolder,
+        options: RunOptions,
+        screen: Screen,
+    ) -> None:
+        self._accelerator = accelerator
+        baseline = Candidate(BASELINE_KEY, BASELINE, is_exact=True)
+        alone = Way(baseline, ways.baseline, ways.baseline, None)
+        self._ways = {BASELINE_KEY: alone, **ways.by_key}
+        self._problems = problems
+        self._plan = plan
+        self._folder = folder
+        self._options = options
+        self._screen = screen
+        self._started = False
+        self._session = new_session()
+        self._planners: dict[str, Planner] = {}
+        self._planner_at_start: Planner | None = None
+        self._used: dict[tuple[str, int], Answer] = {}
+        self._num_failures_in_a_row = 0
+        self._said_of: set[str] = set()
+        self._grader = Grader()
+        self._view = TuneProgress(screen, _num_planned(ways.candidates, plan))
+
+    @property
+    def seconds_spent(self) -> float:
+        return sum(answer.seconds or 0.0 for answer in self._used.values())
+
+    @property
+    def drift(self) -> float | None:
+        """How much slower, as a share, the target alone was in the second half; None for few answers."""
+        outcomes = self._folder.outcomes.items()
+        pace = [
+            outcome.seconds / outcome.tokens
+            for (key, _), outcome in outcomes
+            if key == BASELINE_KEY and outcome.tokens
+        ]
+        return report.drift_of(pace)
+
+    def progress(self) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown."""
+        return self._view.shown()
+
+    async def close(self) -> None:
+        self._grader.close()
+        await self._accelerator.close()
+
+    async def measure(
+        self, stage: str, candidates: Sequence[Candidate], problems: Sequence[int], seconds: float | None
+    ) -> Answers:
+        """Have every candidate and the target alone answer the problems; see `halving.Bench`."""
+        keys = [BASELINE_KEY, *(candidate.key for candidate in candidates)]
+        size, begun = self._options.concurrency, self.seconds_spent
+        measured: list[int] = []
+        self._view.begin(stage, len(candidates), len(problems))
+        for start in range(0, len(problems), size):
+            batch = problems[start : start + size]
+            is_new = any((key, place) not in self._used for key in keys for place in batch)
+            has_time = seconds is None or self.seconds_spent - begun < seconds
+            if is_new and not has_time and len(measured) >= MIN_PROBLEMS:
+                break
+            # Seeded by the problem's name, so that a search that goes on keeps the order of every problem.
+            order = list(keys)
+            random.Random(f"{self._seed}:{self._problems[batch[0]].id}").shuffle(order)
+            for number, key in enumerate(order):
+                await self._solve(key, batch, number)
+            measured += batch
+            if self._view.is_due:
+                self._view.show(self._answers(keys, measured), candidates, self._plan.final_test)
+        return self._answers(keys, measured)
+
+    def _answers(self, keys: Sequence[str], places: Sequence[int]) -> Answers:
+        return {key: {place: self._used[key, place] for place in places} for key in keys}
+
+    @property
+    def _seed(self) -> int:
+        return self._ways[BASELINE_KEY].settings.sampling.seed
+
+    async def _solve(self, key: str, batch: Sequence[int], order: int) -> None:
+        """Take what is stored, and have one candidate answer the rest at once."""
+        left = []
+        for place in batch:
+            stored = self._folder.answer(key, self._problems[place].id)
+            if (key, place) not in self._used and stored is None:
+                left.append(place)
+            elif (key, place) not in self._used and stored is not None:
+                self._view.count()
+                self._used[key, place] = stored
+        if not left:
+            return
+        way = self._ways[key]
+        await self._prepare(way)
+        started = time.perf_counter()
+        asked = (self._answer(way, self._problems[place]) for place in left)
+        solutions = await asyncio.gather(*asked, return_exceptions=True)
+        share_of_wall = (time.perf_counter() - started) / len(left)
+        for place, solution in zip(left, solutions, strict=True):
+            if isinstance(solution, EngineError | SettingsError):
+                self._fail(way, place, solution)
+            elif isinstance(solution, BaseException):
+                raise solution
+            elif solution.recorder.draft_failure is not None:
+                # The target's own answer is no measure of a candidate that has a draft.
+                self._fail(way, place, EngineError(solution.recorder.draft_failure))
+            else:
+                await self._store(way, place, solution, share_of_wall, order)
+            self._view.count()
+
+    async def _answer(self, way: Way, problem: Problem) -> Solution:
+        # What is compared must not learn from each other.
+        return await self._accelerator.answer(ask_for(problem, way.settings, scope=way.candidate.key))
+
+    async def _store(
+        self, way: Way, place: int, solution: Solution, share_of_wall: float, order: int
+    ) -> None:
+        problem = self._problems[place]
+        outcome = outcome_from(
+            problem,
+            0,
+            solution,
+            way.settings,
+            index=place,
+            seconds=share_of_wall if self._options.concurrency > 1 else solution.seconds,
+            concurrency=self._options.concurrency,
+            order=order,
+            session=self._session,
+        )
+        assert problem.answer is not None, "problems without an answer were left out"
+        grade = await self._grader.grade_async(outcome.response, problem.answer, problem.task)
+        self._folder.append(way.candidate.key, outcome.graded(grade))
+        self._used[way.candidate.key, place] = Answer(outcome.seconds, grade.correct is True)
+        self._num_failures_in_a_row = 0
+
+    def _fail(self, way: Way, place: int, error: ReasonSpecError) -> None:
+        """Count an answer that could not be written as one that is not right.
+
+        Raises:
+            EngineError: it is the engine that fails, not the candidate.
+        """
+        if isinstance(error, EngineError):
+            self._num_failures_in_a_row += 1
+            if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
+                raise error
+        if way.candidate.key not in self._said_of:
+            self._said_of.add(way.candidate.key)
+            self._screen.warn(f"{way.candidate.name}, problem {self._problems[place].id!r}: {error}")
+        self._used[way.candidate.key, place] = Answer(None, False)
+
+    async def _prepare(self, way: Way) -> None:
+        """Give the engines over to a candidate: its settings, threshold and planner, and empty caches."""
+        if not self._started:
+            await self._start()
+        accelerator, strategy = self._accelerator, way.settings.strategy
+        accelerator.settings = way.shared
+        if way.threshold is not None:
+            verifier = accelerator.verifier_for(strategy.name)
+            assert verifier is not None, f"{way.candidate.name} has a threshold and no verifier"
+            judging_part(verifier).threshold = way.threshold
+        accelerator.planner = self._planner_of(way)
+        await accelerator.prepare(strategy.name)
+
+    async def _start(self) -> None:
+        planned = [way for way in self._ways.values() if _is_planned(way)]
+        first = planned[0] if planned else self._ways[BASELINE_KEY]
+        self._accelerator.settings = first.shared
+        self._accelerator.strategies = (first.settings.strategy.name,)
+        with self._view.paused():
+            await start_engines(self._accelerator, first.shared, self._screen)
+            with self._screen.status("Measuring on which cores the target is fastest alone"):
+                await self._accelerator.calibrate()
+        self._planner_at_start = self._accelerator.planner
+        self._started = True
+
+    def _planner_of(self, way: Way) -> Planner | None:
+        """Return a planner that has seen only what this candidate wrote."""
+        if not _is_planned(way) or self._planner_at_start is None:
+            return None
+        key, strategy = way.candidate.key, way.settings.strategy
+        if key not in self._planners:
+            max_draft_tokens = strategy.num_draft_tokens if self._accelerator.target.takes_hints else 0
+            self._planners[key] = Planner(
+                self._planner_at_start.costs, max_depth=strategy.depth, max_draft_tokens=max_draft_tokens
+            )
+        return self._planners[key]
+
+
+def _is_planned(way: Way) -> bool:
+    strategy = way.settings.strategy
+    return strategy.planner and strategy_class(strategy.name).planned
+
+
+def _num_planned(candidates: Sequence[Candidate], plan: Plan) -> int:
+    """Return how many answers it takes if every rung keeps as many as it may."""
+    left = sum(candidate.is_exact or plan.tests_loss for candidate in candidates)
+    total, before = 0, 0
+    for size in plan.rungs:
+        total += (left + 1) * (size - before)
+        before, left = size, max(plan.num_finalists, -(-left // plan.halving))
+    return total + (min(left, plan.num_finalists) + 1) * len(plan.final)
+
+
+def _make_accelerator(settings: Settings, strategies: Sequence[str]) -> Accelerator:
+    names = strategies or strategy_names()
+    with_draft = any(strategy_class(name).needs_draft for name in names)
+    # Strategies without a verifier: those of candidates are made with the candidates.
+    return Accelerator.from_settings(
+        settings, strategies=(BASELINE, "speculative") if with_draft else (BASELINE,)
+    )
+
+
+def _identity(
+    settings: Settings, problems: Sequence[Problem], ways: Ways, plan: Plan, options: TuneOptions
+) -> Mapping[str, Any]:
+    """Return what must be equal for a search to go on: all that decides what is measured, and when."""
+    identity = Identity.of(settings, problems, options.run.concurrency)
+    return {
+        "settings": identity.settings.hash,
+        "weights": asdict(identity.weights),
+        "prompt": identity.prompt,
+        "concurrency": identity.concurrency,
+        "problems": asdict(identity.problems),
+        "candidates": {way.candidate.key: way.candidate.name for way in ways.by_key.values()},
+        "loss": options.test.loss,
+        "confidence": options.test.confidence,
+        "halving": plan.halving,
+        "budget": options.seconds,
+    }
+
+
+def _hash(identity: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _refuse_unwritable(file: Path | None) -> None:
+    """Refuse a file that could not be written, before anything is measured.
+
+    Raises:
+        DataError: its folder does not exist, or it is a folder itself.
+    """
+    if file is None:
+        return
+    if file.is_dir():
+        raise DataError(f"{file} is a folder: name a file in it, such as {file / 'tuned.yaml'}")
+    if not file.absolute().parent.is_dir():
+        raise DataError(f"{file}: there is no folder {file.parent}; make it first")

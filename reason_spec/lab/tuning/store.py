@@ -1,0 +1,144 @@
+"""The folder of a search: every answer on the disk, and what they are answers to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from reason_spec.errors import DataError, ResumeError
+from reason_spec.evaluation.line_file import LineFile
+from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.store import drop_torn_line, lock_folder, writing
+from reason_spec.lab.tuning.halving import Answer
+
+ANSWERS = "answers.jsonl"
+IDENTITY = "search.json"
+_OTHER_FOLDER = "Name another folder with --run."
+_REMEDY = "Name another folder with --run, or start anew with --fresh."
+
+
+class TuneFolder:
+    """Answers by candidate and problem; a context manager that holds the folder's lock.
+
+    ``answers.jsonl`` grows by a line for each answer, with the hash of the settings that wrote it, written
+    through to the disk. A last line torn by a kill is dropped when the folder is opened again.
+
+    Args:
+        path: created where it does not exist.
+        identity: what the answers belong to, as JSON holds it.
+        fresh: leave what is there out, and replace it with the first new answer.
+
+    Raises:
+        DataError: the folder cannot be written.
+        ResumeError: it is in use, damaged, or holds another search.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
+        self.path = path
+        self._identity = identity
+        self._file: LineFile | None = None
+        self.outcomes: dict[tuple[str, str], Outcome] = {}
+        """By the candidate's key and the problem's id, in the order in which they were written."""
+        with writing(path, _OTHER_FOLDER):
+            path.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_folder(path)
+        try:
+            self._replaces = fresh or not (path / IDENTITY).exists()
+            if not self._replaces:
+                self._resume()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._lock.close()
+
+    def append(self, key: str, outcome: Outcome) -> None:
+        """Store an answer; it survives a kill from the moment this returns.
+
+        Raises:
+            DataError: the folder cannot be written.
+        """
+        assert (key, outcome.id) not in self.outcomes, f"{key} answers {outcome.id} twice"
+        line = json.dumps({"candidate": key, **json.loads(outcome.to_json())}, ensure_ascii=False)
+        with writing(self.path / ANSWERS, _OTHER_FOLDER):
+            if self._file is None:
+                self._file = self._open()
+        self._file.append(line)
+        self.outcomes[key, outcome.id] = outcome
+
+    def answer(self, key: str, problem_id: str) -> Answer | None:
+        """Return a stored answer; None where there is none."""
+        outcome = self.outcomes.get((key, problem_id))
+        return None if outcome is None else Answer(outcome.seconds, outcome.correct is True)
+
+    def _open(self) -> LineFile:
+        if self._replaces:
+            (self.path / ANSWERS).unlink(missing_ok=True)
+            write_text(self.path / IDENTITY, json.dumps(self._identity, indent=2) + "\n")
+            self._replaces = False
+        return LineFile(self.path / ANSWERS)
+
+    def _resume(self) -> None:
+        try:
+            earlier = json.loads((self.path / IDENTITY).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ResumeError(f"{self.path / IDENTITY} cannot be read ({error}). {_REMEDY}") from None
+        now = json.loads(json.dumps(self._identity))
+        changed = [name for name in now if not isinstance(earlier, dict) or earlier.get(name) != now[name]]
+        if changed:
+            raise ResumeError(f"{self.path} holds a search with other {', '.join(changed)}. {_REMEDY}")
+        with writing(self.path, _OTHER_FOLDER):
+            drop_torn_line(self.path / ANSWERS)
+        for number, line in enumerate(self._lines(), start=1):
+            try:
+                key, outcome = json.loads(line)["candidate"], Outcome.from_json(line)
+            except (ValueError, KeyError, TypeError) as error:
+                place = f"{self.path / ANSWERS}, line {number}"
+                raise ResumeError(f"{place}: {error}. {_REMEDY}") from None
+            if (key, outcome.id) in self.outcomes:
+                place = f"{self.path / ANSWERS}, line {number}"
+                raise ResumeError(f"{place}: problem {outcome.id!r} is answered twice. {_REMEDY}")
+            self.outcomes[key, outcome.id] = outcome
+
+    def _lines(self) -> list[str]:
+        try:
+            return (self.path / ANSWERS).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise ResumeError(f"{self.path / ANSWERS} cannot be read ({error}). {_REMEDY}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file at once or not at all.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise DataError(f"{path}: cannot be written ({error.strerror}). Name another place.") from error

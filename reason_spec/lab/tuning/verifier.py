@@ -1,0 +1,334 @@
+"""Finds the laxest threshold of a verifier at which a stated loss of answers is not exceeded.
+
+Thresholds are tried from strict to lax, each by solving the problems with it (`calibration` has the test).
+What is tested is the system in use, from the question to the graded answer: which steps a draft writes
+depends on those that stood before, so scores collected at one threshold do not tell the loss at another. They
+do tell which answers cannot differ. An answer stays what it was where no refused step reaches the new
+threshold, because every verdict would be the same; only the others are solved anew. And only an answer that
+is wrong can be lost, so the target alone solves no other problem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.errors import SettingsError
+from reason_spec.evaluation.console import RunOptions, Screen, session_details, start_engines, store_results
+from reason_spec.evaluation.outcome import Outcome, UnitKey, share
+from reason_spec.evaluation.run import Failure, new_session, run
+from reason_spec.evaluation.sources import Sources, generate_problems, read_sources
+from reason_spec.evaluation.store import Identity, RunFolder
+from reason_spec.evaluation.summary import BASELINE
+from reason_spec.lab.pictures import require_matplotlib
+from reason_spec.lab.tuning import calibration_report as report
+from reason_spec.lab.tuning.calibration import Calibration, LossTest, Trial, laxest_safe
+from reason_spec.settings import Settings
+from reason_spec.strategies.factory import strategy_class, strategy_names
+from reason_spec.strategies.specreason import SpecReason
+from reason_spec.types import Problem
+from reason_spec.verifiers.asking import AskingVerifier
+from reason_spec.verifiers.base import AUTO, Verifier
+from reason_spec.verifiers.cascade import CascadeVerifier
+from reason_spec.verifiers.likelihood import LikelihoodVerifier
+from reason_spec.verifiers.reward import ByReward
+
+THRESHOLDS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
+EXIT_NONE_SAFE = 1
+VERDICT_SECONDS = 60.0
+"""For a verdict while calibrating. One that came too late would leave the step to the target, and make the
+threshold look safer on a busy machine than it is on a quiet one."""
+GENERATED_PER_NEEDED = 4
+"""Generated problems for each that it takes where nothing is lost. At a loss of 1 point and 95 % confidence
+that makes 1196, of which 6 may be lost."""
+_GENERATED_SEED = 700_000
+_TARGET_FOLDER = "target"
+
+Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | ByReward
+"""Verifiers with a threshold that may judge a drafted step alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What is to be shown, and how; ``whole_curve`` goes on behind the first threshold that does not pass."""
+
+    test: LossTest
+    run: RunOptions
+    thresholds: tuple[float, ...] = THRESHOLDS
+    whole_curve: bool = False
+    plot: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.thresholds or any(not 0 <= threshold <= 1 for threshold in self.thresholds):
+            raise SettingsError(f"thresholds {self.thresholds}: name one or more between 0 and 1")
+
+
+async def tune_verifier(settings: Settings, sources: Sources, options: TuneOptions) -> int:
+    """Choose a threshold, write it with its settings into the output folder, show the curves.
+
+    Args:
+        settings: with a strategy whose verifier judges drafted steps alone; its threshold is overridden.
+
+    Returns:
+        The exit code: 1 where no threshold was safe; then no settings are written.
+
+    Raises:
+        DataError: there are too few problems with known answers.
+        MissingDependencyError: the curves are to be drawn, and matplotlib is missing.
+        SettingsError: the strategy or the verifier has no threshold to choose.
+    """
+    problems = tuple(problem for problem in sources.problems if problem.answer is not None)
+    options.test.refuse_too_few(len(problems))
+    if options.plot:
+        require_matplotlib("the picture of the curves (--no-plot leaves it out)")
+    screen = Screen(options.run)
+    if sources.num_without_answer:
+        screen.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
+    bench = _Bench(settings, problems, options.run, screen, sources.name)
+    report.drop_earlier(bench.path)
+    try:
+        found = await _find(bench, options)
+    except asyncio.CancelledError:
+        screen.say(f"What was solved is kept in {bench.path}; the same command goes on from there.")
+        raise
+    finally:
+        await bench.close()
+    usable = None if found.chosen is None else bench.settings_at(found.chosen.threshold)
+    report.write(found, usable, bench.path, plot=options.plot)
+    report.show(found, bench.path, screen, options.run, plot=options.plot)
+    return EXIT_NONE_SAFE if found.chosen is None else 0
+
+
+async def _find(bench: _Bench, options: TuneOptions) -> Calibration:
+    trials: list[Trial] = []
+    answers: dict[str, Outcome] = {}
+    for threshold in sorted(set(options.thresholds), reverse=True):
+        same = bench.unchanged(answers, threshold)
+        answers = same | await bench.solve_at(threshold, bench.ids - same.keys())
+        wrong = {name for name in bench.ids if name not in answers or answers[name].correct is not True}
+        alone = await bench.solve_alone(wrong)
+        lost = [name for name in wrong if name not in alone or alone[name].correct is not False]
+        trials.append(_trial(threshold, bench, answers, num_lost=len(lost), num_same=len(same)))
+        if not options.test.passes(trials[-1]) and not options.whole_curve:
+            break
+    chosen = laxest_safe(trials, options.test)
+    return Calibration(bench.judging.name, bench.strategy, options.test, tuple(trials), chosen)
+
+
+def _trial(
+    threshold: float, bench: _Bench, answers: Mapping[str, Outcome], *, num_lost: int, num_same: int
+) -> Trial:
+    origins = sum((Counter(answer.num_steps_by_origin) for answer in answers.values()), Counter[str]())
+    verdicts = sum((Counter(answer.usage.verdicts) for answer in answers.values()), Counter[str]())
+    return Trial(
+        threshold,
+        num_problems=len(bench.ids),
+        num_lost=num_lost,
+        num_right=sum(answer.correct is True for answer in answers.values()),
+        num_solved=len(bench.ids) - num_same,
+        drafted_steps=share(origins["draft"], origins.total()),
+        accepted=share(verdicts["accept"], verdicts.total()),
+    )
+
+
+class _Bench:
+    """Solves the problems at one threshold after another; answers that are on the disk are not solved again.
+
+    Each threshold has a run folder of its own in the output folder, the target alone another. Engines start
+    when the first answer is missing, and verifiers load their models once for all thresholds.
+    """
+
+    def __init__(
+        self, settings: Settings, problems: Sequence[Problem], options: RunOptions, screen: Screen, name: str
+    ) -> None:
+        self.strategy = settings.strategy.name
+        self.ids = {problem.id for problem in problems}
+        self._problems = problems
+        self._options = options
+        self._screen = screen
+        made = Accelerator.from_settings(settings, strategies=(self.strategy, BASELINE))
+        verifier = made.verifier_for(self.strategy)
+        assert verifier is not None, f"strategy {self.strategy} judges steps and has no verifier"
+        self.judging = judging_part(verifier)
+        for part in (verifier, *_parts(verifier)):
+            part.deadline_seconds = max(VERDICT_SECONDS, part.deadline_seconds)
+        self._settings = _with_verifier(settings, name=verifier.name, threshold=None)
+        alone = self.settings_at(None)
+        self._accelerator = Accelerator(alone, made.target, made.draft, verifier, made.strategies)
+        self._started = False
+        self._identity = Identity.of(alone, problems, options.concurrency)
+        self.path = options.output or Path("runs") / f"{name}-calibration-{self._identity.hash}"
+        self._replaced: set[Path] = set()
+        # A server's samples are its own: drawn again, an answer may differ without any verdict that does.
+        remote = "remote" in (settings.target.kind, settings.draft.kind)
+        self._repeats = settings.sampling.temperature == 0 or not remote
+
+    async def close(self) -> None:
+        await self._accelerator.close()
+
+    def unchanged(self, answers: Mapping[str, Outcome], threshold: float) -> dict[str, Outcome]:
+        """Return those answers of a stricter threshold whose verdicts would all be the same at this one."""
+        if not self._repeats:
+            return {}
+        refused = {name: answer.usage.highest_refused for name, answer in answers.items()}
+        return {name: answers[name] for name, score in refused.items() if score is None or score < threshold}
+
+    async def solve_at(self, threshold: float, names: Collection[str]) -> dict[str, Outcome]:
+        """Return the answers at a threshold; those that could not be written are missing."""
+        self._screen.say(f"Threshold {threshold:g}: {len(names)} of {len(self.ids)} problems to solve")
+        self.judging.threshold = threshold
+        folder = self.path / f"threshold-{threshold:g}"
+        return await self._solve(self.strategy, self.settings_at(threshold), folder, names)
+
+    async def solve_alone(self, names: Collection[str]) -> dict[str, Outcome]:
+        """Return the target's own answers."""
+        return await self._solve(BASELINE, self.settings_at(None), self.path / _TARGET_FOLDER, names)
+
+    def settings_at(self, threshold: float | None) -> Settings:
+        """Return the settings with a threshold; None: without one."""
+        thresholds = {**self._settings.verifier.thresholds, self.judging.name: threshold}
+        given = {name: value for name, value in thresholds.items() if value is not None}
+        return _with_verifier(self._settings, thresholds=given)
+
+    async def _solve(
+        self, strategy: str, settings: Settings, path: Path, names: Collection[str]
+    ) -> dict[str, Outcome]:
+        if not names:
+            return {}
+        identity = replace(self._identity, settings=settings)
+        fresh = self._options.fresh and path not in self._replaced
+        wanted = {UnitKey(name, 0, strategy) for name in names}
+        with RunFolder(path, identity, self._problems, fresh=fresh) as folder:
+            if wanted - folder.outcomes.keys():
+                await self._solve_rest(strategy, settings, folder, wanted)
+            return {key.problem_id: folder.outcomes[key] for key in wanted & folder.outcomes.keys()}
+
+    async def _solve_rest(
+        self, strategy: str, settings: Settings, folder: RunFolder, wanted: Collection[UnitKey]
+    ) -> None:
+        if not self._started:
+            await start_engines(self._accelerator, settings, self._screen)
+            self._started = True
+        self._accelerator.settings = settings
+        session = new_session()
+        options = replace(self._options, strategies=(strategy,))
+        folder.begin_session(session, (strategy,), session_details(self._accelerator, options))
+        self._replaced.add(folder.path)
+        everything = {UnitKey(name, 0, strategy) for name in self.ids}
+        done = [outcome for key, outcome in folder.outcomes.items() if key in wanted]
+        failures: list[Failure] = []
+        with self._screen.progress((strategy,), len(wanted), done) as progress:
+            results = run(
+                self._accelerator,
+                self._problems,
+                (strategy,),
+                concurrency=options.concurrency,
+                order_seed=settings.sampling.seed,
+                done=everything - set(wanted) | set(folder.outcomes),
+                session=session,
+                listener=progress.listener,
+            )
+            async with aclosing(results):
+                await store_results(results, folder, failures, progress)
+        for failure in failures:
+            self._screen.warn(f"problem {failure.key.problem_id!r}: not answered: {failure.error}")
+
+
+def judging_part(verifier: Verifier) -> Judging:
+    """Return the part of a verifier that judges drafted steps alone.
+
+    Raises:
+        SettingsError: there are several, or it has no threshold.
+    """
+    judging = [part for part in _parts(verifier) if part.judges_alone]
+    if len(judging) != 1:
+        names = ", ".join(part.name for part in judging)
+        raise SettingsError(
+            f"verifier {verifier.name}: {names} judge a step alone, and one threshold is chosen at a time; "
+            "name one of them, with one that compares behind it where the strategy wants that"
+        )
+    part = judging[0]
+    if not isinstance(part, Judging):
+        raise SettingsError(f"verifier {part.name} has no threshold to choose")
+    return part
+
+
+def _parts(verifier: Verifier) -> Sequence[Verifier]:
+    return verifier.stages if isinstance(verifier, CascadeVerifier) else (verifier,)
+
+
+def with_judging_strategy(settings: Settings, named: str | None) -> Settings:
+    """Return the settings with a strategy that has drafted steps judged alone.
+
+    Args:
+        named: the strategy that was asked for; None: that of the settings if it is one, else ``hybrid``, or
+            ``specreason`` where the verifier cannot compare.
+
+    Raises:
+        SettingsError: the strategy that was asked for is none.
+    """
+    name = settings.strategy.name
+    if issubclass(strategy_class(name), SpecReason):
+        return settings
+    if named is not None:
+        known = [other for other in strategy_names() if issubclass(strategy_class(other), SpecReason)]
+        raise SettingsError(
+            f"strategy {name} has no verifier that judges drafted steps alone; these do: {', '.join(known)}"
+        )
+    verifier = settings.verifier.name
+    fitting = "hybrid" if verifier == AUTO or "+" in verifier else "specreason"
+    return settings.model_copy(update={"strategy": settings.strategy.model_copy(update={"name": fitting})})
+
+
+def read_problems(
+    arguments: Sequence[str],
+    settings: Settings,
+    test: LossTest,
+    *,
+    sample: Path | None = None,
+    limit: int | None = None,
+    skip_bad: bool = False,
+) -> Sources:
+    """Read files of problems; where there are none, the embedded target is given generated ones.
+
+    Raises:
+        DataError: as `read_sources` does.
+    """
+    if arguments or sample or settings.target.model != "embedded":
+        return read_sources(arguments, settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
+    return generated_problems(test, limit, settings.sampling.seed)
+
+
+def generated_problems(test: LossTest, limit: int | None, seed: int) -> Sources:
+    """Return fresh problems for the demonstration pair, of a split apart from its training's and its test's.
+
+    Args:
+        limit: how many; None: `GENERATED_PER_NEEDED` for each that it takes at the least.
+        seed: other seeds draw other problems.
+    """
+    count = GENERATED_PER_NEEDED * test.least_problems if limit is None else limit
+    return generate_problems("validation", count, _GENERATED_SEED + seed)
+
+
+def read_thresholds(text: str) -> tuple[float, ...]:
+    """Read thresholds separated by commas.
+
+    Raises:
+        SettingsError: one of them is no number.
+    """
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise SettingsError(
+            f"--thresholds {text!r}: name numbers separated by commas, such as 0.95,0.9"
+        ) from None
+
+
+def _with_verifier(settings: Settings, **changes: Any) -> Settings:
+    return settings.model_copy(update={"verifier": settings.verifier.model_copy(update=changes)})

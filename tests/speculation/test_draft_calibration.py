@@ -1,0 +1,75 @@
+"""Chances as they turned out: of drafts from earlier texts, and of hints."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.speculation.draft_calibration import Calibration, HintRate
+from reason_spec.suffix.base import Proposal
+
+CHANCES = st.floats(0.0, 1.0)
+
+
+def chain(*chances: float) -> Proposal:
+    return Proposal(tuple(range(len(chances))), tuple(range(-1, len(chances) - 1)), chances, 4)
+
+
+@given(CHANCES, st.lists(st.tuples(CHANCES, st.booleans()), max_size=30))
+def test_a_corrected_chance_is_a_chance(chance: float, drafts: list[tuple[float, bool]]) -> None:
+    calibration = Calibration()
+    for given_chance, right in drafts:
+        calibration.learn(chain(given_chance), [0 if right else 9])
+    assert 0.0 <= calibration.corrected(chance) <= 1.0
+
+
+def test_chances_are_taken_as_given_until_something_is_known() -> None:
+    calibration = Calibration()
+    for chance in (0.05, 0.3, 0.5, 0.72, 0.95):
+        assert abs(calibration.corrected(chance) - chance) < 1e-9
+
+
+def test_chances_move_to_what_became_of_such_drafts() -> None:
+    calibration = Calibration()
+    for _ in range(50):
+        calibration.learn(chain(0.35), [9])
+        calibration.learn(chain(0.65), [0])
+    assert calibration.corrected(0.35) < 0.1
+    assert calibration.corrected(0.65) > 0.9
+
+
+def test_behind_a_wrong_token_all_are_wrong_and_behind_the_end_nothing_is_known() -> None:
+    parted, cut = Calibration(), Calibration()
+    for _ in range(50):
+        parted.learn(chain(0.95, 0.75, 0.55), [0, 9])
+        cut.learn(chain(0.95, 0.75, 0.55), [0])
+    assert parted.corrected(0.95) > 0.9
+    assert parted.corrected(0.75) < 0.1
+    assert parted.corrected(0.55) < 0.1
+    assert abs(cut.corrected(0.75) - 0.75) < 0.05
+
+
+def test_the_tokens_of_one_draft_do_not_count_as_many() -> None:
+    few, many = Calibration(), Calibration()
+    few.learn(chain(0.35), [9])
+    many.learn(chain(*[0.35] * 30), [9])
+    assert few.corrected(0.35) == many.corrected(0.35)
+
+
+def test_a_hint_is_as_likely_as_hints_were() -> None:
+    good, bad = HintRate(), HintRate()
+    for _ in range(50):
+        good.learn(range(16), (*range(16), 5))
+        bad.learn(range(16), (0, 1, 9))
+    assert good.chance(16) > 0.9
+    assert bad.chance(16) < 0.01
+    assert good.chance(0) == bad.chance(0) == 1.0
+
+
+def test_what_is_not_checked_of_a_hint_does_not_count_as_wrong() -> None:
+    rate = HintRate()
+    before = rate.chance(1)
+    for _ in range(20):
+        rate.learn(range(16), (0, 1))
+        rate.learn((), (3,))
+    assert rate.chance(1) > before
