@@ -37,7 +37,7 @@ from typing import Any
 from embedded import write_rows
 
 from reason_spec.accelerator import Accelerator, Solution
-from reason_spec.control.gate import Gate
+from reason_spec.control.load_controller import LoadController
 from reason_spec.lab.pair.pad import pad
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
@@ -96,7 +96,7 @@ class Bench:
     def __init__(self, accelerator: Accelerator, options: argparse.Namespace) -> None:
         self.accelerator = accelerator
         self.options = options
-        self._gate: Gate | None = accelerator.gate
+        self._gate: LoadController | None = accelerator.gate
         self._base: Settings = accelerator.settings
         self._seconds_before: dict[Any, float] = {}
         self._changes_before = 0

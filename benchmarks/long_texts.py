@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reason_spec.engines.base import Engine, Generation, Hint, Request
+from reason_spec.engines.base import Engine, EngineRequest, Generation, Hint
 from reason_spec.engines.factory import create_engine
 from reason_spec.events import Recorder
 from reason_spec.pair import embedded_path
@@ -103,7 +103,7 @@ async def steps_behind(engine: Engine, text: Prefix, repeats: int) -> Cost:
 
     async def step() -> None:
         nonlocal place
-        result = await engine.submit(Request(place, _STEP_TOKENS, stream=False)).result()
+        result = await engine.submit(EngineRequest(place, _STEP_TOKENS, stream=False)).result()
         place = place.extend(result.tokens)
 
     return await timed(engine, len(text), "step", repeats, step)
@@ -125,9 +125,11 @@ async def runs_ahead(engine: Engine, text: Prefix, repeats: int) -> Cost:
     """Let the draft write ahead of an answer whose first tokens, all but one, are ``text``."""
     first, *answer = text.to_tuple()
     hints: asyncio.Queue[Hint] = asyncio.Queue()
-    generation = Generation(Request(Prefix((first,)), 1), on_cancel=lambda: None, on_hint=hints.put_nowait)
+    generation = Generation(
+        EngineRequest(Prefix((first,)), 1), on_cancel=lambda: None, on_hint=hints.put_nowait
+    )
     # Twice as many as may wait are one run, and so one hint.
-    request = Request(Prefix((first,)), 1, delta_tokens=2 * _STEP_TOKENS)
+    request = EngineRequest(Prefix((first,)), 1, delta_tokens=2 * _STEP_TOKENS)
     ahead = DraftAhead(engine, generation, request, max_ahead=_STEP_TOKENS, min_chance=0.0)
     ahead.confirm(answer)
     certain = len(answer)

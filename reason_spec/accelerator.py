@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from reason_spec.ask import Ask, Prompts
+from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.control.costs import measure_batches, measure_costs
-from reason_spec.control.gate import Gate, LoadCosts
+from reason_spec.control.load_controller import LoadController, LoadCosts
 from reason_spec.control.planner import Planner
-from reason_spec.engines.base import ChatOptions, Engine, Message, Request
+from reason_spec.engines.base import ChatOptions, Engine, EngineRequest, Message
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import EngineError
 from reason_spec.events import Listener, Recorder
@@ -24,7 +24,7 @@ from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import EngineSettings, RouterSettings, Settings, StrategySettings, load_settings
 from reason_spec.strategies.base import SolveRequest, Strategy, tokens_for
 from reason_spec.strategies.factory import create_strategy, strategy_class
-from reason_spec.strategies.memory import Memories, Memory, segments_of
+from reason_spec.strategies.suffix_session import SuffixCacheSession, SuffixCacheSessions, segments_of
 from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
 from reason_spec.types import LossClass, Prefix, Step
@@ -94,12 +94,12 @@ class Accelerator:
         self._cores_now = self._wanted_cores = self._shared_target_cores
         self._giving_cores: asyncio.Task[None] | None = None
         self._is_calibrated = False
-        self.gate: Gate | None = None
+        self.gate: LoadController | None = None
         """Decides how much is speculated under load; made at the start, None where the settings want none."""
         self._started = False
         self.planner: Planner | None = None
         """Made at the start where the settings ask for one; its ``costs`` are what was measured."""
-        self.memories: Memories | None = None
+        self.memories: SuffixCacheSessions | None = None
         """What is proposed from earlier texts, and learns from each; made at the start, if at all."""
 
     @classmethod
@@ -251,7 +251,7 @@ class Accelerator:
         """Make the load gate, and let the engines find out what batches cost."""
         if self.settings.gate.use == "off":
             return
-        self.gate = Gate(self.settings.gate, self._load_costs, self._give_cores)
+        self.gate = LoadController(self.settings.gate, self._load_costs, self._give_cores)
         if self.draft is None or self.settings.gate.at_most == "none":
             return
         engines = [engine for engine in (self.target, self.draft) if engine.tells_batches]
@@ -295,14 +295,14 @@ class Accelerator:
                 # Whoever asks the engine for a text is told.
                 return
 
-    def _open_memories(self) -> Memories | None:
+    def _open_memories(self) -> SuffixCacheSessions | None:
         try:
             model = identify_model("target", self.settings.target)
             caches = open_caches(self.settings.suffix, StoreKey(model, self.target.tokenizer.tokenizer_id))
         except Exception as error:
             logger.warning("nothing is proposed from earlier texts: %s: %s", type(error).__name__, error)
             return None
-        return Memories(self.settings.suffix, caches, self.target, self.draft)
+        return SuffixCacheSessions(self.settings.suffix, caches, self.target, self.draft)
 
     async def calibrate(self) -> None:
         """Measure on how many cores the target is fastest alone, and use them when it is alone.
@@ -324,7 +324,9 @@ class Accelerator:
         best = float("inf")
         for _ in range(3):
             started = time.perf_counter()
-            result = await self.target.submit(Request(prefix, _CALIBRATION_TOKENS, stream=False)).result()
+            result = await self.target.submit(
+                EngineRequest(prefix, _CALIBRATION_TOKENS, stream=False)
+            ).result()
             best = min(best, (time.perf_counter() - started) / len(result.tokens))
         return best
 
@@ -373,7 +375,7 @@ class Accelerator:
 
     async def solve(
         self,
-        prompt: str | Sequence[Message] | Ask,
+        prompt: str | Sequence[Message] | GenerationRequest,
         *,
         strategy: str | None = None,
         problem: int = 0,
@@ -419,27 +421,29 @@ class Accelerator:
 
     def _ask(
         self,
-        prompt: str | Sequence[Message] | Ask,
+        prompt: str | Sequence[Message] | GenerationRequest,
         strategy: str | None,
         problem: int,
         sample: int,
         tenant: str | None,
         scope: str,
-    ) -> Ask:
-        if isinstance(prompt, Ask):
+    ) -> GenerationRequest:
+        if isinstance(prompt, GenerationRequest):
             return prompt
         messages: Sequence[Message] = prompt if not isinstance(prompt, str) else _question(prompt)
         sampling = self.settings.sampling.for_sample(problem, sample)
-        return Ask(messages=messages, strategy=strategy, sampling=sampling, tenant=tenant, scope=scope)
+        return GenerationRequest(
+            messages=messages, strategy=strategy, sampling=sampling, tenant=tenant, scope=scope
+        )
 
-    async def _writer(self, ask: Ask) -> Strategy:
+    async def _writer(self, ask: GenerationRequest) -> Strategy:
         """Return the strategy that is asked for, its verifier ready."""
         writer = self._writer_of(ask)
         if writer.uses_verifier:
             await self._make_ready(writer.verifier)
         return writer
 
-    def _writer_of(self, ask: Ask) -> Strategy:
+    def _writer_of(self, ask: GenerationRequest) -> Strategy:
         writer = self.strategy("autoregressive" if ask.is_bound else ask.strategy, ask.verifier)
         if ask.stop_ids and not writer.takes_stop_ids:
             return self.strategy("autoregressive")
@@ -451,7 +455,7 @@ class Accelerator:
                 await verifier.start()
                 self._ready.add(verifier)
 
-    def encode(self, ask: Ask) -> Prompts:
+    def encode(self, ask: GenerationRequest) -> Prompts:
         """Return the prompts of an ask, without what is ``written``. May be called in any thread.
 
         Raises:
@@ -466,13 +470,13 @@ class Accelerator:
         segments = segments_of(ask.messages, target, tokenizer) if self.memories is not None else ()
         return Prompts(Prefix(target, owner=owner), draft, segments)
 
-    def _owner_of(self, ask: Ask) -> str:
+    def _owner_of(self, ask: GenerationRequest) -> str:
         """Return whose prefixes an ask may be answered from: those of its tenant, and of its salt."""
         is_own = ask.tenant in (None, self.settings.suffix.tenant) or self.settings.server.share_prefixes
         tenant = "" if is_own else ask.tenant
         return f"{tenant}\0{ask.cache_salt}" if tenant or ask.cache_salt else ""
 
-    def resolve(self, ask: Ask, prompts: Prompts | None = None) -> SolveRequest:
+    def resolve(self, ask: GenerationRequest, prompts: Prompts | None = None) -> SolveRequest:
         """Return what is asked in the tokens of both models. May be called in any thread.
 
         Args:
@@ -496,11 +500,11 @@ class Accelerator:
             stop_ids=ask.stop_ids,
             constraint=ask.constraint,
             logit_bias=ask.logit_bias,
-            account=(ask.tenant or self.settings.suffix.tenant, ask.scope),
+            cache_key=(ask.tenant or self.settings.suffix.tenant, ask.scope),
         )
         return replace(request.behind(ask.written, self.target, self.draft), chars_before=0)
 
-    def _open_memory(self, ask: Ask, prompts: Prompts) -> Memory | None:
+    def _open_memory(self, ask: GenerationRequest, prompts: Prompts) -> SuffixCacheSession | None:
         if self.memories is None:
             return None
         segments, of_draft = prompts.segments, prompts.segments
@@ -513,7 +517,7 @@ class Accelerator:
 
     async def answer(
         self,
-        prompt: str | Sequence[Message] | Ask,
+        prompt: str | Sequence[Message] | GenerationRequest,
         *,
         strategy: str | None = None,
         problem: int = 0,
@@ -536,7 +540,7 @@ def _question(text: str) -> Sequence[Message]:
     return ({"role": "user", "content": text},)
 
 
-def _encode(ask: Ask, engine: Engine, target: Engine) -> tuple[int, ...]:
+def _encode(ask: GenerationRequest, engine: Engine, target: Engine) -> tuple[int, ...]:
     """Return an ask's prompt in the tokens of an engine's model."""
     tokenizer = engine.tokenizer
     if ask.prompt is None:

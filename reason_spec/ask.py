@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from reason_spec.engines.base import Message
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.memory import Segments
+from reason_spec.strategies.suffix_session import Segments
 from reason_spec.types import Constraint, Prefix, Sampling, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class GenerationRequest:
     """One answer to write. What is None is as the settings say.
 
     Exactly one of ``messages`` and ``prompt`` is given.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.ask import Ask
+from reason_spec.ask import GenerationRequest
 from reason_spec.engines.base import Message
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.settings import load_settings
@@ -38,11 +38,14 @@ def written(accelerator: Accelerator, text: str) -> Step:
 
 def test_the_settings_fill_in_what_is_not_asked() -> None:
     accelerator = make()
-    request = accelerator.resolve(Ask(messages=TURNS))
+    request = accelerator.resolve(GenerationRequest(messages=TURNS))
     assert (request.max_tokens, request.stops) == (accelerator.settings.sampling.max_tokens, ("STOP",))
-    assert request.account == (accelerator.settings.suffix.tenant, "")
-    assert accelerator.resolve(Ask(messages=TURNS, tenant="ana", scope="b")).account == ("ana", "b")
-    named = Ask(messages=TURNS, max_tokens=7, stops=(), sampling=Sampling(temperature=0.5))
+    assert request.cache_key == (accelerator.settings.suffix.tenant, "")
+    assert accelerator.resolve(GenerationRequest(messages=TURNS, tenant="ana", scope="b")).cache_key == (
+        "ana",
+        "b",
+    )
+    named = GenerationRequest(messages=TURNS, max_tokens=7, stops=(), sampling=Sampling(temperature=0.5))
     request = accelerator.resolve(named)
     assert (request.max_tokens, request.stops, request.sampling.temperature) == (7, (), 0.5)
 
@@ -57,8 +60,8 @@ def test_the_settings_fill_in_what_is_not_asked() -> None:
     ],
 )
 def test_the_question_is_what_the_user_said_last(messages: list[Message], question: str) -> None:
-    assert Ask(messages=messages).question == question
-    assert Ask(prompt="Once").question == "Once"
+    assert GenerationRequest(messages=messages).question == question
+    assert GenerationRequest(prompt="Once").question == "Once"
 
 
 @pytest.mark.parametrize("other_tokens", [False, True])
@@ -66,7 +69,7 @@ def test_both_prompts_end_with_what_is_written(other_tokens: bool) -> None:
     accelerator = make(other_tokens=other_tokens)
     assert accelerator.draft is not None
     steps = (written(accelerator, "One 12.\n\n"), written(accelerator, "Two"))
-    request = accelerator.resolve(Ask(messages=TURNS, written=steps, max_tokens=9))
+    request = accelerator.resolve(GenerationRequest(messages=TURNS, written=steps, max_tokens=9))
     assert request.draft_prompt is not None
     for prompt, engine in (
         (request.target_prompt, accelerator.target),
@@ -84,7 +87,7 @@ def test_a_text_is_the_prompt_of_both_models(other_tokens: bool, as_tokens: bool
     assert accelerator.draft is not None
     text = "Once 12 birds"
     prompt = accelerator.target.tokenizer.encode(text) if as_tokens else text
-    request = accelerator.resolve(Ask(prompt=prompt))
+    request = accelerator.resolve(GenerationRequest(prompt=prompt))
     assert request.draft_prompt is not None
     assert accelerator.target.tokenizer.decode(request.target_prompt.to_tuple()) == text
     assert accelerator.draft.tokenizer.decode(request.draft_prompt.to_tuple()) == text
@@ -92,7 +95,7 @@ def test_a_text_is_the_prompt_of_both_models(other_tokens: bool, as_tokens: bool
 
 async def test_prompts_that_were_encoded_are_taken_as_they_are() -> None:
     async with make(with_draft=False) as accelerator:
-        ask = Ask(messages=TURNS, strategy="autoregressive")
+        ask = GenerationRequest(messages=TURNS, strategy="autoregressive")
         prompts = accelerator.encode(ask)
         assert prompts.draft is None
         request = accelerator.resolve(ask, prompts)
@@ -103,8 +106,8 @@ async def test_prompts_that_were_encoded_are_taken_as_they_are() -> None:
 
 async def test_an_answer_goes_on_behind_what_is_written() -> None:
     async with make() as accelerator:
-        whole = await accelerator.answer(Ask(messages=TURNS))
-        ask = Ask(messages=TURNS, written=whole.steps[:2])
+        whole = await accelerator.answer(GenerationRequest(messages=TURNS))
+        ask = GenerationRequest(messages=TURNS, written=whole.steps[:2])
         rest = await accelerator.answer(ask)
     assert "".join(step.text for step in whole.steps[:2]) + rest.text == whole.text
 
@@ -122,17 +125,17 @@ async def test_an_answer_goes_on_behind_what_is_written() -> None:
 )
 async def test_a_solution_names_what_wrote_it(asked: dict[str, Any], expected: tuple[str, str]) -> None:
     async with make() as accelerator:
-        solution = await accelerator.answer(Ask(messages=TURNS, **asked))
+        solution = await accelerator.answer(GenerationRequest(messages=TURNS, **asked))
     assert (solution.strategy, solution.loss_class) == expected
 
 
 def test_only_a_constraint_or_a_bias_binds() -> None:
-    assert not Ask(prompt="x").is_bound
-    assert Ask(prompt="x", constraint=Constraint(regex="a")).is_bound
-    assert Ask(prompt="x", logit_bias=((1, 2.0),)).is_bound
+    assert not GenerationRequest(prompt="x").is_bound
+    assert GenerationRequest(prompt="x", constraint=Constraint(regex="a")).is_bound
+    assert GenerationRequest(prompt="x", logit_bias=((1, 2.0),)).is_bound
 
 
 @pytest.mark.parametrize("given", [{}, {"messages": TURNS, "prompt": "x"}])
 def test_an_ask_is_a_conversation_or_a_text(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="either messages or a prompt"):
-        Ask(**given)  # type: ignore[arg-type]
+        GenerationRequest(**given)  # type: ignore[arg-type]

@@ -18,10 +18,10 @@ from scipy.stats import chisquare
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import (
     Engine,
+    EngineRequest,
     EngineStats,
     Generation,
     GenerationResult,
-    Request,
     Score,
     Tokenizer,
 )
@@ -34,7 +34,7 @@ from reason_spec.settings import EngineSettings, SuffixSettings, load_settings
 from reason_spec.speculation.acceptance import Accepted, accept
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.tree import TokenTree
-from reason_spec.strategies.memory import Memories
+from reason_spec.strategies.suffix_session import SuffixCacheSessions
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import LossClass, NoiseKey, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -166,7 +166,7 @@ def sample_with_hints(target: Served, truth: Truth, **options: Any) -> Sampled:
     scheduler = target.scheduler(**options)
     for sample in range(NUM_SAMPLES):
         sampling, hint = truth.sampling(sample), truth.likely_pair(3)
-        request = Request(Prefix(truth.prompt), 3, sampling=sampling, hint=hint, stream=False)
+        request = EngineRequest(Prefix(truth.prompt), 3, sampling=sampling, hint=hint, stream=False)
         scheduler.submit(sample, request)
     results = [r for _, r in sorted(drain(scheduler).items()) if isinstance(r, GenerationResult)]
     return Sampled(
@@ -197,7 +197,7 @@ def test_drafts_from_earlier_texts_keep_the_targets_distribution(target: Served,
     for sample in range(NUM_SAMPLES):
         opening = [("prompt", truth.prompt)]
         earlier.begin(sample, "", "a", opening)  # type: ignore[arg-type]
-        request = Request(Prefix(truth.prompt), 3, sampling=truth.sampling(sample), text=sample)
+        request = EngineRequest(Prefix(truth.prompt), 3, sampling=truth.sampling(sample), text=sample)
         scheduler.submit(sample, request)
         (result,) = drain(scheduler).values()
         assert isinstance(result, GenerationResult)
@@ -266,7 +266,7 @@ class InProcessEngine(Engine):
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
 
-    def submit(self, request: Request) -> Generation:
+    def submit(self, request: EngineRequest) -> Generation:
         number, self._next_number = self._next_number, self._next_number + 1
         generation = Generation(
             request,
@@ -340,7 +340,7 @@ async def sample_with_lookahead(
     async with lookahead_over(target, draft, truth.temperature, verifier) as accelerator:
         if suffix is not None:
             steps = SuffixSettings(use="steps")
-            accelerator.memories = Memories(steps, suffix, accelerator.target)
+            accelerator.memories = SuffixCacheSessions(steps, suffix, accelerator.target)
 
         async def answer(sample: int) -> Any:
             async with places:

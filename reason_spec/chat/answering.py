@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.ask import Ask
+from reason_spec.ask import GenerationRequest
 from reason_spec.chat.base import ChatEvent, TextDelta
 from reason_spec.chat.policy import Writer
 from reason_spec.chat.preparing import Prepared
@@ -155,7 +155,7 @@ class Answering:
     # --- what both have in common ------------------------------------------------------------------
 
     def _write(self, writer: Writer, stops: tuple[str, ...]) -> Writing:
-        ask: Ask = replace(
+        ask: GenerationRequest = replace(
             self._prepared.ask,
             strategy=writer.strategy,
             verifier=writer.verifier,

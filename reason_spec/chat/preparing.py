@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.ask import Ask, Prompts
+from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.chat.base import ChatRequest, ChatSampling, TextRequest
 from reason_spec.chat.messages import check_text, normalised
 from reason_spec.chat.policy import Writers, writers_for
@@ -50,7 +50,7 @@ class Prepared:
     ``form`` is given calls of ``tools`` are looked for in the answer.
     """
 
-    ask: Ask
+    ask: GenerationRequest
     prompts: Prompts
     writers: Writers
     max_tokens: int
@@ -74,7 +74,7 @@ class Prepared:
 class _Asked:
     """A conversation and the tools that may be called in it."""
 
-    ask: Ask | None = None
+    ask: GenerationRequest | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     form: CallForm | None = None
     parallel: bool = True
@@ -115,7 +115,7 @@ class Preparation:
         accelerator, sampling = self._accelerator, request.sampling
         asked = await self._conversation(request) if isinstance(request, ChatRequest) else _Asked()
         ask = replace(
-            asked.ask or Ask(prompt=_prompt(accelerator, request)),
+            asked.ask or GenerationRequest(prompt=_prompt(accelerator, request)),
             sampling=_sampling(accelerator, sampling),
             stops=_stops(accelerator, sampling),
             stop_ids=_stop_ids(accelerator, sampling),
@@ -166,7 +166,7 @@ class Preparation:
         if self._abilities is None:
             self._abilities = await asyncio.to_thread(self._find_abilities)
         abilities = self._abilities
-        ask = Ask(
+        ask = GenerationRequest(
             messages=told(messages, tools, abilities),
             tools=tools if abilities.tools else (),
             chat_arguments=request.chat_arguments,
@@ -212,13 +212,13 @@ class Preparation:
             raise RequestError(str(error), param=param) from None
         return constraint
 
-    def _thinking(self, ask: Ask, prompts: Prompts) -> Thinking | None:
+    def _thinking(self, ask: GenerationRequest, prompts: Prompts) -> Thinking | None:
         target = self._accelerator.target
         told = {**self._accelerator.settings.target.chat_template, **ask.chat_arguments}
         continued = ask.messages[-1]["content"] if ask.continue_final else None
         return thinking_after(prompts.target.to_tuple(), target.tokenizer, told, continued)
 
-    async def _encode(self, ask: Ask) -> Prompts:
+    async def _encode(self, ask: GenerationRequest) -> Prompts:
         param = "messages" if ask.prompt is None else "prompt"
         try:
             prompts = await asyncio.to_thread(self._accelerator.encode, ask)

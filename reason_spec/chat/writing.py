@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.ask import Ask, Prompts
+from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.chat.base import TokenLogprob
 from reason_spec.engines.base import Tokenizer
 from reason_spec.events import Recorder
@@ -51,7 +51,7 @@ class TextOrder:
 class Writing:
     """An ask under way. ``steps`` and ``recorder`` hold what is final, and are complete at the end."""
 
-    def __init__(self, accelerator: Accelerator, ask: Ask, prompts: Prompts) -> None:
+    def __init__(self, accelerator: Accelerator, ask: GenerationRequest, prompts: Prompts) -> None:
         self.ask = ask
         self.steps: list[Step] = []
         self.is_cut_short = False

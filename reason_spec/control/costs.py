@@ -14,7 +14,7 @@ from itertools import cycle
 from math import log2
 from operator import itemgetter
 
-from reason_spec.engines.base import Engine, PassTime, Request
+from reason_spec.engines.base import Engine, EngineRequest, PassTime
 from reason_spec.types import Prefix
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -147,7 +147,9 @@ async def _write_all(
     engine: Engine, prefixes: Sequence[Prefix], hints: Sequence[tuple[int, ...]], num_drafts: int
 ) -> list[tuple[int, ...]]:
     writing = [
-        engine.submit(Request(prefix, _BATCH_TOKENS, hint=hint, num_draft_tokens=num_drafts, stream=False))
+        engine.submit(
+            EngineRequest(prefix, _BATCH_TOKENS, hint=hint, num_draft_tokens=num_drafts, stream=False)
+        )
         for prefix, hint in zip(prefixes, hints, strict=True)
     ]
     return [(await one.result()).tokens for one in writing]
@@ -185,7 +187,7 @@ async def _measure_tokens(engine: Engine) -> float:
     best = float("inf")
     for _ in range(_REPEATS):
         started = time.perf_counter()
-        result = await engine.submit(Request(context, count, stream=False)).result()
+        result = await engine.submit(EngineRequest(context, count, stream=False)).result()
         best = min(best, (time.perf_counter() - started) / max(1, len(result.tokens)))
     return best
 

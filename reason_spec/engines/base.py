@@ -91,7 +91,7 @@ def has_digit(tokenizer: Tokenizer, token: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """What an engine is asked to write.
 
     ``boundary`` None writes to the end of the text; else the generation ends with its step.
@@ -102,7 +102,7 @@ class Request:
     ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
     a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
     one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
-    request writes is final. ``account`` names tenant and scope of the answer: how often hints are right is
+    request writes is final. ``cache_key`` names tenant and scope of the answer: how often hints are right is
     counted for each apart.
     ``num_draft_tokens`` bounds the drafts of one pass (the torch engine takes three times as many that the
     suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
@@ -130,7 +130,7 @@ class Request:
     begins_in: OpenBlocks = NOTHING_OPEN
     hint: tuple[int, ...] = ()
     text: int | None = None
-    account: tuple[str, str] = ("", "")
+    cache_key: tuple[str, str] = ("", "")
     token_drafter: TokenDrafterName = "none"
     num_draft_tokens: int = 16
     num_lookup_paths: int = 1
@@ -302,7 +302,7 @@ class Generation:
 
     def __init__(
         self,
-        request: Request,
+        request: EngineRequest,
         *,
         on_cancel: Callable[[], None],
         on_hint: Callable[[Hint], None],
@@ -469,7 +469,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def submit(self, request: Request) -> Generation:
+    def submit(self, request: EngineRequest) -> Generation:
         """Start writing. A prefix without room for one token fails the generation, not the call."""
 
     async def check_constraint(self, constraint: Constraint) -> None:

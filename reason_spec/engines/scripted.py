@@ -23,12 +23,12 @@ from reason_spec.engines.base import (
     ChatOptions,
     Delta,
     Engine,
+    EngineRequest,
     EngineStats,
     Generation,
     GenerationResult,
     Hint,
     Message,
-    Request,
     Score,
     TextNews,
     tell_texts,
@@ -284,7 +284,7 @@ class ScriptedEngine(Engine):
             await asyncio.gather(self._loop_task, return_exceptions=True)
             self._loop_task = None
 
-    def submit(self, request: Request) -> Generation:
+    def submit(self, request: EngineRequest) -> Generation:
         running: _Running
 
         def cancel() -> None:

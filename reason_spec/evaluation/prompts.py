@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from reason_spec.ask import Ask
+from reason_spec.ask import GenerationRequest
 from reason_spec.engines.base import Message
 from reason_spec.engines.factory import resolve_model
 from reason_spec.engines.tokenizer import lacks_chat_template
@@ -52,14 +52,14 @@ def messages_for(problem: Problem, settings: Settings) -> list[Message]:
 
 def ask_for(
     problem: Problem, settings: Settings, *, sample: int = 0, strategy: str | None = None, scope: str = ""
-) -> Ask:
+) -> GenerationRequest:
     """Return the request for one sample of a problem.
 
     Raises:
         SettingsError: the problem's task is unknown.
         EngineError: the target's files cannot be read.
     """
-    return Ask(
+    return GenerationRequest(
         messages=messages_for(problem, settings),
         strategy=strategy,
         sampling=settings.sampling.for_sample(noise_key(problem), sample),

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from reason_spec.chat.base import ChatEnd
-from reason_spec.control.gate import WAYS, Gate
+from reason_spec.control.load_controller import WAYS, LoadController
 from reason_spec.server.admission import Shed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -109,7 +109,7 @@ class Metrics:
         self._gauge("vllm:num_requests_running", "Answers that are written.", lambda: queue.num_running)
         self._gauge("vllm:num_requests_waiting", "Requests that wait.", lambda: queue.num_waiting)
 
-    def watch_gate(self, read: Callable[[], Gate | None]) -> None:
+    def watch_gate(self, read: Callable[[], LoadController | None]) -> None:
         """Show what the load gate lets be speculated now, where there is one."""
 
         def way() -> float:

@@ -24,9 +24,9 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-def of_account(kept: dict[_K, _V], account: _K, make: Callable[[], _V]) -> _V:
-    """Return the entry of an account, created if new; the least recently used one is evicted."""
-    value = kept[account] = kept.pop(account) if account in kept else make()
+def entry_of(kept: dict[_K, _V], cache_key: _K, make: Callable[[], _V]) -> _V:
+    """Return the entry of an cache_key, created if new; the least recently used one is evicted."""
+    value = kept[cache_key] = kept.pop(cache_key) if cache_key in kept else make()
     if len(kept) > MOST_ACCOUNTS:
         del kept[next(iter(kept))]
     return value

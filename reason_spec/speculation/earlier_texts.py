@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reason_spec.speculation.draft_calibration import Calibration, of_account
+from reason_spec.speculation.draft_calibration import Calibration, entry_of
 from reason_spec.suffix.base import Proposal, Session, Source
 from reason_spec.suffix.scopes import SuffixCaches
 
@@ -63,7 +63,7 @@ class EarlierTexts:
             self._fail(tenant, error)
         else:
             length = sum(len(tokens) for _, tokens in segments)
-            calibration = of_account(self._calibrations, (scope, tenant), Calibration)
+            calibration = entry_of(self._calibrations, (scope, tenant), Calibration)
             self._texts[text] = _Text(tenant, session, length, length, calibration)
 
     def extend(self, text: int, tokens: Sequence[int]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
-from reason_spec.control.gate import Wish
-from reason_spec.engines.base import Engine, Generation, Request, TokenDrafterName
+from reason_spec.control.load_controller import RequestedBudget
+from reason_spec.engines.base import Engine, EngineRequest, Generation, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
@@ -67,8 +67,8 @@ class Autoregressive(Strategy):
             if ahead is not None:
                 await ahead.close(recorder)
 
-    def _whole_request(self, request: SolveRequest) -> Request:
-        return Request(
+    def _whole_request(self, request: SolveRequest) -> EngineRequest:
+        return EngineRequest(
             prefix=request.target_prompt,
             max_tokens=request.max_tokens,
             sampling=request.sampling,
@@ -76,7 +76,7 @@ class Autoregressive(Strategy):
             stop_context=request.stop_context(request.text_before),
             stop_ids=request.stop_ids,
             text=self._text(request),
-            account=request.account,
+            cache_key=request.cache_key,
             token_drafter=self.token_drafter,
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,
@@ -116,8 +116,8 @@ class DraftModelSpeculation(TokenSpeculation):
     needs_draft: ClassVar[bool] = True
 
     @property
-    def wish(self) -> Wish:
-        return Wish(0, self.settings.num_draft_tokens)
+    def wish(self) -> RequestedBudget:
+        return RequestedBudget(0, self.settings.num_draft_tokens)
 
     @property
     def token_drafter(self) -> TokenDrafterName:
@@ -140,7 +140,7 @@ class DraftModelSpeculation(TokenSpeculation):
         return DraftAhead(
             self.draft,
             generation,
-            Request(
+            EngineRequest(
                 prefix=request.draft_prompt,
                 max_tokens=1,
                 sampling=request.sampling,

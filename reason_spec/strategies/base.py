@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from reason_spec.control.gate import Live, Wish
+from reason_spec.control.load_controller import RequestedBudget, SpeculationBudget
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine, GenerationResult
 from reason_spec.events import Recorder
@@ -19,7 +19,7 @@ from reason_spec.types import Constraint, LossClass, Origin, Prefix, Sampling, S
 from reason_spec.verifiers.base import AUTO, Verifier
 
 if TYPE_CHECKING:
-    from reason_spec.strategies.memory import Memory
+    from reason_spec.strategies.suffix_session import SuffixCacheSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SolveRequest:
     ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
     with it, and ``begins_in`` is what it ends within. ``behind`` makes such a request.
     ``memory`` is what the suffix cache knows, None without one;
-    ``account`` names tenant and scope, which must not influence others.
+    ``cache_key`` names tenant and scope, which must not influence others.
     ``live`` is what the load gate allows it, None where nothing is held back. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
@@ -47,11 +47,11 @@ class SolveRequest:
     text_before: str = ""
     num_steps_before: int = 0
     begins_in: OpenBlocks = NOTHING_OPEN
-    memory: Memory | None = None
-    account: tuple[str, str] = ("", "")
+    memory: SuffixCacheSession | None = None
+    cache_key: tuple[str, str] = ("", "")
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
-    live: Live | None = None
+    live: SpeculationBudget | None = None
     chars_before: int = 0
 
     @property
@@ -162,12 +162,12 @@ class Strategy(ABC):
         """What this strategy, as it is set up, may change against the target alone."""
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> RequestedBudget:
         """What an answer would use of steps ahead and of the draft model's tokens if it were alone."""
         if not self.needs_draft:
-            return Wish()
+            return RequestedBudget()
         hints = self.target.takes_hints and self.settings.use_hint
-        return Wish(self.settings.depth, self.settings.num_draft_tokens if hints else 0)
+        return RequestedBudget(self.settings.depth, self.settings.num_draft_tokens if hints else 0)
 
     @abstractmethod
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from itertools import takewhile
 
-from reason_spec.engines.base import Request, Tokenizer
+from reason_spec.engines.base import EngineRequest, Tokenizer
 from reason_spec.events import TextListener
 from reason_spec.segment import StopScanner
 
@@ -18,7 +18,9 @@ class CertainText:
         start: characters of the answer that stand before the generation.
     """
 
-    def __init__(self, listener: TextListener, tokenizer: Tokenizer, request: Request, start: int) -> None:
+    def __init__(
+        self, listener: TextListener, tokenizer: Tokenizer, request: EngineRequest, start: int
+    ) -> None:
         self._listener = listener
         self._tokenizer = tokenizer
         self._start = start

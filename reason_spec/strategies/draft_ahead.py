@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 
-from reason_spec.control.gate import Live
-from reason_spec.engines.base import Delta, Engine, Generation, Request
+from reason_spec.control.load_controller import SpeculationBudget
+from reason_spec.engines.base import Delta, Engine, EngineRequest, Generation
 from reason_spec.errors import EngineError
 from reason_spec.events import EventKind, Recorder
 from reason_spec.suffix.base import num_shared
@@ -83,13 +83,13 @@ class DraftAhead:
         self,
         draft: Engine,
         generation: Generation,
-        request: Request,
+        request: EngineRequest,
         *,
         max_ahead: int,
         min_chance: float,
         waits: bool = False,
         notes: RunNotes | None = None,
-        live: Live | None = None,
+        live: SpeculationBudget | None = None,
     ) -> None:
         self._draft = draft
         self._live = live

@@ -22,7 +22,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
-from reason_spec.engines.base import Engine, Generation, Request
+from reason_spec.engines.base import Engine, EngineRequest, Generation
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
@@ -199,7 +199,7 @@ class _WholeDrafts:
 
     def _begin(self, index: int, prompt: Prefix) -> _WholeDraft:
         generation = self._draft.submit(
-            Request(
+            EngineRequest(
                 prefix=prompt,
                 max_tokens=self._request.max_tokens,
                 sampling=sampling_of_sibling(self._request.sampling, index),

@@ -25,7 +25,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reason_spec.engines.base import Engine, Generation, Request
+from reason_spec.engines.base import Engine, EngineRequest, Generation
 from reason_spec.errors import EngineError
 from reason_spec.events import Lane, Purpose, Recorder
 from reason_spec.segment import OpenBlocks
@@ -284,7 +284,7 @@ class Search:
         self._spawn(self._write_draft(branch, draft, generation))
 
     def _submit(
-        self, lane: ModelLane, branch: Branch, request: Request, purpose: Purpose = "step"
+        self, lane: ModelLane, branch: Branch, request: EngineRequest, purpose: Purpose = "step"
     ) -> Generation:
         engine = self._target if lane == "target" else self._draft
         generation = engine.submit(request)
@@ -337,7 +337,7 @@ class Search:
         if not branch.dropped:
             self._decide(branch)
 
-    def _teller(self, branch: Branch, request: Request) -> Callable[[Sequence[int]], None] | None:
+    def _teller(self, branch: Branch, request: EngineRequest) -> Callable[[Sequence[int]], None] | None:
         """Return what tells of the target's words while they are written; None where nobody listens.
 
         They are certain where no draft can take their place: none is left to compare, or one that stands has

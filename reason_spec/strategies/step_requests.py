@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from reason_spec.engines.base import Engine, Request, TokenDrafterName
+from reason_spec.engines.base import Engine, EngineRequest, TokenDrafterName
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, tokens_for
@@ -41,14 +41,14 @@ class StepRequests:
         branch: Branch,
         sampling: Sampling,
         begun: tuple[int, ...] = (),
-    ) -> Request:
+    ) -> EngineRequest:
         """Return what an engine is asked to write at a position, behind ``begun`` tokens of its step."""
         prefix = branch.target_prefix if lane == "target" else branch.draft_prefix
         begun_text = self.target.tokenizer.decode(begun) if begun else ""
         longest = self.settings.step_max_tokens
         if lane == "target" and branch.drafts and self.takeover_tokens is not None:
             longest = min(longest, self.takeover_tokens)
-        return Request(
+        return EngineRequest(
             prefix=prefix.extend(begun) if begun else prefix,
             max_tokens=min(longest, branch.num_tokens_left) - len(begun),
             sampling=sampling,
@@ -58,7 +58,7 @@ class StepRequests:
             step_context=begun_text,
             begins_in=branch.begins_in,
             text=self.solve.text if lane == "target" else self.solve.draft_text,
-            account=self.solve.account,
+            cache_key=self.solve.cache_key,
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,
@@ -75,7 +75,7 @@ class StepRequests:
         # Where the draft model hands over what it expects, guesses from the text only cost room.
         return "none" if self.redrafts else self.settings.token_drafter
 
-    def ends_step(self, request: Request, token: int) -> bool:
+    def ends_step(self, request: EngineRequest, token: int) -> bool:
         """Tell whether a step is over with a token behind what the request begins with."""
         tokenizer, scanner = self.target.tokenizer, request.boundary_scanner()
         token_bytes = tokenizer.token_bytes(token)

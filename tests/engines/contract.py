@@ -9,7 +9,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, Opening, Request
+from reason_spec.engines.base import BeginText, CloseText, EngineRequest, ExtendText, ForgetTexts, Opening
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary
@@ -36,7 +36,7 @@ class WorkerEngineContract:
         stop = expected[11]
         cut = expected.index(stop)
         for more in ({}, {"hint": expected, "num_draft_tokens": 8}):
-            request = Request(PROMPT, 30, stop_ids=frozenset({stop}), **more)
+            request = EngineRequest(PROMPT, 30, stop_ids=frozenset({stop}), **more)
             result = await engine.submit(request).result()
             assert (result.tokens, result.finish) == (expected[: cut + 1], "stop")
             assert result.text == engine.tokenizer.decode(expected[:cut])
@@ -44,7 +44,7 @@ class WorkerEngineContract:
 
     async def test_streams_what_the_model_writes(self, engine: WorkerEngine, served: Served) -> None:
         expected = served.generate(PROMPT.to_tuple(), 30)
-        generation = engine.submit(Request(PROMPT, 30))
+        generation = engine.submit(EngineRequest(PROMPT, 30))
         tokens = [token async for delta in generation for token in delta.tokens]
         result = await generation.result()
         assert tuple(tokens) == result.tokens == expected
@@ -70,7 +70,7 @@ class WorkerEngineContract:
                     assert score.usage.num_passes <= 1
 
     async def test_cancelled_work_leaves_the_engine(self, engine: WorkerEngine) -> None:
-        generation = engine.submit(Request(PROMPT, 240))
+        generation = engine.submit(EngineRequest(PROMPT, 240))
         async for _ in generation:
             break
         generation.cancel()
@@ -88,12 +88,12 @@ class WorkerEngineContract:
     ) -> None:
         """As vLLM counts: passes without a draft are left out, so the acceptance length is the same."""
         expected = served.generate(PROMPT.to_tuple(), 30)
-        plain = await engine.submit(Request(PROMPT, 30)).result()
+        plain = await engine.submit(EngineRequest(PROMPT, 30)).result()
         assert plain.usage.acceptance_histogram == ()
         hint = (*expected[:9], (expected[9] + 1) % 260, 1, 2)
         # Asked twice: at the second time the first token is known without a pass.
         for _ in range(2):
-            result = await engine.submit(Request(PROMPT, 30, hint=hint, num_draft_tokens=4)).result()
+            result = await engine.submit(EngineRequest(PROMPT, 30, hint=hint, num_draft_tokens=4)).result()
             usage, histogram = result.usage, result.usage.acceptance_histogram
             assert result.tokens == expected
             assert 0 < sum(histogram) < usage.num_passes - 15
@@ -101,13 +101,13 @@ class WorkerEngineContract:
             assert num_stood == usage.num_accepted_draft_tokens > 0
 
     async def test_a_prefix_without_room_fails_its_generation_alone(self, engine: WorkerEngine) -> None:
-        generation = engine.submit(Request(Prefix((1,) * 300), 5, boundary=Boundary()))
+        generation = engine.submit(EngineRequest(Prefix((1,) * 300), 5, boundary=Boundary()))
         with pytest.raises(EngineError, match=r"target.*no room"):
             await generation.result()
         assert (await generation.closed()).num_generated_tokens == 0
         with pytest.raises(EngineError, match=r"another model"):
-            await engine.submit(Request(Prefix((100_000,)), 5)).result()
-        assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+            await engine.submit(EngineRequest(Prefix((100_000,)), 5)).result()
+        assert (await engine.submit(EngineRequest(PROMPT, 2)).result()).finish == "length"
 
     async def test_earlier_texts_save_passes_change_no_token_and_stay_with_their_tenant(
         self, engine: WorkerEngine, served: Served
@@ -118,7 +118,7 @@ class WorkerEngineContract:
             opening = Opening(tenant, scope, (("prompt", PROMPT.to_tuple()),))
             await engine.reset_prefix_cache()
             engine.tell(BeginText(text, opening))
-            result = await engine.submit(Request(PROMPT, 60, text=text, num_draft_tokens=8)).result()
+            result = await engine.submit(EngineRequest(PROMPT, 60, text=text, num_draft_tokens=8)).result()
             engine.tell(ExtendText(text, result.tokens))
             engine.tell(CloseText(text))
             assert result.tokens == expected
@@ -142,7 +142,7 @@ class WorkerEngineContract:
         for text in (6, 7, 8):
             await engine.reset_prefix_cache()
             engine.tell(BeginText(text, opening))
-            result = await engine.submit(Request(PROMPT, 30, boundary=boundary, text=text)).result()
+            result = await engine.submit(EngineRequest(PROMPT, 30, boundary=boundary, text=text)).result()
             assert result.tokens == expected
             passes.append(result.usage.num_passes)
             if text == 7:
@@ -158,11 +158,11 @@ class WorkerEngineContract:
         eos = sorted(engine.tokenizer.eos_ids)[:1]
         constraint = Constraint(regex="the 123é{1,3} [a-f]{6}")
         await engine.check_constraint(constraint)
-        asked = Request(PROMPT, 40, constraint=constraint)
+        asked = EngineRequest(PROMPT, 40, constraint=constraint)
         plain = await engine.submit(replace(asked, num_draft_tokens=0)).result()
         hints = [plain.tokens, (*plain.tokens, *plain.tokens), plain.tokens[:3] + expected, (*eos, 5)]
         writing = [engine.submit(replace(asked, hint=hint)) for hint in hints]
-        beside = [engine.submit(Request(PROMPT, 20, hint=hint)) for hint in ((), expected)]
+        beside = [engine.submit(EngineRequest(PROMPT, 20, hint=hint)) for hint in ((), expected)]
         sampling = Sampling(1.0, top_p=0.9, noise=NoiseKey(4))
         sampled = engine.submit(replace(asked, sampling=sampling, hint=plain.tokens))
         for generation in writing:
@@ -178,13 +178,13 @@ class WorkerEngineContract:
         with pytest.raises(ConstraintError, match=r'Unimplemented keys: ."not".'):
             await engine.check_constraint(constraint)
         with pytest.raises(EngineError, match=r'target.*Unimplemented keys: ."not".'):
-            await engine.submit(Request(PROMPT, 5, constraint=constraint)).result()
-        assert (await engine.submit(Request(PROMPT, 2)).result()).finish == "length"
+            await engine.submit(EngineRequest(PROMPT, 5, constraint=constraint)).result()
+        assert (await engine.submit(EngineRequest(PROMPT, 2)).result()).finish == "length"
 
     async def test_a_killed_worker_fails_what_is_live_and_what_comes_after(
         self, own_engine: WorkerEngine
     ) -> None:
-        generation = own_engine.submit(Request(PROMPT, 240))
+        generation = own_engine.submit(EngineRequest(PROMPT, 240))
         async for _ in generation:
             break
         assert own_engine.worker_pid is not None
@@ -192,14 +192,14 @@ class WorkerEngineContract:
         with pytest.raises(EngineError, match=r"'target'.*SIGKILL.*start the engine again"):
             await asyncio.wait_for(generation.result(), 30)
         with pytest.raises(EngineError, match="SIGKILL"):
-            await own_engine.submit(Request(PROMPT, 2)).result()
+            await own_engine.submit(EngineRequest(PROMPT, 2)).result()
         with pytest.raises(EngineError, match="SIGKILL"):
             await own_engine.score(PROMPT, (1,))
         with pytest.raises(EngineError, match="SIGKILL"):
             await own_engine.stats()
 
     async def test_a_stopped_worker_is_killed_and_nobody_waits_for_it(self, own_engine: WorkerEngine) -> None:
-        generation = own_engine.submit(Request(PROMPT, 240))
+        generation = own_engine.submit(EngineRequest(PROMPT, 240))
         async for _ in generation:
             break
         assert own_engine.worker_pid is not None

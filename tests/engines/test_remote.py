@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.remote.writing import tokens_that_end_a_step
@@ -93,7 +93,7 @@ async def remote(folder: Path, *upstreams: Upstream, **settings: Any) -> AsyncIt
 
 
 async def whole(engine: RemoteEngine, prompt: Prefix, **options: Any) -> tuple[int, ...]:
-    return (await engine.submit(Request(prompt, 200, **options)).result()).tokens
+    return (await engine.submit(EngineRequest(prompt, 200, **options)).result()).tokens
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 50])
@@ -104,7 +104,7 @@ async def test_tokens_come_as_they_were_sent_whatever_the_size_of_the_messages(
         async with remote(folder, upstream) as engine:
             assert engine.by_tokens
             assert engine.max_context == 512
-            generation = engine.submit(Request(prompt, 200))
+            generation = engine.submit(EngineRequest(prompt, 200))
             deltas = [delta async for delta in generation]
             result = await generation.result()
     assert result.tokens == answer == tuple(token for delta in deltas for token in delta.tokens)
@@ -125,7 +125,7 @@ async def test_steps_end_where_they_end(
         async with remote(folder, upstream) as engine:
             finish = ""
             while finish != "eos":
-                result = await engine.submit(Request(prefix, 100, boundary=Boundary())).result()
+                result = await engine.submit(EngineRequest(prefix, 100, boundary=Boundary())).result()
                 texts.append(result.text)
                 prefix = prefix.extend(result.tokens)
                 finish = result.finish
@@ -140,7 +140,7 @@ async def test_text_crosses_where_tokens_cannot(
     with serving(make_upstream(takes_tokens=False, chunk=2)) as upstream:
         async with remote(folder, upstream) as engine:
             assert not engine.by_tokens
-            generation = engine.submit(Request(prompt, 200))
+            generation = engine.submit(EngineRequest(prompt, 200))
             deltas = [delta async for delta in generation]
             result = await generation.result()
             with pytest.raises(EngineError, match="scores need a server that takes"):
@@ -160,9 +160,11 @@ async def test_a_stop_cuts_the_text_and_ends_the_request(
 ) -> None:
     with serving(make_upstream(takes_tokens=takes_tokens, seconds_per_chunk=0.01)) as upstream:
         async with remote(folder, upstream) as engine:
-            result = await engine.submit(Request(prompt, 200, stops=("the 1",))).result()
+            result = await engine.submit(EngineRequest(prompt, 200, stops=("the 1",))).result()
             assert (result.text, result.finish) == ("Ana has 3 of ", "stop")
-            result = await engine.submit(Request(prompt, 200, stops=("xAna",), stop_context="..x")).result()
+            result = await engine.submit(
+                EngineRequest(prompt, 200, stops=("xAna",), stop_context="..x")
+            ).result()
             assert (result.finish, result.num_stop_overlap) == ("stop", 1)
 
 
@@ -174,7 +176,7 @@ async def test_stop_tokens_are_told_to_a_server_that_has_tokens(
     with serving(make_upstream(takes_tokens=True)) as upstream:
         async with remote(folder, upstream) as engine:
             assert engine.takes_stop_ids
-            result = await engine.submit(Request(prompt, 200, stop_ids=frozenset({stop}))).result()
+            result = await engine.submit(EngineRequest(prompt, 200, stop_ids=frozenset({stop}))).result()
     cut = tokens.index(stop)
     assert (result.text, result.finish) == (tokenizer.decode(tokens[:cut]), "stop")
     assert result.tokens == tokens[: cut + 1]
@@ -190,7 +192,7 @@ async def test_the_limit_ends_a_text(
 ) -> None:
     with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
         async with remote(folder, upstream) as engine:
-            result = await engine.submit(Request(prompt, 5)).result()
+            result = await engine.submit(EngineRequest(prompt, 5)).result()
             assert result.finish == "length"
             assert ANSWER.startswith(result.text)
             if takes_tokens:
@@ -213,16 +215,18 @@ async def test_constraints_and_biases_are_told_to_the_server(
             for constraint, _ in told:
                 await engine.check_constraint(constraint)
                 bias = ((5, 2.5), (7, -100.0))
-                request = Request(prompt, 100, boundary=Boundary(), constraint=constraint, logit_bias=bias)
+                request = EngineRequest(
+                    prompt, 100, boundary=Boundary(), constraint=constraint, logit_bias=bias
+                )
                 assert (await engine.submit(request).result()).text == STEPS[0]
-            await engine.submit(Request(prompt, 5)).result()
+            await engine.submit(EngineRequest(prompt, 5)).result()
             with pytest.raises(ConstraintError, match="no JSON"):
                 await engine.check_constraint(Constraint(json_schema="{"))
             with pytest.raises(EngineError, match="no JSON"):
-                await engine.submit(Request(prompt, 5, constraint=Constraint(json_schema="{"))).result()
+                await engine.submit(EngineRequest(prompt, 5, constraint=Constraint(json_schema="{"))).result()
             upstream.faults = [Fault("status", status=400)]
             with pytest.raises(EngineError, match="answered 400: as was asked"):
-                await engine.submit(Request(prompt, 5, constraint=told[1][0])).result()
+                await engine.submit(EngineRequest(prompt, 5, constraint=told[1][0])).result()
     *constrained, plain, _ = upstream.streams
     assert [body["structured_outputs"] for body in constrained] == [words for _, words in told]
     assert all(body["logit_bias"] == {"5": 2.5, "7": -100.0} for body in constrained)
@@ -238,11 +242,11 @@ async def test_a_constrained_text_that_broke_off_is_not_gone_on_with(
     with serving(make_upstream()) as upstream:
         async with remote(folder, upstream) as engine:
             upstream.faults = [Fault("status"), Fault("break")]
-            result = await engine.submit(Request(prompt, 200, constraint=constraint)).result()
+            result = await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
             assert result.text == ANSWER
             upstream.faults = [Fault("break", after=3)]
             with pytest.raises(EngineError, match="under a constraint cannot be gone on with"):
-                await engine.submit(Request(prompt, 200, constraint=constraint)).result()
+                await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
 
 
 FAULTS = [
@@ -266,7 +270,7 @@ async def test_a_request_that_failed_goes_on_and_loses_nothing(
     with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
         async with remote(folder, upstream, remote={"idle_timeout": 0.5}) as engine:
             upstream.faults = [fault]
-            result = await engine.submit(Request(prompt, 200)).result()
+            result = await engine.submit(EngineRequest(prompt, 200)).result()
     assert (result.text, result.finish) == (ANSWER, "eos")
     assert tokenizer.decode(result.tokens) == ANSWER
     if fault.kind != "odd ending":
@@ -354,7 +358,7 @@ async def test_cancelling_closes_the_stream(
 ) -> None:
     with serving(make_upstream(seconds_per_chunk=0.02)) as upstream:
         async with remote(folder, upstream) as engine:
-            generation = engine.submit(Request(prompt, 200))
+            generation = engine.submit(EngineRequest(prompt, 200))
             async for _ in generation:
                 break
             generation.cancel()
@@ -383,7 +387,7 @@ async def test_more_than_max_running_wait_and_the_most_urgent_goes_first(
         async with remote(folder, upstream, max_running=1) as engine:
             tasks = [asyncio.create_task(write(engine, priority)) for priority in (5, 4, 1, 3)]
             await asyncio.sleep(0.02)
-            waiting = engine.submit(Request(prompt, 5, priority=2))
+            waiting = engine.submit(EngineRequest(prompt, 5, priority=2))
             await asyncio.sleep(0)
             assert (await engine.stats()).num_waiting == 4
             waiting.cancel()
@@ -398,8 +402,8 @@ async def test_a_request_that_became_certain_goes_before_those_that_came_earlier
 ) -> None:
     with serving(make_upstream(seconds_per_chunk=0.01)) as upstream:
         async with remote(folder, upstream, max_running=1) as engine:
-            first, *others = [engine.submit(Request(prompt, 5, priority=1)) for _ in range(5)]
-            later = engine.submit(Request(prompt, 5, priority=3))
+            first, *others = [engine.submit(EngineRequest(prompt, 5, priority=1)) for _ in range(5)]
+            later = engine.submit(EngineRequest(prompt, 5, priority=3))
             await asyncio.sleep(0)
             others[0].cancel()
             later.set_priority(0)

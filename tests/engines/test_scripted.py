@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.scripted import END_OF_TEXT, ScriptedEngine
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary
@@ -34,9 +34,9 @@ def prefix(engine: ScriptedEngine, begun: str = "") -> Prefix:
 
 async def test_a_generation_ends_with_the_step_the_text_or_the_budget() -> None:
     async with running() as engine:
-        step = await engine.submit(Request(prefix(engine), 99, boundary=Boundary())).result()
-        whole = await engine.submit(Request(prefix(engine), 99)).result()
-        short = await engine.submit(Request(prefix(engine), 2)).result()
+        step = await engine.submit(EngineRequest(prefix(engine), 99, boundary=Boundary())).result()
+        whole = await engine.submit(EngineRequest(prefix(engine), 99)).result()
+        short = await engine.submit(EngineRequest(prefix(engine), 2)).result()
     assert (step.text, step.finish) == ("One bird sang.\n\n", "boundary")
     assert (whole.text, whole.finish) == (TEXT, "eos")
     assert whole.tokens[-1] == END_OF_TEXT
@@ -45,7 +45,7 @@ async def test_a_generation_ends_with_the_step_the_text_or_the_budget() -> None:
 
 async def test_deltas_joined_are_the_result() -> None:
     async with running() as engine:
-        generation = engine.submit(Request(prefix(engine), 99))
+        generation = engine.submit(EngineRequest(prefix(engine), 99))
         tokens = [token async for delta in generation for token in delta.tokens]
         assert tuple(tokens) == (await generation.result()).tokens
 
@@ -55,13 +55,13 @@ async def test_deltas_joined_are_the_result() -> None:
 )
 async def test_a_stop_cuts_the_text(stop: str, text: str) -> None:
     async with running() as engine:
-        result = await engine.submit(Request(prefix(engine), 99, stops=(stop,))).result()
+        result = await engine.submit(EngineRequest(prefix(engine), 99, stops=(stop,))).result()
     assert (result.text, result.finish, result.num_stop_overlap) == (text, "stop", 0)
 
 
 async def test_a_stop_that_began_in_earlier_text_says_how_much_of_it_lies_there() -> None:
     async with running() as engine:
-        request = Request(
+        request = EngineRequest(
             prefix(engine, "One bird sang.\n\n"), 99, stops=("sang.\n\nTwo",), stop_context="sang.\n\n"
         )
         result = await engine.submit(request).result()
@@ -70,9 +70,9 @@ async def test_a_stop_that_began_in_earlier_text_says_how_much_of_it_lies_there(
 
 async def test_a_right_hint_saves_passes_and_a_wrong_one_changes_nothing() -> None:
     async with running() as engine:
-        plain = await engine.submit(Request(prefix(engine), 99)).result()
-        hinted = await engine.submit(Request(prefix(engine), 99, hint=plain.tokens)).result()
-        misled = await engine.submit(Request(prefix(engine), 99, hint=plain.tokens[::-1])).result()
+        plain = await engine.submit(EngineRequest(prefix(engine), 99)).result()
+        hinted = await engine.submit(EngineRequest(prefix(engine), 99, hint=plain.tokens)).result()
+        misled = await engine.submit(EngineRequest(prefix(engine), 99, hint=plain.tokens[::-1])).result()
     assert hinted.tokens == misled.tokens == plain.tokens
     assert hinted.usage.num_passes < plain.usage.num_passes
     assert hinted.usage.alpha_token == 1.0
@@ -80,7 +80,7 @@ async def test_a_right_hint_saves_passes_and_a_wrong_one_changes_nothing() -> No
 
 async def test_cancelling_frees_the_slot_and_keeps_what_was_written() -> None:
     async with running(seconds_per_pass=0.001) as engine:
-        generation = engine.submit(Request(prefix(engine), 99))
+        generation = engine.submit(EngineRequest(prefix(engine), 99))
         await anext(aiter(generation))
         generation.cancel()
         generation.cancel()
@@ -93,7 +93,7 @@ async def test_cancelling_frees_the_slot_and_keeps_what_was_written() -> None:
 
 async def test_requests_share_passes() -> None:
     async with running() as engine:
-        generations = [engine.submit(Request(prefix(engine), 5)) for _ in range(8)]
+        generations = [engine.submit(EngineRequest(prefix(engine), 5)) for _ in range(8)]
         for generation in generations:
             await generation.result()
         assert (await engine.stats()).num_passes == 5
@@ -101,7 +101,7 @@ async def test_requests_share_passes() -> None:
 
 async def test_a_failure_reaches_whoever_waits() -> None:
     async with running(fail_after=2) as engine:
-        generation = engine.submit(Request(prefix(engine), 99))
+        generation = engine.submit(EngineRequest(prefix(engine), 99))
         with pytest.raises(EngineError, match="scripted failure"):
             await generation.result()
         assert (await generation.closed()).num_generated_tokens == 2
@@ -109,7 +109,7 @@ async def test_a_failure_reaches_whoever_waits() -> None:
 
 async def test_closing_ends_live_generations() -> None:
     async with running() as engine:
-        generation = engine.submit(Request(prefix(engine), 99))
+        generation = engine.submit(EngineRequest(prefix(engine), 99))
     assert (await generation.result()).finish == "cancelled"
 
 
@@ -126,12 +126,14 @@ async def test_a_script_is_held_to_a_constraint_and_not_changed_by_it() -> None:
     async with running() as engine:
         fitting = Constraint(regex=r"(One|Two|None)[^.]*\.(\s+(One|Two|None)[^.]*\.)*")
         await engine.check_constraint(fitting)
-        result = await engine.submit(Request(prefix(engine), 99, constraint=fitting)).result()
-        cut = await engine.submit(Request(prefix(engine), 2, constraint=fitting)).result()
-        other = Request(prefix(engine), 99, constraint=Constraint(regex=r"One bird sang\.\s+Two cats.*"))
+        result = await engine.submit(EngineRequest(prefix(engine), 99, constraint=fitting)).result()
+        cut = await engine.submit(EngineRequest(prefix(engine), 2, constraint=fitting)).result()
+        other = EngineRequest(
+            prefix(engine), 99, constraint=Constraint(regex=r"One bird sang\.\s+Two cats.*")
+        )
         with pytest.raises(EngineError, match=r"it breaks it behind 'One bird sang\.\\n\\nTwo '"):
             await engine.submit(other).result()
-        longer = Request(prefix(engine), 99, constraint=Constraint(regex=r"(.|\n)*And one came back\."))
+        longer = EngineRequest(prefix(engine), 99, constraint=Constraint(regex=r"(.|\n)*And one came back\."))
         with pytest.raises(EngineError, match="it breaks off too early"):
             await engine.submit(longer).result()
         with pytest.raises(ConstraintError, match="Invalid type"):

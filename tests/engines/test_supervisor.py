@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker import supervisor
 from reason_spec.engines.worker.pulse import TICK_SECONDS, Pulse
@@ -78,12 +78,12 @@ async def test_a_worker_that_goes_on_is_trusted_again(model_folder) -> None:
         await until(lambda: engine.trouble is not None)
         worker.resume()
         await until(lambda: engine.trouble is None)
-        assert (await engine.submit(Request(PROMPT, 3)).result()).finish == "length"
+        assert (await engine.submit(EngineRequest(PROMPT, 3)).result()).finish == "length"
 
 
 async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folder) -> None:
     async with running(model_folder("qwen3")) as engine:
-        generation = engine.submit(Request(PROMPT, 200))
+        generation = engine.submit(EngineRequest(PROMPT, 200))
         worker_of(engine).suspend()
         for _ in range(8):
             # Together they are more than what fits into the pipe.
@@ -112,7 +112,7 @@ async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
         await engine.set_cores((min(psutil.Process().cpu_affinity() or [0]),))
         for number in (1, 2):
             lost = worker_of(engine)
-            generation = engine.submit(Request(PROMPT, 200))
+            generation = engine.submit(EngineRequest(PROMPT, 200))
             lost.send_signal(how)
             with pytest.raises(EngineError, match="it is being started again"):
                 await generation.result()
@@ -120,7 +120,7 @@ async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
             assert engine.num_deaths == number
             await engine.recovered()
             assert (engine.trouble, engine.failure) == (None, None)
-            assert (await engine.submit(Request(PROMPT, 20)).result()).tokens == expected
+            assert (await engine.submit(EngineRequest(PROMPT, 20)).result()).tokens == expected
             assert not lost.is_running()
             assert len(worker_of(engine).cpu_affinity() or [0]) == 1
 
@@ -143,7 +143,7 @@ async def test_a_worker_that_does_not_come_back_is_given_up(
         assert engine.worker_pid is None
         assert sum("could not be started again" in record.message for record in caplog.records) == 2
         with pytest.raises(EngineError, match="restarts failed"):
-            await engine.submit(Request(PROMPT, 2)).result()
+            await engine.submit(EngineRequest(PROMPT, 2)).result()
 
 
 async def test_an_engine_closes_while_its_worker_is_started_again(model_folder) -> None:
@@ -184,7 +184,7 @@ async def test_one_long_pass_is_not_taken_for_hanging(model_folder, tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     async with running(model_folder("qwen3"), SlowEngine) as engine:
         pid = engine.worker_pid
-        generations = [engine.submit(Request(PROMPT, 1)) for _ in range(2)]
+        generations = [engine.submit(EngineRequest(PROMPT, 1)) for _ in range(2)]
         await asyncio.sleep(1.0)
         generations[1].cancel()
         assert (await generations[0].result()).finish == "length"

@@ -7,7 +7,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.scripted import END_OF_TEXT, ScriptedTokenizer
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.types import Prefix, Usage
@@ -24,7 +24,7 @@ TOKENS = (*TOKENIZER.encode("a b c.\n\n7"), END_OF_TEXT)
 def test_a_text_ends_before_its_first_stop_token_however_it_comes(
     tokens: list[int], stop_ids: frozenset[int], size: int
 ) -> None:
-    written = WrittenTokens(Request(Prefix((1,)), 100, stop_ids=stop_ids), TOKENIZER, 100)
+    written = WrittenTokens(EngineRequest(Prefix((1,)), 100, stop_ids=stop_ids), TOKENIZER, 100)
     ends = {*stop_ids, END_OF_TEXT}
     before = list(takewhile(lambda token: token not in ends, tokens))
     foreseen = written.ends_behind(tokens)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from reason_spec.engines import constraints
-from reason_spec.engines.base import GenerationResult, Request
+from reason_spec.engines.base import EngineRequest, GenerationResult
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -54,7 +54,7 @@ def constraint_of(adapter: TypeAdapter) -> Constraint:
 
 
 requests = st.builds(
-    lambda which, schema, temperature, seed, priority: Request(
+    lambda which, schema, temperature, seed, priority: EngineRequest(
         Prefix(prompt(which)),
         LONGEST,
         sampling=Sampling(temperature, noise=NoiseKey(seed)),
@@ -69,14 +69,14 @@ requests = st.builds(
 )
 
 
-def run(scheduler: Scheduler, mix: list[Request]) -> list[GenerationResult]:
+def run(scheduler: Scheduler, mix: list[EngineRequest]) -> list[GenerationResult]:
     for number, request in enumerate(mix):
         scheduler.submit(number, request)
     results = drain(scheduler)
     return [result for number in range(len(mix)) if isinstance(result := results[number], GenerationResult)]
 
 
-def assert_fits(result: GenerationResult, request: Request) -> None:
+def assert_fits(result: GenerationResult, request: EngineRequest) -> None:
     adapter = next(adapter for adapter in TYPES if constraint_of(adapter) == request.constraint)
     if result.finish == "length":
         assert len(result.tokens) == LONGEST
@@ -88,7 +88,7 @@ def assert_fits(result: GenerationResult, request: Request) -> None:
 @settings(max_examples=12)
 @given(st.lists(requests, min_size=1, max_size=4), st.integers(0, 60), st.sampled_from([256, 600]))
 def test_every_text_fits_its_schema_or_is_cut_and_no_draft_changes_it(
-    qwen: Served, mix: list[Request], place: int, num_slots: int
+    qwen: Served, mix: list[EngineRequest], place: int, num_slots: int
 ) -> None:
     """Whatever is drafted, right or wrong, and whether requests wait for slots and are suspended or not."""
     plain = run(qwen.scheduler(), [replace(request, num_draft_tokens=0) for request in mix])
@@ -111,7 +111,7 @@ def test_expressions_choices_and_grammars_are_kept_to(qwen: Served, temperature:
         Constraint(grammar='start: ("ab" | "c")~3 "!"'),
     ]
     mix = [
-        Request(Prefix(prompt(index % NUM_PROMPTS)), 40, Sampling(temperature, noise=NoiseKey(index)),
+        EngineRequest(Prefix(prompt(index % NUM_PROMPTS)), 40, Sampling(temperature, noise=NoiseKey(index)),
                 constraint=kinds[index % 3])
         for index in range(18)
     ]  # fmt: skip
@@ -131,8 +131,8 @@ def test_expressions_choices_and_grammars_are_kept_to(qwen: Served, temperature:
 
 def test_a_text_that_is_cut_says_so_and_is_a_beginning_of_one_that_fits(qwen: Served) -> None:
     constraint = Constraint(regex="(12){6}")
-    whole = write(qwen.scheduler(), Request(Prefix(prompt(1)), 30, constraint=constraint))
-    cut = write(qwen.scheduler(), Request(Prefix(prompt(1)), 3, constraint=constraint))
+    whole = write(qwen.scheduler(), EngineRequest(Prefix(prompt(1)), 30, constraint=constraint))
+    cut = write(qwen.scheduler(), EngineRequest(Prefix(prompt(1)), 3, constraint=constraint))
     assert (whole.text, whole.finish) == ("12" * 6, "eos")
     assert (cut.tokens, cut.finish) == (whole.tokens[:3], "length")
 
@@ -141,7 +141,8 @@ def test_what_the_constraint_leaves_no_choice_about_takes_one_pass(qwen: Served)
     constraint = Constraint(choice=("This is all there is to say about it.",))
     results = [
         write(
-            qwen.scheduler(), Request(Prefix(prompt(1)), 60, constraint=constraint, num_draft_tokens=drafts)
+            qwen.scheduler(),
+            EngineRequest(Prefix(prompt(1)), 60, constraint=constraint, num_draft_tokens=drafts),
         )
         for drafts in (0, 60)
     ]
@@ -151,7 +152,7 @@ def test_what_the_constraint_leaves_no_choice_about_takes_one_pass(qwen: Served)
 
 
 def test_drafts_that_break_the_constraint_are_not_run(qwen: Served, expected: list[tuple[int, ...]]) -> None:
-    request = Request(Prefix(prompt(1)), 9, constraint=Constraint(regex="[0-9]{8}"), num_draft_tokens=8)
+    request = EngineRequest(Prefix(prompt(1)), 9, constraint=Constraint(regex="[0-9]{8}"), num_draft_tokens=8)
     plain = write(qwen.scheduler(), request)
     hinted = write(qwen.scheduler(), replace(request, hint=plain.tokens[:4] + expected[1]))
     assert hinted.tokens == plain.tokens
@@ -164,13 +165,13 @@ def test_neighbours_of_a_constrained_text_are_what_they_are_alone(
     """In the same pass, and behind the same prompt, whose prediction is shared."""
     constraint = constraint_of(TYPES[0])
     sampled = Sampling(0.9, 20, 0.95, NoiseKey(3))
-    alone = write(qwen.scheduler(), Request(Prefix(prompt(2)), LENGTH, sampled))
+    alone = write(qwen.scheduler(), EngineRequest(Prefix(prompt(2)), LENGTH, sampled))
     mix = [
-        Request(Prefix(prompt(0)), LENGTH, constraint=constraint),
-        Request(Prefix(prompt(0)), LENGTH),
-        Request(Prefix(prompt(2)), LENGTH, sampled, constraint=constraint, logit_bias=((7, 50.0),)),
-        Request(Prefix(prompt(2)), LENGTH, sampled),
-        Request(Prefix(prompt(0)), LENGTH, constraint=Constraint(json_schema="[]")),
+        EngineRequest(Prefix(prompt(0)), LENGTH, constraint=constraint),
+        EngineRequest(Prefix(prompt(0)), LENGTH),
+        EngineRequest(Prefix(prompt(2)), LENGTH, sampled, constraint=constraint, logit_bias=((7, 50.0),)),
+        EngineRequest(Prefix(prompt(2)), LENGTH, sampled),
+        EngineRequest(Prefix(prompt(0)), LENGTH, constraint=Constraint(json_schema="[]")),
     ]
     scheduler = qwen.scheduler()
     for _ in range(2):
@@ -182,7 +183,7 @@ def test_neighbours_of_a_constrained_text_are_what_they_are_alone(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_large_bias_forces_a_token_and_its_opposite_forbids_it(qwen: Served, temperature: float) -> None:
-    plain = Request(Prefix(prompt(3)), LENGTH, Sampling(temperature, noise=NoiseKey(5)))
+    plain = EngineRequest(Prefix(prompt(3)), LENGTH, Sampling(temperature, noise=NoiseKey(5)))
     free = write(qwen.scheduler(), plain)
     forced = write(qwen.scheduler(), replace(plain, logit_bias=((65, 100.0),), hint=free.tokens))
     assert set(forced.tokens) == {65}
@@ -194,7 +195,7 @@ def test_a_large_bias_forces_a_token_and_its_opposite_forbids_it(qwen: Served, t
 
 
 def test_log_probabilities_are_those_of_the_model(qwen: Served) -> None:
-    request = Request(
+    request = EngineRequest(
         Prefix(prompt(4)), 20, constraint=Constraint(regex="[a-z]{12}"), logit_bias=((70, 5.0),)
     )
     result = write(qwen.scheduler(), request)
@@ -204,11 +205,11 @@ def test_log_probabilities_are_those_of_the_model(qwen: Served) -> None:
 
 
 def test_a_request_that_cannot_be_kept_to_fails_alone(qwen: Served, expected: list[tuple[int, ...]]) -> None:
-    bad = Request(Prefix(prompt(0)), LENGTH, constraint=Constraint(json_schema='{"type": "objekt"}'))
+    bad = EngineRequest(Prefix(prompt(0)), LENGTH, constraint=Constraint(json_schema='{"type": "objekt"}'))
     scheduler = qwen.scheduler()
     assert "Invalid type: objekt" in (write(scheduler, bad).error or "")
     biased = replace(bad, constraint=None, logit_bias=((999, 1.0),))
-    results = run(scheduler, [bad, Request(Prefix(prompt(0)), LENGTH), biased])
+    results = run(scheduler, [bad, EngineRequest(Prefix(prompt(0)), LENGTH), biased])
     assert [result.finish for result in results] == ["failed", "length", "failed"]
     assert results[1].tokens == expected[0]
     assert "names token 999" in (results[2].error or "")
@@ -223,7 +224,10 @@ def test_a_constraint_beyond_its_limits_fails_its_text_alone(
     words = " | ".join(f'"{chr(97 + i % 26)}" x{i}' for i in range(100))
     rules = "\n".join(f'x{i}: "{i}"' for i in range(100))
     heavy = Constraint(grammar=f"start: /[0-9]{{9}}/ word\nword: {words}\n{rules}")
-    mix = [Request(Prefix(prompt(0)), LENGTH, constraint=heavy), Request(Prefix(prompt(0)), LENGTH)]
+    mix = [
+        EngineRequest(Prefix(prompt(0)), LENGTH, constraint=heavy),
+        EngineRequest(Prefix(prompt(0)), LENGTH),
+    ]
     failed, beside = run(qwen.scheduler(), mix)
     assert failed.finish == "failed"
     assert "oo many items" in (failed.error or "")
@@ -241,13 +245,13 @@ def test_a_request_may_be_cancelled_while_its_constraint_is_compiled(qwen: Serve
     constraint = Constraint(regex="[0-9]{3}")
     try:
         for number in (0, 1):
-            scheduler.submit(number, Request(Prefix(prompt(0)), LENGTH, constraint=constraint))
+            scheduler.submit(number, EngineRequest(Prefix(prompt(0)), LENGTH, constraint=constraint))
         assert not scheduler.step().results
         scheduler.cancel(0)
         ((number, result),) = scheduler.step().results
         assert isinstance(result, GenerationResult)
         assert (number, result.finish) == (0, "cancelled")
-        scheduler.submit(3, Request(Prefix(prompt(0)), 4))
+        scheduler.submit(3, EngineRequest(Prefix(prompt(0)), 4))
         finished = [n for _ in range(8) for n, _ in scheduler.step().results]
         assert finished == [3], "others do not wait for it"
     finally:
@@ -278,8 +282,8 @@ async def test_the_embedded_target_answers_in_the_form_it_is_asked_for() -> None
         with pytest.raises(ConstraintError, match="Invalid type"):
             await engine.check_constraint(Constraint(json_schema='{"type": "number?"}'))
         samplings = [Sampling(), *(Sampling(1.0, noise=NoiseKey(seed)) for seed in range(4))]
-        writing = [engine.submit(Request(prefix, 200, s, constraint=constraint)) for s in samplings]
-        plain = engine.submit(Request(prefix, 200))
+        writing = [engine.submit(EngineRequest(prefix, 200, s, constraint=constraint)) for s in samplings]
+        plain = engine.submit(EngineRequest(prefix, 200))
         results = [await generation.result() for generation in writing]
         assert sum(result.finish == "eos" for result in results) >= 3
         for result in results:
@@ -288,6 +292,6 @@ async def test_the_embedded_target_answers_in_the_form_it_is_asked_for() -> None
                 assert set(found) == {"answer", "sure"}
                 assert 0 <= found["answer"] <= 99
         beside = await plain.result()
-        assert beside.tokens == (await engine.submit(Request(prefix, 200)).result()).tokens
+        assert beside.tokens == (await engine.submit(EngineRequest(prefix, 200)).result()).tokens
     finally:
         await engine.close()

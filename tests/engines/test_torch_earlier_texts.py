@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Hint, Request
+from reason_spec.engines.base import EngineRequest, Hint
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.sequence import WritingSequence
@@ -59,7 +59,7 @@ def test_greedy_is_equal_whatever_earlier_texts_say(
     known = [(*prompt(index), *spoiled(text, place)) for place in places]
     earlier = told(*known, (*prompt(index), *text))
     earlier.begin(0, "", "a", [("prompt", prompt(index))])
-    request = Request(
+    request = EngineRequest(
         Prefix(prompt(index)),
         LENGTH,
         text=0,
@@ -75,7 +75,7 @@ def test_a_text_that_was_written_before_costs_a_pass_for_each_budget(
     earlier = told((*prompt(0), *expected[0]))
     earlier.begin(0, "", "a", [("prompt", prompt(0))])
     scheduler = qwen.scheduler(earlier=earlier)
-    request = Request(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=LENGTH)
+    request = EngineRequest(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=LENGTH)
     result = write(scheduler, request)
     assert result.tokens == expected[0]
     # The one that reads the prompt checks all that is known, too.
@@ -85,7 +85,7 @@ def test_a_text_that_was_written_before_costs_a_pass_for_each_budget(
 
 def test_without_a_text_nothing_is_drafted(qwen: Served, expected: list[tuple[int, ...]]) -> None:
     earlier = told((*prompt(0), *expected[0]))
-    result = write(qwen.scheduler(earlier=earlier), Request(Prefix(prompt(0)), LENGTH))
+    result = write(qwen.scheduler(earlier=earlier), EngineRequest(Prefix(prompt(0)), LENGTH))
     assert result.usage.num_drafted_tokens == 0
 
 
@@ -95,9 +95,9 @@ def test_a_hint_goes_first_and_earlier_texts_go_on_behind_it(
     earlier = told((*prompt(0), *expected[0]))
     earlier.begin(0, "", "a", [("prompt", prompt(0))])
     hint = expected[0][:6]
-    request = Request(Prefix(prompt(0)), LENGTH, text=0, hint=hint, num_draft_tokens=LENGTH)
+    request = EngineRequest(Prefix(prompt(0)), LENGTH, text=0, hint=hint, num_draft_tokens=LENGTH)
     assert write(qwen.scheduler(earlier=earlier), request).usage.num_passes == 1
-    alone = Request(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=LENGTH)
+    alone = EngineRequest(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=LENGTH)
     assert write(qwen.scheduler(), alone).usage.num_passes > 1
 
 
@@ -108,7 +108,7 @@ def test_nothing_is_drafted_behind_the_end_of_a_step(qwen: Served, expected: lis
     earlier = told((*prompt(0), *text))
     earlier.begin(0, "", "a", [("prompt", prompt(0))])
     boundary = Boundary(delimiter, protect_fences=False, protect_json=False)
-    request = Request(Prefix(prompt(0)), LENGTH, text=0, boundary=boundary, num_draft_tokens=LENGTH)
+    request = EngineRequest(Prefix(prompt(0)), LENGTH, text=0, boundary=boundary, num_draft_tokens=LENGTH)
     result = write(qwen.scheduler(earlier=earlier), request)
     assert result.finish == "boundary"
     assert result.usage.num_drafted_tokens <= len(result.tokens)
@@ -130,10 +130,10 @@ def test_a_tree_is_checked_in_one_pass(
     qwen: Served, expected: list[tuple[int, ...]], temperature: float
 ) -> None:
     sampling = Sampling(temperature, noise=NoiseKey(3))
-    plain = write(qwen.scheduler(), Request(Prefix(prompt(1)), LENGTH, sampling=sampling))
+    plain = write(qwen.scheduler(), EngineRequest(Prefix(prompt(1)), LENGTH, sampling=sampling))
     earlier = told((*prompt(1), *plain.tokens), session=Forking)
     earlier.begin(0, "", "a", [("prompt", prompt(1))])
-    request = Request(Prefix(prompt(1)), LENGTH, sampling=sampling, text=0, num_draft_tokens=8)
+    request = EngineRequest(Prefix(prompt(1)), LENGTH, sampling=sampling, text=0, num_draft_tokens=8)
     result = write(qwen.scheduler(earlier=earlier), request)
     assert result.tokens == plain.tokens
     # Half of what is drafted is right: mostly four tokens of a pass, and the one behind them.
@@ -156,7 +156,7 @@ def test_what_is_likely_goes_beyond_the_budget_and_what_is_not_does_not(
     for session in (NaiveSession, Doubting):
         earlier = told((*prompt(0), *expected[0]), session=session)
         earlier.begin(0, "", "a", [("prompt", prompt(0))])
-        request = Request(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=3)
+        request = EngineRequest(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=3)
         result = write(qwen.scheduler(earlier=earlier), request)
         assert result.tokens == expected[0]
         num_passes.append(result.usage.num_passes)
@@ -180,7 +180,7 @@ def test_what_turns_out_better_than_its_chance_is_drafted_more_freely_later(
     for _ in range(6):
         scheduler.reset_prefix_cache()
         earlier.begin(0, "", "a", [("prompt", prompt(0))])
-        request = Request(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=3)
+        request = EngineRequest(Prefix(prompt(0)), LENGTH, text=0, num_draft_tokens=3)
         result = write(scheduler, request)
         assert result.tokens == expected[0]
         num_passes.append(result.usage.num_passes)
@@ -196,7 +196,12 @@ def test_tokens_of_a_hint_have_to_be_worth_their_time_and_those_of_earlier_texts
     earlier.begin(0, "", "a", [("prompt", prompt(0))])
     known, hinted = (
         WritingSequence(
-            number, Request(Prefix(prompt(0)), LENGTH, text=text), PrefixTrie(64), qwen.tokenizer, 64, earlier
+            number,
+            EngineRequest(Prefix(prompt(0)), LENGTH, text=text),
+            PrefixTrie(64),
+            qwen.tokenizer,
+            64,
+            earlier,
         )
         for number, text in ((0, 0), (1, None))
     )
@@ -218,9 +223,9 @@ class Timeless(PassTimes):
 def test_wrong_hints_of_one_tenant_or_scope_change_nothing_for_another(
     qwen: Served, expected: list[tuple[int, ...]], other: tuple[str, str]
 ) -> None:
-    def passes_of(scheduler: Scheduler, account: tuple[str, str], hint: tuple[int, ...]) -> int:
+    def passes_of(scheduler: Scheduler, cache_key: tuple[str, str], hint: tuple[int, ...]) -> int:
         scheduler.reset_prefix_cache()
-        request = Request(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=2, account=account)
+        request = EngineRequest(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=2, cache_key=cache_key)
         result = write(scheduler, request)
         assert result.tokens == expected[0]
         return result.usage.num_passes

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import EngineError, UnsupportedModelError
@@ -69,7 +69,7 @@ class TestTorchKeepsTheContract(WorkerEngineContract):
 
 async def test_serves_many_at_once_and_takes_late_hints(engine: TorchEngine, qwen: Served) -> None:
     expected = qwen.generate(PROMPT.to_tuple(), 30)
-    generations = [engine.submit(Request(PROMPT, 30, stream=False)) for _ in range(4)]
+    generations = [engine.submit(EngineRequest(PROMPT, 30, stream=False)) for _ in range(4)]
     generations[1].offer_hint(expected)
     results = await asyncio.gather(*(generation.result() for generation in generations))
     assert all(result.tokens == expected for result in results)
@@ -81,7 +81,7 @@ async def test_nothing_computed_for_one_owner_is_used_for_another(engine: TorchE
     await engine.reset_prefix_cache()
 
     async def ask(owner: str) -> tuple[int, tuple[int, ...]]:
-        result = await engine.submit(Request(Prefix(text, owner=owner), max_tokens=6)).result()
+        result = await engine.submit(EngineRequest(Prefix(text, owner=owner), max_tokens=6)).result()
         return result.usage.num_cached_prompt_tokens, result.tokens
 
     (first, answer), (own, again) = await ask("ana"), await ask("ana")
@@ -115,8 +115,8 @@ async def test_cancelling_in_the_middle_of_a_pass_leaves_the_others_as_they_are(
     rng = Random(0)
     num_cut = 0
     for _ in range(30):
-        kept = engine.submit(Request(PROMPT, 40))
-        doomed = [engine.submit(Request(PROMPT.extend((20 + i,)), 200)) for i in range(3)]
+        kept = engine.submit(EngineRequest(PROMPT, 40))
+        doomed = [engine.submit(EngineRequest(PROMPT.extend((20 + i,)), 200)) for i in range(3)]
         for generation in doomed:
             await asyncio.sleep(rng.uniform(0.0, 0.01))
             generation.offer_hint(expected)
@@ -156,7 +156,7 @@ async def test_all_threads_move_to_the_cores_they_are_given(engine: TorchEngine)
 
     for cores, expected in [(tuple(one), one), (None, everywhere), (tuple(one), one), (None, everywhere)]:
         await engine.set_cores(cores)
-        await engine.submit(Request(PROMPT, 4)).result()
+        await engine.submit(EngineRequest(PROMPT, 4)).result()
         assert all(found == expected for found in cores_of_threads())
 
 
@@ -167,7 +167,7 @@ async def test_the_engines_side_keeps_its_environment(engine: TorchEngine) -> No
 async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Callable[[str], Path]) -> None:
     engine = make_engine(model_folder("qwen3"))
     await engine.start()
-    generation = engine.submit(Request(PROMPT, 240))
+    generation = engine.submit(EngineRequest(PROMPT, 240))
     async for _ in generation:
         break
     pid = engine.worker_pid
@@ -177,7 +177,7 @@ async def test_closing_cancels_what_is_live_and_may_be_repeated(model_folder: Ca
     assert (await generation.result()).finish == "cancelled"
     assert await gone(pid)
     with pytest.raises(EngineError, match="closed"):
-        await engine.submit(Request(PROMPT, 2)).result()
+        await engine.submit(EngineRequest(PROMPT, 2)).result()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_a_slow_start_is_given_up(model_folder: Callable[[str], Path]) -> 
 
 DRIVER = """
 import asyncio, signal, sys
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
@@ -226,7 +226,7 @@ async def main():
     await engine.start()
     print(engine.worker_pid, flush=True)
     while True:
-        generation = engine.submit(Request(Prefix((1, 2, 3)), 200))
+        generation = engine.submit(EngineRequest(Prefix((1, 2, 3)), 200))
         async for _ in generation:
             pass
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason_spec.engines.base import Hint, Request
+from reason_spec.engines.base import EngineRequest, Hint
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.types import Prefix
 from tests.engines.tiny_models import Served, drain
@@ -28,8 +28,8 @@ def solve_one(scheduler: Scheduler, rng: np.random.Generator, number: int) -> No
     """One problem: a prompt of its own, two steps, hints right and wrong, a branch that is cancelled."""
     prompt = tuple(rng.integers(0, 260, 60).tolist())
     hint = tuple(rng.integers(0, 260, 8).tolist())
-    scheduler.submit(3 * number, Request(Prefix(prompt), 10, hint=hint, num_draft_tokens=8))
-    scheduler.submit(3 * number + 1, Request(Prefix((*prompt, *hint)), 50))
+    scheduler.submit(3 * number, EngineRequest(Prefix(prompt), 10, hint=hint, num_draft_tokens=8))
+    scheduler.submit(3 * number + 1, EngineRequest(Prefix((*prompt, *hint)), 50))
     scheduler.step()
     scheduler.offer_hint(3 * number, Hint(hint[::-1], start=1, index=1))
     scheduler.step()

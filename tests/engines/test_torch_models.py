@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reason_spec.engines.base import GenerationResult, Request
+from reason_spec.engines.base import EngineRequest, GenerationResult
 from reason_spec.engines.torch.model import load_model
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
@@ -27,7 +27,7 @@ def test_greedy_writes_what_transformers_writes(kind: str, serve: Callable[[str]
     expected = [served.generate(prompt, 40) for prompt in prompts]
     for number, prompt in enumerate(prompts):
         hint = expected[number] if number % 2 else ()
-        scheduler.submit(number, Request(Prefix(tuple(prompt)), 40, hint=hint, num_draft_tokens=7))
+        scheduler.submit(number, EngineRequest(Prefix(tuple(prompt)), 40, hint=hint, num_draft_tokens=7))
     results = drain(scheduler)
     for number in range(len(prompts)):
         result = results[number]

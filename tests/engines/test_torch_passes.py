@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import GenerationResult, Hint, Request
+from reason_spec.engines.base import EngineRequest, GenerationResult, Hint
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.torch.predictions import KeptPredictions, Predictions
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -29,7 +29,7 @@ def test_no_token_is_run_twice_along_a_text_written_step_by_step(
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     prefix = Prefix(prompt(0))
     for number in range(4):
-        result = write(scheduler, Request(prefix, LENGTH // 4), number)
+        result = write(scheduler, EngineRequest(prefix, LENGTH // 4), number)
         prefix = prefix.extend(result.tokens)
     assert prefix.to_tuple() == prompt(0) + expected[0]
     assert counting.num_run == len(prefix) - 1
@@ -41,13 +41,13 @@ def test_only_rejected_drafts_and_a_token_in_the_middle_of_a_text_are_run_for_no
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     hint = spoiled(expected[0], 10)
-    first = write(scheduler, Request(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=6), 0)
+    first = write(scheduler, EngineRequest(Prefix(prompt(0)), LENGTH, hint=hint, num_draft_tokens=6), 0)
     rejected = first.usage.num_drafted_tokens - first.usage.num_accepted_draft_tokens
     assert rejected > 0
     num_unique = len(prompt(0)) + LENGTH - 1
     assert counting.num_run == num_unique + rejected
     # A request that begins in the middle of what was written: no prediction is kept there.
-    second = write(scheduler, Request(Prefix(prompt(0) + first.tokens[:12]), 1), 1)
+    second = write(scheduler, EngineRequest(Prefix(prompt(0) + first.tokens[:12]), 1), 1)
     assert second.tokens == first.tokens[12:13]
     assert second.usage.num_cached_prompt_tokens == len(prompt(0)) + 11
     assert counting.num_run == num_unique + rejected + 1
@@ -58,7 +58,7 @@ def test_requests_with_one_prompt_share_its_passes_and_slots(qwen: Served) -> No
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     for sample in range(4):
         sampling = Sampling(2.0, noise=NoiseKey(0, 0, sample))
-        scheduler.submit(sample, Request(Prefix(prompt(1)), 1, sampling=sampling))
+        scheduler.submit(sample, EngineRequest(Prefix(prompt(1)), 1, sampling=sampling))
     results = drain(scheduler)
     assert counting.num_run == len(prompt(1))
     assert len({result.tokens for result in results.values() if isinstance(result, GenerationResult)}) > 1
@@ -94,7 +94,9 @@ def test_no_token_of_the_answer_is_run_twice_under_lookahead(
     """Each step is drafted after a delay; a request behind the draft then runs beside the step's own."""
     ends = np.cumsum([step["length"] for step in steps]).tolist()
     sampling = Sampling(temperature, noise=NoiseKey(3))
-    base = Request(Prefix(prompt(which)), ends[-1], sampling=sampling, num_draft_tokens=num_draft_tokens)
+    base = EngineRequest(
+        Prefix(prompt(which)), ends[-1], sampling=sampling, num_draft_tokens=num_draft_tokens
+    )
     endless = HuggingFaceTokenizer(qwen.tokenizer._rust, eos_ids=frozenset())
     answer = write(Scheduler(qwen.model, endless, num_slots=2048), base).tokens
     counting = Counting(qwen)
@@ -128,7 +130,7 @@ def test_no_token_of_the_answer_is_run_twice_under_lookahead(
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_a_prompt_asked_again_is_answered_without_running_it(qwen: Served, temperature: float) -> None:
     requests = [
-        Request(Prefix(prompt(0)), 3, sampling=Sampling(temperature, noise=NoiseKey(0, 0, sample)))
+        EngineRequest(Prefix(prompt(0)), 3, sampling=Sampling(temperature, noise=NoiseKey(0, 0, sample)))
         for sample in range(8)
     ]
     plain = qwen.scheduler(kept_prediction_bytes=0)
@@ -151,11 +153,11 @@ def test_a_step_that_ends_with_an_accepted_draft_is_not_run_again(
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     boundary = Boundary(step_delimiter(qwen, expected[0]), (), False, False)
-    request = Request(Prefix(prompt(0)), LENGTH, boundary=boundary, hint=expected[0])
+    request = EngineRequest(Prefix(prompt(0)), LENGTH, boundary=boundary, hint=expected[0])
     step = write(scheduler, request).tokens
     num_run = counting.num_run
     assert counting.times_run[prompt(0) + step] == 1, "the step must end with a draft"
-    following = write(scheduler, Request(Prefix(prompt(0) + step), 1), 1)
+    following = write(scheduler, EngineRequest(Prefix(prompt(0) + step), 1), 1)
     assert following.tokens == expected[0][len(step) : len(step) + 1]
     assert (following.finish, following.usage.num_passes) == ("length", 0)
     assert counting.num_run == num_run
@@ -171,10 +173,10 @@ def test_a_kept_prediction_can_end_the_text_at_once(qwen: Served, expected: list
     """No pass is run for it, nor planned for a request that is over; others are served in the same step."""
     ends_at_once = HuggingFaceTokenizer(qwen.tokenizer._rust, eos_ids=frozenset({expected[3][0]}))
     scheduler = Scheduler(qwen.model, ends_at_once, num_slots=2048, debug=True)
-    first = write(scheduler, Request(Prefix(prompt(3)), 5))
+    first = write(scheduler, EngineRequest(Prefix(prompt(3)), 5))
     num_passes = scheduler.pass_times.num_passes
-    scheduler.submit(1, Request(Prefix(prompt(3)), 5))
-    scheduler.submit(2, Request(Prefix(prompt(4)), 1))
+    scheduler.submit(1, EngineRequest(Prefix(prompt(3)), 5))
+    scheduler.submit(2, EngineRequest(Prefix(prompt(4)), 1))
     report = scheduler.step()
     results = dict(report.results)
     again, other = results[1], results[2]
@@ -200,12 +202,12 @@ def test_a_prediction_is_gone_with_its_node_and_made_again(
         counting, qwen.tokenizer, num_slots=64, debug=True,
         kept_prediction_bytes=0 if forget == "no memory" else 1 << 20,
     )  # fmt: skip
-    write(scheduler, Request(Prefix(prompt(0)), 1), 0)
+    write(scheduler, EngineRequest(Prefix(prompt(0)), 1), 0)
     if forget == "reset":
         scheduler.reset_prefix_cache()
     elif forget == "evicted":
-        write(scheduler, Request(Prefix(prompt(5) + prompt(4) + prompt(3)[:4]), 12), 1)
-    again = write(scheduler, Request(Prefix(prompt(0)), 3), 2)
+        write(scheduler, EngineRequest(Prefix(prompt(5) + prompt(4) + prompt(3)[:4]), 12), 1)
+    again = write(scheduler, EngineRequest(Prefix(prompt(0)), 3), 2)
     assert again.tokens == expected[0][:3]
     assert counting.times_run[prompt(0)] == 2
 
@@ -235,11 +237,11 @@ def test_requests_that_share_no_row_still_share_what_both_need(
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     text = prompt(3) + expected[3]
-    scheduler.submit(0, Request(Prefix(prompt(3)), LENGTH, num_draft_tokens=4))
+    scheduler.submit(0, EngineRequest(Prefix(prompt(3)), LENGTH, num_draft_tokens=4))
     for _ in range(15):
         scheduler.step()
     scheduler.offer_hint(0, Hint(expected[3]))
-    scheduler.submit(1, Request(Prefix(text), 2))
+    scheduler.submit(1, EngineRequest(Prefix(text), 2))
     scheduler.step()
     assert len(counting.layouts[-1].blocks) > 1 or len(counting.layouts[-1].blocks[0].rows) > 1
     results = drain(scheduler)
@@ -254,9 +256,9 @@ def test_branches_of_one_problem_gather_their_common_prefix_once(qwen: Served) -
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, debug=True)
     trunk = prompt(5) + prompt(2)
-    write(scheduler, Request(Prefix(trunk), 1), 0)
+    write(scheduler, EngineRequest(Prefix(trunk), 1), 0)
     for number, branch in enumerate([(1, 2, 3), (4, 5), (6,)]):
-        scheduler.submit(number, Request(Prefix(trunk + branch), 3))
+        scheduler.submit(number, EngineRequest(Prefix(trunk + branch), 3))
     drain(scheduler)
     last = counting.layouts[-1]
     assert len(last.tokens) == 3
@@ -269,10 +271,10 @@ def test_a_long_prompt_is_run_in_chunks_beside_others(qwen: Served) -> None:
     counting = Counting(qwen)
     scheduler = Scheduler(counting, qwen.tokenizer, num_slots=2048, prefill_chunk=16, debug=True)
     text = prompt(0) + prompt(3) + prompt(4)
-    scheduler.submit(0, Request(Prefix(prompt(5)), 10))
+    scheduler.submit(0, EngineRequest(Prefix(prompt(5)), 10))
     scheduler.step()
     scheduler.step()
-    scheduler.submit(1, Request(Prefix(text), 5))
+    scheduler.submit(1, EngineRequest(Prefix(text), 5))
     results = drain(scheduler)
     assert max(len(layout.tokens) for layout in counting.layouts) <= 17
     result = results[1]

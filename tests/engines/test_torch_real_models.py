@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.base import Hint, Request
+from reason_spec.engines.base import EngineRequest, Hint
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.torch.model import Model, load_model
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -45,8 +45,8 @@ def prompt(name: str, num_repeats: int = 1) -> tuple[int, ...]:
     return tokenizer.encode_chat([{"role": "user", "content": " ".join([QUESTION] * num_repeats)}])
 
 
-def request(tokens: tuple[int, ...], **options: Any) -> Request:
-    return Request(Prefix(tokens), NUM_TOKENS, **options)
+def request(tokens: tuple[int, ...], **options: Any) -> EngineRequest:
+    return EngineRequest(Prefix(tokens), NUM_TOKENS, **options)
 
 
 @cache

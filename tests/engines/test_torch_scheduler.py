@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from reason_spec.engines.base import GenerationResult, Hint, Request, Score
+from reason_spec.engines.base import EngineRequest, GenerationResult, Hint, Score
 from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
@@ -74,7 +74,7 @@ def test_greedy_is_equal_under_any_batching(
                 hint = {"right": text, "wrong": spoiled(text, detail), "noise": spoiled(text, 0)[::-1]}
                 scheduler.submit(
                     number,
-                    Request(
+                    EngineRequest(
                         Prefix(prompt(job["prompt"])), LENGTH, hint=hint.get(kind, ()),
                         token_drafter=job["drafter"], num_draft_tokens=job["num_draft_tokens"],
                         num_lookup_paths=job["num_lookup_paths"], priority=job["priority"],
@@ -120,7 +120,7 @@ def test_sampling_is_equal_with_and_without_drafts(
     qwen: Served, temperature: float, top_k: int, top_p: float, seed: int, which: int, place: int
 ) -> None:
     sampling = Sampling(temperature, top_k, top_p, NoiseKey(seed, which, 0))
-    request = Request(Prefix(prompt(which)), LENGTH, sampling=sampling)
+    request = EngineRequest(Prefix(prompt(which)), LENGTH, sampling=sampling)
     plain = write(qwen.scheduler(), request)
     scheduler = qwen.scheduler()
     other = replace(request, sampling=replace(sampling, noise=NoiseKey(seed, which, 1)))
@@ -149,7 +149,9 @@ def test_sampled_tokens_are_distributed_as_the_truncated_softmax(qwen: Served, k
     for sample in range(num_samples):
         sampling = replace(base, noise=NoiseKey(9, 0, sample))
         prefix = Prefix((*text, first))
-        scheduler.submit(sample, Request(prefix, 2, sampling=sampling, hint=(drafted,), num_draft_tokens=1))
+        scheduler.submit(
+            sample, EngineRequest(prefix, 2, sampling=sampling, hint=(drafted,), num_draft_tokens=1)
+        )
     counts = np.zeros(len(probabilities))
     num_accepted = 0
     for result in drain(scheduler).values():
@@ -171,7 +173,7 @@ def test_several_continuations_are_checked_in_one_pass(qwen: Served, expected: l
     paths = [spoiled(text, 2), spoiled(text, 0), spoiled(text, 7), text[:12]]
     for order in (paths, paths[::-1]):
         scheduler = qwen.scheduler()
-        scheduler.submit(0, Request(Prefix(prompt(1)), LENGTH, num_draft_tokens=40))
+        scheduler.submit(0, EngineRequest(Prefix(prompt(1)), LENGTH, num_draft_tokens=40))
         for index, path in enumerate(order):
             scheduler.offer_hint(0, Hint(path, index=index))
         result = drain(scheduler)[0]
@@ -189,7 +191,7 @@ def test_several_continuations_are_checked_in_one_pass(qwen: Served, expected: l
 def test_cancellation_frees_every_slot(qwen: Served) -> None:
     scheduler = qwen.scheduler(num_slots=512)
     for number in range(4):
-        scheduler.submit(number, Request(Prefix(prompt(number)), 100))
+        scheduler.submit(number, EngineRequest(Prefix(prompt(number)), 100))
     for _ in range(5):
         scheduler.step()
     for number in range(4):
@@ -206,7 +208,7 @@ def test_cancellation_frees_every_slot(qwen: Served) -> None:
 
 def test_cancelled_work_is_counted(qwen: Served) -> None:
     scheduler = qwen.scheduler()
-    scheduler.submit(0, Request(Prefix(prompt(0)), 100))
+    scheduler.submit(0, EngineRequest(Prefix(prompt(0)), 100))
     for _ in range(5):
         scheduler.step()
     scheduler.cancel(0)
@@ -222,7 +224,7 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(
     model = replace(qwen.model, max_context=64)
     scheduler = Scheduler(model, qwen.tokenizer, num_slots=64, debug=True)
     for number in (3, 4, 5):
-        scheduler.submit(number, Request(Prefix(prompt(number)), LENGTH))
+        scheduler.submit(number, EngineRequest(Prefix(prompt(number)), LENGTH))
     results = drain(scheduler)
     for number in (3, 4, 5):
         result = results[number]
@@ -233,10 +235,10 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(
 def test_urgent_requests_go_first_when_a_pass_cannot_hold_all(qwen: Served) -> None:
     scheduler = qwen.scheduler(max_running=1)
     ended: list[int] = []
-    scheduler.submit(0, Request(Prefix(prompt(3)), 20, priority=5))
+    scheduler.submit(0, EngineRequest(Prefix(prompt(3)), 20, priority=5))
     scheduler.step()
-    scheduler.submit(1, Request(Prefix(prompt(4)), 3, priority=5))
-    scheduler.submit(2, Request(Prefix(prompt(5)), 3, priority=1))
+    scheduler.submit(1, EngineRequest(Prefix(prompt(4)), 3, priority=5))
+    scheduler.submit(2, EngineRequest(Prefix(prompt(5)), 3, priority=1))
     while scheduler.has_work:
         ended += [number for number, _ in scheduler.step().results]
     assert ended == [2, 0, 1]
@@ -245,9 +247,9 @@ def test_urgent_requests_go_first_when_a_pass_cannot_hold_all(qwen: Served) -> N
 def test_a_request_that_became_certain_goes_before_what_is_speculative(qwen: Served) -> None:
     """With two places, and more speculative requests than they can hold arriving all the time."""
     scheduler = qwen.scheduler(max_running=2)
-    scheduler.submit(0, Request(Prefix(prompt(3)), 20, priority=3))
+    scheduler.submit(0, EngineRequest(Prefix(prompt(3)), 20, priority=3))
     for number in range(1, 400):
-        scheduler.submit(number, Request(Prefix(prompt(number % NUM_PROMPTS)), 3, priority=1))
+        scheduler.submit(number, EngineRequest(Prefix(prompt(number % NUM_PROMPTS)), 3, priority=1))
         if number == 10:
             scheduler.set_priority(0, 0)
         if any(ended == 0 for ended, _ in scheduler.step().results):
@@ -261,8 +263,8 @@ def test_a_request_that_became_certain_goes_before_what_is_speculative(qwen: Ser
 def test_how_often_hints_are_right_is_kept_for_the_accounts_used_last(qwen: Served) -> None:
     scheduler = qwen.scheduler()
     for number in range(2000):
-        for place, account in enumerate((("regular", ""), (f"tenant {number}", ""))):
-            scheduler.submit(2 * number + place, Request(Prefix(prompt(3)), 5, account=account))
+        for place, cache_key in enumerate((("regular", ""), (f"tenant {number}", ""))):
+            scheduler.submit(2 * number + place, EngineRequest(Prefix(prompt(3)), 5, cache_key=cache_key))
         scheduler.cancel_all()
         drain(scheduler)
         if number == 0:
@@ -280,8 +282,8 @@ def test_impossible_prefixes_fail_their_own_generation(
     qwen: Served, tokens: tuple[int, ...], message: str
 ) -> None:
     scheduler = qwen.scheduler()
-    scheduler.submit(0, Request(Prefix(tokens), 5))
-    scheduler.submit(1, Request(Prefix(prompt(3)), 5))
+    scheduler.submit(0, EngineRequest(Prefix(tokens), 5))
+    scheduler.submit(1, EngineRequest(Prefix(prompt(3)), 5))
     results = drain(scheduler)
     failed, other = results[0], results[1]
     assert isinstance(failed, GenerationResult)
@@ -293,14 +295,14 @@ def test_impossible_prefixes_fail_their_own_generation(
 
 def test_hint_tokens_of_another_vocabulary_are_ignored(qwen: Served, expected: list[tuple[int, ...]]) -> None:
     hint = (*expected[3][:4], 99_999, *expected[3][5:])
-    result = write(qwen.scheduler(), Request(Prefix(prompt(3)), LENGTH, hint=hint))
+    result = write(qwen.scheduler(), EngineRequest(Prefix(prompt(3)), LENGTH, hint=hint))
     assert result.tokens == expected[3]
     assert result.usage.num_accepted_draft_tokens == 4
 
 
 def test_the_end_of_the_context_is_the_length_limit(qwen: Served) -> None:
     text = tuple(prompt(0) * 10)[:250]
-    result = write(qwen.scheduler(), Request(Prefix(text), 50, hint=tuple(range(40))))
+    result = write(qwen.scheduler(), EngineRequest(Prefix(text), 50, hint=tuple(range(40))))
     assert result.finish == "length"
     assert len(text) + len(result.tokens) == qwen.model.max_context
 
@@ -311,7 +313,7 @@ def test_logits_that_are_not_numbers_fail_the_generation(qwen: Served) -> None:
             return super().run(layout) * float("nan")
 
     scheduler = Scheduler(Broken(qwen), qwen.tokenizer, num_slots=2048, debug=True)
-    result = write(scheduler, Request(Prefix(prompt(0)), 5))
+    result = write(scheduler, EngineRequest(Prefix(prompt(0)), 5))
     assert result.finish == "failed"
     assert "NaN" in (result.error or "")
     assert result.tokens == ()
@@ -338,7 +340,7 @@ def test_a_generation_ends_with_the_token_that_completes_its_boundary(
         scanner = BoundaryScanner(boundary)
         end = next(i for i, piece in enumerate(pieces, start=1) if scanner.feed(piece))
         for hint in ((), tokens):
-            request = Request(Prefix(prompt(index)), LENGTH, boundary=boundary, hint=hint)
+            request = EngineRequest(Prefix(prompt(index)), LENGTH, boundary=boundary, hint=hint)
             result = write(qwen.scheduler(), request)
             assert result.finish == "boundary"
             assert result.tokens == tokens[:end]
@@ -354,12 +356,12 @@ def test_a_stop_cuts_the_text_and_may_begin_in_the_context(
 ) -> None:
     text = qwen.tokenizer.decode(expected[1])
     stop = text[4:7]
-    result = write(qwen.scheduler(), Request(Prefix(prompt(1)), LENGTH, stops=(stop,)))
+    result = write(qwen.scheduler(), EngineRequest(Prefix(prompt(1)), LENGTH, stops=(stop,)))
     assert result.finish == "stop"
     assert result.text == text[: text.index(stop)]
     straddling = write(
         qwen.scheduler(),
-        Request(Prefix(prompt(1)), LENGTH, stops=("ab" + text[:2],), stop_context="xxab"),
+        EngineRequest(Prefix(prompt(1)), LENGTH, stops=("ab" + text[:2],), stop_context="xxab"),
     )
     assert straddling.finish == "stop"
     assert straddling.text == ""
@@ -369,8 +371,8 @@ def test_a_stop_cuts_the_text_and_may_begin_in_the_context(
 def test_deltas_add_up_to_the_result(qwen: Served, expected: list[tuple[int, ...]]) -> None:
     scheduler = qwen.scheduler()
     hint = spoiled(expected[2], 9)
-    scheduler.submit(0, Request(Prefix(prompt(2)), LENGTH, hint=hint, num_draft_tokens=4))
-    scheduler.submit(1, Request(Prefix(prompt(3)), LENGTH, stream=False))
+    scheduler.submit(0, EngineRequest(Prefix(prompt(2)), LENGTH, hint=hint, num_draft_tokens=4))
+    scheduler.submit(1, EngineRequest(Prefix(prompt(3)), LENGTH, stream=False))
     tokens: list[int] = []
     logprobs: list[float] = []
     results = {}
@@ -401,9 +403,9 @@ def test_scores_are_the_modules_log_softmax(
     prefix, continuation = text[:num_prefix], text[num_prefix:]
     scheduler = qwen.scheduler(prefill_chunk=chunk)
     if warm:
-        write(scheduler, Request(Prefix(text[: num_prefix + num_continuation // 2]), 1), 7)
+        write(scheduler, EngineRequest(Prefix(text[: num_prefix + num_continuation // 2]), 1), 7)
     if crowded:
-        scheduler.submit(8, Request(Prefix(prompt(3)), 6))
+        scheduler.submit(8, EngineRequest(Prefix(prompt(3)), 6))
     scheduler.score(1, Prefix(prefix), continuation)
     score = drain(scheduler)[1]
     assert isinstance(score, Score)
@@ -425,7 +427,7 @@ def test_scored_tokens_are_not_run_again_when_they_are_accepted(qwen: Served) ->
     scheduler.score(0, Prefix(prompt(3)), prompt(4))
     drain(scheduler)
     assert counting.num_run == len(prompt(3) + prompt(4)) - 1
-    result = write(scheduler, Request(Prefix(prompt(3) + prompt(4)), 1), 1)
+    result = write(scheduler, EngineRequest(Prefix(prompt(3) + prompt(4)), 1), 1)
     assert result.usage.num_cached_prompt_tokens == len(prompt(3) + prompt(4)) - 1
     assert counting.num_run == len(prompt(3) + prompt(4))
 
@@ -468,7 +470,7 @@ def test_a_full_batch_checks_fewer_drafts_and_writes_the_same(
         scheduler.pass_times.add_batch = lambda *_: None  # type: ignore[method-assign]
         for index in range(number):
             hint = spoiled(expected[index], 3)
-            request = Request(Prefix(prompt(index)), LENGTH, hint=hint, limit_drafts=limited)
+            request = EngineRequest(Prefix(prompt(index)), LENGTH, hint=hint, limit_drafts=limited)
             scheduler.submit(index, request)
         results = drain(scheduler)
         scheduler.pass_times.add_batch = add_batch  # type: ignore[method-assign]

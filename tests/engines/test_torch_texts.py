@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import GenerationResult, Request, Score
+from reason_spec.engines.base import EngineRequest, GenerationResult, Score
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.texts import SharedArray
@@ -52,7 +52,7 @@ def test_a_request_visits_as_many_nodes_behind_a_long_text_as_behind_a_short_one
         for number in range(3):
             with visited(monkeypatch) as count:
                 if kind == "step":
-                    tokens = write(scheduler, Request(prefix, STEP), number).tokens
+                    tokens = write(scheduler, EngineRequest(prefix, STEP), number).tokens
                 else:
                     tokens = prompt(5)[:STEP]
                     scheduler.score(number, prefix, tokens)
@@ -67,11 +67,11 @@ def test_branches_and_suspended_requests_go_on_from_where_their_texts_part(
 ) -> None:
     scheduler = qwen.scheduler(max_running=1)
     trunk = Prefix(text_of(150))
-    write(scheduler, Request(trunk, 1), 0)
+    write(scheduler, EngineRequest(trunk, 1), 0)
     with visited(monkeypatch) as count:
-        scheduler.submit(1, Request(trunk.extend((1, 2, 3)), STEP, priority=2))
+        scheduler.submit(1, EngineRequest(trunk.extend((1, 2, 3)), STEP, priority=2))
         scheduler.step()
-        scheduler.submit(2, Request(trunk.extend((4,)), STEP, priority=1))
+        scheduler.submit(2, EngineRequest(trunk.extend((4,)), STEP, priority=1))
         results = drain(scheduler)
     assert count[0] <= 3 * (3 + STEP)
     for number, branch in ((1, (1, 2, 3)), (2, (4,))):
@@ -83,21 +83,21 @@ def test_branches_and_suspended_requests_go_on_from_where_their_texts_part(
 def test_a_text_whose_slots_went_to_others_is_computed_anew(qwen: Served) -> None:
     scheduler = Scheduler(qwen.model, qwen.tokenizer, num_slots=256, debug=True)
     prefix = Prefix(text_of(100))
-    prefix = prefix.extend(write(scheduler, Request(prefix, STEP), 0).tokens)
+    prefix = prefix.extend(write(scheduler, EngineRequest(prefix, STEP), 0).tokens)
     for number in range(1, 4):
-        write(scheduler, Request(Prefix((number, *text_of(150))), STEP), number)
-    after = write(scheduler, Request(prefix, STEP), 9)
+        write(scheduler, EngineRequest(Prefix((number, *text_of(150))), STEP), number)
+    after = write(scheduler, EngineRequest(prefix, STEP), 9)
     assert after.usage.num_cached_prompt_tokens == 0
     assert after.tokens == qwen.generate(prefix.to_tuple(), STEP)
     scheduler.reset_prefix_cache()
-    assert write(scheduler, Request(prefix, STEP), 10).tokens == after.tokens
+    assert write(scheduler, EngineRequest(prefix, STEP), 10).tokens == after.tokens
 
 
 def test_what_is_behind_a_refused_text_is_refused_too(qwen: Served) -> None:
     scheduler = qwen.scheduler()
     bad = Prefix((1, 2, 99_999))
     for number, prefix in enumerate((bad, bad.extend((3,)))):
-        result = write(scheduler, Request(prefix, 1), number)
+        result = write(scheduler, EngineRequest(prefix, 1), number)
         assert "token 99999" in str(result.error)
     scheduler.score(3, Prefix((1, 2)).extend((3,)), (99_999,))
     assert "token 99999" in str(drain(scheduler)[3])
@@ -125,7 +125,7 @@ async def test_a_request_sends_as_much_behind_a_long_text_as_behind_a_short_one(
             for _ in range(3):
                 sizes.append(0)
                 score: Score = await engine.score(prefix, (1, 2))
-                result = await engine.submit(Request(prefix, STEP, stream=False)).result()
+                result = await engine.submit(EngineRequest(prefix, STEP, stream=False)).result()
                 prefix = prefix.extend(result.tokens)
                 assert len(score.logprobs) == 2
             steps.append(sizes[-1])

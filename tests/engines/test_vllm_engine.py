@@ -15,7 +15,7 @@ import pytest_asyncio
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator, available_cores
-from reason_spec.engines.base import BeginText, Opening, Request
+from reason_spec.engines.base import BeginText, EngineRequest, Opening
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
@@ -78,7 +78,7 @@ async def test_a_hint_saves_passes_and_changes_no_token(engine: VllmEngine, serv
     expected = served.generate(PROMPT.to_tuple(), 40)
     wrong = (*expected[:12], (expected[12] + 1) % 260, *expected[13:])
     for hint, most_passes in ((expected, 4), (wrong, 8)):
-        result = await engine.submit(Request(PROMPT, 40, hint=hint, num_draft_tokens=24)).result()
+        result = await engine.submit(EngineRequest(PROMPT, 40, hint=hint, num_draft_tokens=24)).result()
         assert result.tokens == expected
         assert result.usage.num_passes <= most_passes
         assert result.usage.num_accepted_draft_tokens > 20
@@ -93,7 +93,7 @@ async def test_a_batch_is_timed_and_its_drafts_are_limited_without_another_token
         await own_engine.set_cores(cores)
         for hint in (expected, wrong):
             generations = [
-                own_engine.submit(Request(PROMPT, 60, hint=hint, num_draft_tokens=8, limit_drafts=True))
+                own_engine.submit(EngineRequest(PROMPT, 60, hint=hint, num_draft_tokens=8, limit_drafts=True))
                 for _ in range(12)
             ]
             results = [await generation.result() for generation in generations]
@@ -106,7 +106,7 @@ async def test_a_batch_is_timed_and_its_drafts_are_limited_without_another_token
 
 async def test_hints_that_come_late_are_taken(engine: VllmEngine, served: Served) -> None:
     expected = served.generate(PROMPT.to_tuple(), 120)
-    generation = engine.submit(Request(PROMPT, 120))
+    generation = engine.submit(EngineRequest(PROMPT, 120))
     async for _ in generation:
         generation.offer_hint(expected[2:], start=2)
         break
@@ -118,7 +118,7 @@ async def test_hints_that_come_late_are_taken(engine: VllmEngine, served: Served
 async def test_many_at_once_write_what_they_write_alone(engine: VllmEngine, served: Served) -> None:
     prompts = [PROMPT.extend((20 + i,)) for i in range(8)]
     generations = [
-        engine.submit(Request(prompt, 25, token_drafter="prompt_lookup" if i % 2 else "none"))
+        engine.submit(EngineRequest(prompt, 25, token_drafter="prompt_lookup" if i % 2 else "none"))
         for i, prompt in enumerate(prompts)
     ]
     results = await asyncio.gather(*(generation.result() for generation in generations))
@@ -131,8 +131,8 @@ async def test_a_request_that_became_certain_goes_before_those_that_came_earlier
     engine = make_engine(model_folder("qwen3-wide"), max_running=1)
     await engine.start()
     try:
-        first, *others = [engine.submit(Request(PROMPT, 12, priority=1)) for _ in range(5)]
-        later = engine.submit(Request(PROMPT, 12, priority=3))
+        first, *others = [engine.submit(EngineRequest(PROMPT, 12, priority=1)) for _ in range(5)]
+        later = engine.submit(EngineRequest(PROMPT, 12, priority=3))
         later.set_priority(0)
         await first.result()
         await later.result()
@@ -153,11 +153,11 @@ async def test_a_model_that_is_split_drafts_from_hints_and_earlier_texts(
         passes = []
         for text in (1, 2):
             engine.tell(BeginText(text, Opening("a", "", (("prompt", PROMPT.to_tuple()),))))
-            result = await engine.submit(Request(PROMPT, 60, text=text, num_draft_tokens=8)).result()
+            result = await engine.submit(EngineRequest(PROMPT, 60, text=text, num_draft_tokens=8)).result()
             assert result.tokens == expected
             passes.append(result.usage.num_passes)
         assert passes[1] < 15 < passes[0]
-        hinted = Request(PROMPT, 60, hint=expected, num_draft_tokens=8, limit_drafts=True)
+        hinted = EngineRequest(PROMPT, 60, hint=expected, num_draft_tokens=8, limit_drafts=True)
         generations = [engine.submit(hinted) for _ in range(12)]
         assert all([(await generation.result()).tokens == expected for generation in generations])
     finally:
@@ -169,7 +169,7 @@ async def test_nothing_computed_for_one_owner_is_used_for_another(engine: VllmEn
     tokens = tuple(range(20, 120))
     cached, written = [], []
     for owner in ("ana", "ana", "ben", ""):
-        result = await engine.submit(Request(Prefix(tokens, owner=owner), 4)).result()
+        result = await engine.submit(EngineRequest(Prefix(tokens, owner=owner), 4)).result()
         cached.append(result.usage.num_cached_prompt_tokens)
         written.append(result.tokens)
     assert cached[1] > 0
@@ -186,7 +186,7 @@ async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
     expected = served.generate(PROMPT.to_tuple(), 60)
     texts = [engine.tokenizer.decode(expected[i : i + 2]) for i in range(4, 40)]
     delimiter = next(text for text in texts if text.isprintable() and len(text) == 2 and text.isascii())
-    result = await engine.submit(Request(PROMPT, 60, boundary=Boundary(delimiter))).result()
+    result = await engine.submit(EngineRequest(PROMPT, 60, boundary=Boundary(delimiter))).result()
     assert result.finish == "boundary"
     assert result.text.endswith(delimiter)
     assert result.tokens == expected[: len(result.tokens)]
@@ -195,11 +195,11 @@ async def test_a_step_ends_with_its_boundary_and_nothing_is_run_behind_it(
 
 async def test_a_bias_is_refused_with_the_remedy_while_tokens_are_drafted(engine: VllmEngine) -> None:
     with pytest.raises(EngineError, match="token_method to none"):
-        await engine.submit(Request(PROMPT, 5, logit_bias=((65, 100.0),))).result()
+        await engine.submit(EngineRequest(PROMPT, 5, logit_bias=((65, 100.0),))).result()
 
 
 async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engine: VllmEngine) -> None:
-    generation = engine.submit(Request(PROMPT, 200))
+    generation = engine.submit(EngineRequest(PROMPT, 200))
     async for _ in generation:
         break
     with pytest.raises(EngineError, match=r"only when nothing runs"):
@@ -242,7 +242,7 @@ async def test_samples_with_drafts_have_the_models_distribution(
     behind = truncated_probabilities(served.logits((*prefix.to_tuple(), token))[-1].numpy(), sampling)
     draft = int(np.argsort(behind)[-2])
     requests = [
-        Request(
+        EngineRequest(
             prefix,
             3,
             hint=(token, draft, draft),
@@ -265,8 +265,8 @@ async def test_samples_with_drafts_have_the_models_distribution(
 
 
 async def test_equal_seeds_draw_equal_samples_and_others_do_not(engine: VllmEngine) -> None:
-    def ask(sample: int) -> Request:
-        return Request(PROMPT, 12, sampling=Sampling(1.0, noise=NoiseKey(1, 2, sample)))
+    def ask(sample: int) -> EngineRequest:
+        return EngineRequest(PROMPT, 12, sampling=Sampling(1.0, noise=NoiseKey(1, 2, sample)))
 
     results = [await engine.submit(ask(sample)).result() for sample in (0, 0, 1)]
     assert results[0].tokens == results[1].tokens != results[2].tokens
@@ -297,9 +297,9 @@ async def test_vllms_own_methods_write_the_same(
     engine = make_engine(model_folder("qwen3-wide"), token_method=method, draft_tokens=6, vllm=own)
     await engine.start()
     try:
-        result = await engine.submit(Request(PROMPT, 60, hint=(1, 2, 3))).result()
+        result = await engine.submit(EngineRequest(PROMPT, 60, hint=(1, 2, 3))).result()
         if method == "none":
-            biased = await engine.submit(Request(PROMPT, 5, logit_bias=((65, 100.0),))).result()
+            biased = await engine.submit(EngineRequest(PROMPT, 5, logit_bias=((65, 100.0),))).result()
             assert biased.tokens == (65,) * 5
     finally:
         await engine.close()

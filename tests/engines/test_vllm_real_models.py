@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
@@ -69,7 +69,7 @@ async def test_in_float32_it_writes_what_transformers_writes_with_drafts_and_wit
         prompt = asked(engine)
         expected = written_by_transformers(name, prompt)
         for hint in ((), expected, spoiled(expected, 9)):
-            request = Request(Prefix(prompt), NUM_TOKENS, hint=hint, num_draft_tokens=8)
+            request = EngineRequest(Prefix(prompt), NUM_TOKENS, hint=hint, num_draft_tokens=8)
             result = await engine.submit(request).result()
             assert result.tokens == expected
 
@@ -77,9 +77,9 @@ async def test_in_float32_it_writes_what_transformers_writes_with_drafts_and_wit
 async def test_in_bfloat16_drafts_change_a_token_at_near_ties_alone() -> None:
     async with serving(SMOLLM2, "bfloat16") as engine:
         prompt = asked(engine)
-        alone = (await engine.submit(Request(Prefix(prompt), NUM_TOKENS)).result()).tokens
+        alone = (await engine.submit(EngineRequest(Prefix(prompt), NUM_TOKENS)).result()).tokens
         for hint in (alone, spoiled(alone, 5)):
-            request = Request(Prefix(prompt), NUM_TOKENS, hint=hint, num_draft_tokens=8)
+            request = EngineRequest(Prefix(prompt), NUM_TOKENS, hint=hint, num_draft_tokens=8)
             drafted = (await engine.submit(request).result()).tokens
             pairs = zip(alone, drafted, strict=False)
             place = next((place for place, (one, other) in enumerate(pairs) if one != other), None)

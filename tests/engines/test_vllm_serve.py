@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.remote.engine import RemoteEngine
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.vllm.arguments import installed_version
@@ -60,13 +60,13 @@ async def test_tokens_and_scores_are_those_of_the_torch_engine(servers: list[Ser
         assert remote.by_tokens
         assert remote.tokenizer.tokenizer_id == own.tokenizer.tokenizer_id
         for prompt in prompts_of(remote)[:3]:
-            results = [await engine.submit(Request(prompt, 440)).result() for engine in (remote, own)]
+            results = [await engine.submit(EngineRequest(prompt, 440)).result() for engine in (remote, own)]
             assert results[0].tokens == results[1].tokens
             assert results[0].finish == results[1].finish == "eos"
             assert results[0].text == results[1].text
             assert results[0].logprobs == pytest.approx(results[1].logprobs, abs=1e-3)
             steps = [
-                await engine.submit(Request(prompt, 440, boundary=Boundary())).result()
+                await engine.submit(EngineRequest(prompt, 440, boundary=Boundary())).result()
                 for engine in (remote, own)
             ]
             assert steps[0].tokens == steps[1].tokens
@@ -85,7 +85,8 @@ async def test_text_crosses_as_well(servers: list[Serving]) -> None:
     try:
         for prompt in prompts_of(by_text)[:2]:
             texts = [
-                (await engine.submit(Request(prompt, 440)).result()).text for engine in (by_text, by_tokens)
+                (await engine.submit(EngineRequest(prompt, 440)).result()).text
+                for engine in (by_text, by_tokens)
             ]
             assert texts[0] == texts[1]
     finally:
@@ -100,7 +101,7 @@ async def test_a_sample_is_drawn_again_by_its_seed(servers: list[Serving]) -> No
         drawn = []
         for sample in (0, 0, 1, 2):
             sampling = Sampling(1.0, top_k=20, top_p=0.95, noise=NoiseKey(0, 0, sample))
-            drawn.append((await remote.submit(Request(prompt, 120, sampling=sampling)).result()).tokens)
+            drawn.append((await remote.submit(EngineRequest(prompt, 120, sampling=sampling)).result()).tokens)
         assert drawn[0] == drawn[1]
         assert len(set(drawn)) > 1
     finally:
@@ -116,13 +117,15 @@ async def test_constraints_and_biases_reach_the_server_and_its_refusal_comes_bac
         prompt = prompts_of(remote)[0]
         choice = Constraint(choice=("seven", "eleven"))
         for boundary in (None, Boundary()):
-            result = await remote.submit(Request(prompt, 40, boundary=boundary, constraint=choice)).result()
+            result = await remote.submit(
+                EngineRequest(prompt, 40, boundary=boundary, constraint=choice)
+            ).result()
             assert (result.text in choice.choice, result.finish) == (True, "eos")
         token = remote.tokenizer.encode("7")[0]
-        biased = await remote.submit(Request(prompt, 4, logit_bias=((token, 100.0),))).result()
+        biased = await remote.submit(EngineRequest(prompt, 4, logit_bias=((token, 100.0),))).result()
         assert biased.tokens == (token,) * 4
         with pytest.raises(EngineError, match="answered 400"):
-            await remote.submit(Request(prompt, 4, constraint=Constraint(regex="(a"))).result()
+            await remote.submit(EngineRequest(prompt, 4, constraint=Constraint(regex="(a"))).result()
     finally:
         await remote.close()
 
@@ -131,7 +134,7 @@ async def test_cancelled_requests_leave_the_server(servers: list[Serving]) -> No
     remote = remote_engine(servers[0])
     await remote.start()
     try:
-        generations = [remote.submit(Request(prompt, 400)) for prompt in prompts_of(remote)]
+        generations = [remote.submit(EngineRequest(prompt, 400)) for prompt in prompts_of(remote)]
         async for _ in generations[0]:
             break
         assert await asyncio.to_thread(servers[0].num_running) > 0
@@ -193,15 +196,19 @@ async def test_problems_survive_a_server_that_is_killed(servers: list[Serving]) 
     await remote.start()
     try:
         prompts = prompts_of(remote)
-        before = await asyncio.gather(*(remote.submit(Request(prompt, 440)).result() for prompt in prompts))
-        generations = [remote.submit(Request(prompt, 440)) for prompt in prompts]
+        before = await asyncio.gather(
+            *(remote.submit(EngineRequest(prompt, 440)).result() for prompt in prompts)
+        )
+        generations = [remote.submit(EngineRequest(prompt, 440)) for prompt in prompts]
         for generation in generations:
             async for _ in generation:
                 break
         servers[1].kill()
         after = await asyncio.gather(*(generation.result() for generation in generations))
         assert [result.tokens for result in after] == [result.tokens for result in before]
-        more = await asyncio.gather(*(remote.submit(Request(prompt, 440)).result() for prompt in prompts))
+        more = await asyncio.gather(
+            *(remote.submit(EngineRequest(prompt, 440)).result() for prompt in prompts)
+        )
         assert [result.tokens for result in more] == [result.tokens for result in before]
     finally:
         await remote.close()

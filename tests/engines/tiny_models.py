@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reason_spec.engines.base import GenerationResult, Request, Score
+from reason_spec.engines.base import EngineRequest, GenerationResult, Score
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.engines.torch.layout import PassLayout, Row
@@ -192,7 +192,7 @@ def drain(scheduler: Scheduler, max_steps: int = 5000) -> Results:
     raise AssertionError("the scheduler makes no progress")
 
 
-def write(scheduler: Scheduler, request: Request, number: int = 0) -> GenerationResult:
+def write(scheduler: Scheduler, request: EngineRequest, number: int = 0) -> GenerationResult:
     """Run one request alone to its end."""
     scheduler.submit(number, request)
     result = drain(scheduler)[number]

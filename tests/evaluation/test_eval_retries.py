@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Generation, Request
+from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import EngineError
@@ -43,7 +43,7 @@ class Troubled(ScriptedEngine):
     def failure(self) -> str | None:
         return self._died
 
-    def submit(self, request: Request) -> Generation:
+    def submit(self, request: EngineRequest) -> Generation:
         generation = super().submit(request)
         trouble = self._trouble(self._num_requests)
         self._num_requests += 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.ask import Ask, Prompts
+from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.outcome import Outcome, UnitKey
@@ -190,7 +190,7 @@ async def test_what_is_compared_has_caches_of_its_own() -> None:
     scopes: list[str] = []
 
     class Listening(Accelerator):
-        def _open_memory(self, ask: Ask, prompts: Prompts) -> None:
+        def _open_memory(self, ask: GenerationRequest, prompts: Prompts) -> None:
             scopes.append(ask.scope)
 
     for strategies, samples in ((BOTH, 2), (("lookahead",), 1)):

@@ -8,13 +8,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from reason_spec.control.gate import Live
+from reason_spec.control.load_controller import SpeculationBudget
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings, SuffixSettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
-from reason_spec.strategies.memory import Memories, Memory
+from reason_spec.strategies.suffix_session import SuffixCacheSession, SuffixCacheSessions
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -88,7 +88,7 @@ def solve(
     draft_seconds: float = 0.0,
     target_kind: type[ScriptedEngine] = ScriptedEngine,
     suffix: SuffixCaches | None = None,
-    live: Live | None = None,
+    live: SpeculationBudget | None = None,
 ) -> Outcome:
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
@@ -128,9 +128,9 @@ def solve(
     return asyncio.run(run())
 
 
-def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> Memory | None:
+def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> SuffixCacheSession | None:
     use: Literal["steps", "both"] = "both" if target.takes_texts else "steps"
-    memories = Memories(SuffixSettings(use=use), caches, target)
+    memories = SuffixCacheSessions(SuffixSettings(use=use), caches, target)
     return memories.open((("prompt", target.tokenizer.encode(PROMPT)),))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.segment import StopScanner
@@ -42,7 +42,7 @@ def test_what_is_told_is_a_beginning_of_the_final_text(
 ) -> None:
     longest = max(map(len, stops), default=1) - 1
     context = before[-longest:] if longest else ""
-    request = Request(Prefix(), 1, stops=stops, stop_context=context)
+    request = EngineRequest(Prefix(), 1, stops=stops, stop_context=context)
     told: list[tuple[int, str]] = []
     certain = CertainText(
         lambda place, piece: told.append((place, piece)),

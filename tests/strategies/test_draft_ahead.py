@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from reason_spec.engines.base import Generation, Request
+from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import DraftModelSpeculation
@@ -30,7 +30,7 @@ def test_what_runs_hold_grows_with_the_answer_and_not_with_its_square(agreement:
             super().__init__(StrategySettings(num_draft_tokens=8), target, draft, None)
             submit = draft.submit
 
-            def noted(request: Request) -> Generation:
+            def noted(request: EngineRequest) -> Generation:
                 nonlocal num_new, most_alive
                 for node in request.prefix.nodes():
                     if node not in nodes:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.control.gate import Gate, Live, Wish
+from reason_spec.control.load_controller import LoadController, RequestedBudget, SpeculationBudget
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import GateSettings, StrategySettings
 from reason_spec.speculation.goodput import Share
@@ -30,11 +30,11 @@ MAKES: dict[str, Make] = {
 }
 
 
-class Told(Live):
+class Told(SpeculationBudget):
     """Allows what a plan says for each final step, the last entry from there on."""
 
     def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
-        super().__init__(Gate(GateSettings(), lambda: None), Wish(4, 16))
+        super().__init__(LoadController(GateSettings(), lambda: None), RequestedBudget(4, 16))
         self.plan = plan
         self.num_final = 0
 
@@ -122,9 +122,9 @@ def test_the_draft_is_never_further_ahead_than_is_allowed(depth: int) -> None:
 
 
 def test_outcomes_reach_the_gate() -> None:
-    gate = Gate(GateSettings(), lambda: None)
+    gate = LoadController(GateSettings(), lambda: None)
     before = gate.step_rate.value, gate.token_rate.value
-    with gate.enter(Wish(4, 16)) as live:
+    with gate.enter(RequestedBudget(4, 16)) as live:
         solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=live)
         solve(MAKES["speculative"], StoryScript(5), StoryScript(5), live=live)
     assert (gate.step_rate.value, gate.token_rate.value) > before

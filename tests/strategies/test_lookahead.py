@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.control.gate import Gate, Wish
+from reason_spec.control.load_controller import LoadController, RequestedBudget
 from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
@@ -352,7 +352,9 @@ def test_every_plan_can_be_written_whether_the_target_takes_hints_or_not(
 def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_share() -> None:
     passes = {}
     for name, make in (("planned", planned(Plan(4, 1))), ("speculative", speculative())):
-        with Gate(GateSettings(at_most="tokens"), lambda: None).enter(Wish(4, 16)) as live:
+        with LoadController(GateSettings(at_most="tokens"), lambda: None).enter(
+            RequestedBudget(4, 16)
+        ) as live:
             # A slow target, so that the draft writes all it may during a pass.
             gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, live=live)
         passes[name] = gated.recorder.target_usage.num_passes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reason_spec.engines.base import Generation, Request
+from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.branch import MOST_BRANCHES
@@ -22,7 +22,7 @@ def solve_counted(width: int, depth: int) -> tuple[Outcome, int]:
     def make(target: ScriptedEngine, draft: ScriptedEngine) -> Lookahead:
         submit = target.submit
 
-        def counted(request: Request) -> Generation:
+        def counted(request: EngineRequest) -> Generation:
             nonlocal most
             opened.append(submit(request))
             most = max(most, sum(not (one.done or one.cancel_requested) for one in opened))

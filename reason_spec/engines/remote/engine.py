@@ -8,7 +8,7 @@ import zlib
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from reason_spec.engines.base import Engine, EngineStats, Generation, GenerationResult, Request, Score
+from reason_spec.engines.base import Engine, EngineRequest, EngineStats, Generation, GenerationResult, Score
 from reason_spec.engines.constraints import structured_outputs
 from reason_spec.engines.remote.servers import PriorityGate, Server, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
@@ -206,7 +206,7 @@ class RemoteEngine(Engine):
         """Find out whether a constraint is one at all: what the server knows of it, it says itself."""
         structured_outputs(constraint)
 
-    def submit(self, request: Request) -> Generation:
+    def submit(self, request: EngineRequest) -> Generation:
         prompt = request.prefix.to_tuple()
         task: asyncio.Task[None] | None = None
 
@@ -226,7 +226,7 @@ class RemoteEngine(Engine):
         task.add_done_callback(lambda task: self._retire(task, generation))
         return generation
 
-    def _begin(self, request: Request) -> Writing:
+    def _begin(self, request: EngineRequest) -> Writing:
         if not self._by_tokens:
             return TextWriting(request, self.tokenizer, self.max_context)
         # A server that ended a text under a constraint at a step would begin the constraint anew behind it.

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
-from reason_spec.engines.base import Delta, GenerationResult, Request
+from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
 from reason_spec.engines.constraints import structured_outputs
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
@@ -26,7 +26,7 @@ from reason_spec.types import FinishReason, Prefix, Usage
 class Writing(ABC):
     """A generation in one of the two languages that servers speak: tokens, or text."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: EngineRequest) -> None:
         self._request = request
         self._prompt = request.prefix.to_tuple()
         self._num_passes = 0
@@ -82,7 +82,7 @@ class TokenWriting(Writing):
 
     def __init__(
         self,
-        request: Request,
+        request: EngineRequest,
         tokenizer: HuggingFaceTokenizer,
         max_context: int,
         boundary_ids: frozenset[int],
@@ -168,7 +168,7 @@ class TextWriting(Writing):
     log-probabilities are not known (NaN).
     """
 
-    def __init__(self, request: Request, tokenizer: HuggingFaceTokenizer, max_context: int) -> None:
+    def __init__(self, request: EngineRequest, tokenizer: HuggingFaceTokenizer, max_context: int) -> None:
         super().__init__(request)
         self._finish: FinishReason | None = None
         self._tokenizer = tokenizer
@@ -278,7 +278,7 @@ def cache_salt_of(prefix: Prefix) -> dict[str, str]:
     return {"cache_salt": hashlib.sha256(prefix.owner.encode()).hexdigest()}
 
 
-def _sampling_of(request: Request, position: int) -> dict[str, Any]:
+def _sampling_of(request: EngineRequest, position: int) -> dict[str, Any]:
     sampling = request.sampling
     body: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     if not sampling.greedy:

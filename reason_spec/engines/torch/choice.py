@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import numpy as np
 import numpy.typing as npt
 
-from reason_spec.engines.base import Request
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.constraints import TextMatcher
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.errors import ReasonSpecError
@@ -26,7 +26,7 @@ class TokenChoice:
         compiling: the matcher of the request's constraint, as soon as it is compiled; None: no constraint.
     """
 
-    def __init__(self, request: Request, compiling: Future[TextMatcher] | None = None) -> None:
+    def __init__(self, request: EngineRequest, compiling: Future[TextMatcher] | None = None) -> None:
         self._sampling = request.sampling
         self._bias = dict(request.logit_bias)
         self.compiling = compiling

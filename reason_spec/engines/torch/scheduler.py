@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reason_spec.engines.base import TIMES_IF_LIKELY, EngineStats, Hint, Request, Tokenizer
+from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, EngineStats, Hint, Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.groups import Groups
@@ -25,7 +25,7 @@ from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import accept
-from reason_spec.speculation.draft_calibration import HintRate, of_account
+from reason_spec.speculation.draft_calibration import HintRate, entry_of
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, draft_limits, uniform_limit
 from reason_spec.speculation.tree import ROOT, TokenTree
@@ -107,7 +107,7 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._running or self._waiting or self._rejected)
 
-    def submit(self, number: int, request: Request) -> None:
+    def submit(self, number: int, request: EngineRequest) -> None:
         compiling = None
         if request.constraint is not None:
             assert self._constraints is not None, "nothing was given that compiles constraints"
@@ -121,7 +121,7 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             choice,
-            of_account(self._hint_rates, request.account, HintRate),
+            entry_of(self._hint_rates, request.cache_key, HintRate),
             self._places,
         )
         sequence.offer_hint(Hint(self._limits.known_tokens(request.hint)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from reason_spec.engines.base import TIMES_IF_LIKELY, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, GenerationResult, Hint, Score, Tokenizer
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.texts import Path, Places, SharedArray
@@ -170,7 +170,7 @@ class WritingSequence(Sequence):
     def __init__(
         self,
         number: int,
-        request: Request,
+        request: EngineRequest,
         trie: PrefixTrie,
         tokenizer: Tokenizer,
         max_context: int,

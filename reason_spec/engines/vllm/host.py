@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reason_spec.engines.base import Request, TextNews
+from reason_spec.engines.base import EngineRequest, TextNews
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm
 from reason_spec.engines.vllm.loop import VllmLoop
@@ -97,10 +97,12 @@ def _warm_up(loop: VllmLoop, max_context: int) -> float:
     prefix = Prefix(tuple(range(1, max(2, min(41, max_context - _TIMED_PASSES - 1)))))
     hint = tuple(range(1, 9))
     loop.score(0, prefix, hint)
-    loop.submit(1, Request(prefix, 6, hint=hint, token_drafter="prompt_lookup"))
-    loop.submit(2, Request(prefix, 6, sampling=Sampling(temperature=0.6, top_k=4, top_p=0.9), hint=hint))
+    loop.submit(1, EngineRequest(prefix, 6, hint=hint, token_drafter="prompt_lookup"))
+    loop.submit(
+        2, EngineRequest(prefix, 6, sampling=Sampling(temperature=0.6, top_k=4, top_p=0.9), hint=hint)
+    )
     _run(loop)
-    loop.submit(3, Request(prefix, _TIMED_PASSES + 1))
+    loop.submit(3, EngineRequest(prefix, _TIMED_PASSES + 1))
     seconds = _run(loop)[1:]
     loop.reset_prefix_cache()
     return statistics.median(seconds)

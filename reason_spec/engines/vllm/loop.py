@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
-from reason_spec.engines.base import EngineStats, GenerationResult, Hint, Request, Score, Tokenizer
+from reason_spec.engines.base import EngineRequest, EngineStats, GenerationResult, Hint, Score, Tokenizer
 from reason_spec.engines.constraints import bounded_grammar, bounded_schema, structured_outputs
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
 from reason_spec.engines.worker.limits import Limits
@@ -67,7 +67,7 @@ class VllmLoop:
     def has_work(self) -> bool:
         return bool(self._writing or self._scoring or self._ended)
 
-    def submit(self, number: int, request: Request) -> None:
+    def submit(self, number: int, request: EngineRequest) -> None:
         prompt = request.prefix.to_tuple()
         writing = _Writing(request, len(prompt), self._tokenizer, self._limits.max_context)
         refusal = self._limits.refusal(prompt, num_text=len(prompt), num_needed=1)
@@ -79,7 +79,7 @@ class VllmLoop:
         self._writing[number] = writing
         self.offer_hint(number, Hint(request.hint))
 
-    def _try_to_add(self, number: int, prompt: tuple[int, ...], request: Request) -> str | None:
+    def _try_to_add(self, number: int, prompt: tuple[int, ...], request: EngineRequest) -> str | None:
         """Hand a request to vLLM; return why it was not taken, None where it was."""
         if request.logit_bias and self._engine.vllm_config.speculative_config is not None:
             return "vLLM takes no logit_bias while tokens are drafted; set token_method to none for that"
@@ -255,7 +255,9 @@ class VllmLoop:
 class _Writing:
     """A request to write."""
 
-    def __init__(self, request: Request, num_prompt: int, tokenizer: Tokenizer, max_context: int) -> None:
+    def __init__(
+        self, request: EngineRequest, num_prompt: int, tokenizer: Tokenizer, max_context: int
+    ) -> None:
         self.written = WrittenTokens(request, tokenizer, max_context - num_prompt)
         self._num_prompt = num_prompt
         self._num_cached = 0
@@ -375,7 +377,7 @@ class _Choosing(_Scoring):
         return Score(found, tuple(completion.token_ids), usage)
 
 
-def _writing_parameters(request: Request, num_prompt: int) -> Any:
+def _writing_parameters(request: EngineRequest, num_prompt: int) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

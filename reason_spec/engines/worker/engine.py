@@ -8,11 +8,11 @@ from typing import ClassVar, TypeVar
 
 from reason_spec.engines.base import (
     Engine,
+    EngineRequest,
     EngineStats,
     Generation,
     GenerationResult,
     PassTime,
-    Request,
     Score,
     TextNews,
     Tokenizer,
@@ -186,7 +186,7 @@ class WorkerEngine(Engine):
 
     # --- requests ----------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Generation:
+    def submit(self, request: EngineRequest) -> Generation:
         number = self._take_number()
         generation = Generation(
             request,

@@ -9,10 +9,10 @@ from typing import Protocol, TypeAlias
 
 from reason_spec.engines.base import (
     Delta,
+    EngineRequest,
     EngineStats,
     GenerationResult,
     Hint,
-    Request,
     Score,
     TextNews,
 )
@@ -47,7 +47,7 @@ class StepLoop(Protocol):
     @property
     def pass_times(self) -> PassTimes: ...
 
-    def submit(self, number: int, request: Request) -> None: ...
+    def submit(self, number: int, request: EngineRequest) -> None: ...
 
     def score(
         self, number: int, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool = False

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from reason_spec.engines.base import (
     Delta,
+    EngineRequest,
     EngineStats,
     GenerationResult,
     Hint,
     PassTime,
-    Request,
     Score,
     TextNews,
 )
@@ -52,7 +52,7 @@ class Submit:
     """``request.prefix`` is empty: ``prefix`` stands for it."""
 
     number: int
-    request: Request
+    request: EngineRequest
     prefix: PrefixParts
 
 

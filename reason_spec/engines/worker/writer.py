@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from reason_spec.engines.base import Delta, GenerationResult, Request
+from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
 from reason_spec.segment import StopScanner
 from reason_spec.types import FinishReason, Usage
 
@@ -28,7 +28,7 @@ class TextWriter:
     that is a stop itself nothing is read, so that no stop string is found in it.
     """
 
-    def __init__(self, request: Request, vocabulary: Vocabulary) -> None:
+    def __init__(self, request: EngineRequest, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = vocabulary.eos_ids
         self._stop_ids = request.stop_ids
@@ -88,7 +88,7 @@ class TextWriter:
 class WrittenTokens:
     """The certain tokens of a generation. ``room`` is how many the model's context has left for them."""
 
-    def __init__(self, request: Request, vocabulary: Vocabulary, room: int) -> None:
+    def __init__(self, request: EngineRequest, vocabulary: Vocabulary, room: int) -> None:
         # Without any room the request is refused, and nothing is taken.
         self.max_tokens = max(1, min(request.max_tokens, room))
         self.tokens: list[int] = []

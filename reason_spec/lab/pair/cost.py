@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from reason_spec.engines.base import Engine, Request
+from reason_spec.engines.base import Engine, EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.errors import SettingsError
 from reason_spec.pair.generator import problems
@@ -76,7 +76,7 @@ async def _time_tokens(engine: Engine, repeat: int) -> float:
     seconds: list[float] = []
     for count in (1, _TOKENS + 1):
         await engine.reset_prefix_cache()
-        generation = engine.submit(Request(Prefix(tokens[:length]), max_tokens=count, stream=False))
+        generation = engine.submit(EngineRequest(Prefix(tokens[:length]), max_tokens=count, stream=False))
         started = time.perf_counter()
         result = await generation.result()
         seconds.append(time.perf_counter() - started)

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Request, has_digit
+from reason_spec.engines.base import EngineRequest, has_digit
 from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, noise_key, stops_for
 from reason_spec.routers.features import StepFeatures
@@ -215,9 +215,9 @@ class Labeller:
         return verdict.score
 
 
-def _to_the_end(place: SolveRequest, prompt: Prefix, sampling: Sampling) -> Request:
+def _to_the_end(place: SolveRequest, prompt: Prefix, sampling: Sampling) -> EngineRequest:
     """Return the request for all that is left of an answer."""
-    return Request(
+    return EngineRequest(
         prompt,
         place.max_tokens,
         sampling,

@@ -13,11 +13,11 @@ from reason_spec.engines.base import (
     BeginText,
     CloseText,
     Engine,
+    EngineRequest,
     ExtendText,
     ForgetTexts,
     Message,
     Opening,
-    Request,
     TextNews,
     Tokenizer,
 )
@@ -51,14 +51,14 @@ class _Conversation:
     tokens: list[int] = field(default_factory=list)
 
 
-class Memory:
+class SuffixCacheSession:
     """What one answer tells the suffix cache and asks of it. Close it when the answer is over.
 
     It is told of final steps alone: what a branch assumes beyond them is looked up and forgotten. A tenant's
     cache that fails is left out from then on; that costs the cache, never the answer nor another tenant's.
     """
 
-    def __init__(self, owner: Memories, conversation: _Conversation, target: Engine) -> None:
+    def __init__(self, owner: SuffixCacheSessions, conversation: _Conversation, target: Engine) -> None:
         self._owner = owner
         self._conversation = conversation
         self._target = target
@@ -102,7 +102,7 @@ class Memory:
         self._conversation.tokens += tokens
         self._owner.tell(ExtendText(self._conversation.number, tokens))
 
-    def next_step(self, request: Request) -> Step | None:
+    def next_step(self, request: EngineRequest) -> Step | None:
         """Return the step that the target is likely to write for a request, None where none is known.
 
         The request's prefix goes on from the final steps; it may hold steps that are only assumed.
@@ -154,7 +154,7 @@ class Memory:
         self._owner.take_back(self._conversation)
 
 
-class Memories:
+class SuffixCacheSessions:
     """The suffix caches of one target, and the conversations that go on in them.
 
     Args:
@@ -195,7 +195,7 @@ class Memories:
         *,
         tenant: str | None = None,
         scope: str = "",
-    ) -> Memory | None:
+    ) -> SuffixCacheSession | None:
         """Return the memory of an answer to a prompt: a next turn where a conversation begins like it.
 
         None where the tenant's cache has failed.
@@ -216,7 +216,7 @@ class Memories:
             if self._draft is not None and self.drafts_for_draft:
                 opening = Opening(tenant, scope, of_draft or segments)
                 self._draft.tell(BeginText(conversation.number, opening))
-            return Memory(self, conversation, self._target)
+            return SuffixCacheSession(self, conversation, self._target)
         return None
 
     def forget(self, scope: str) -> None:
@@ -283,7 +283,7 @@ class Memories:
 class _costs_only_the_cache:  # noqa: N801 - it reads as a statement
     """Turns an error of a tenant's cache into a warning, and leaves that cache out from then on."""
 
-    def __init__(self, owner: Memories, tenant: str) -> None:
+    def __init__(self, owner: SuffixCacheSessions, tenant: str) -> None:
         self._owner = owner
         self._tenant = tenant
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.control.gate import Gate, Live, LoadCosts, Wish
+from reason_spec.control.load_controller import LoadController, LoadCosts, RequestedBudget, SpeculationBudget
 from reason_spec.engines.base import PassTime
 from reason_spec.settings import GateSettings, Speculation
 from reason_spec.speculation.goodput import BatchTime
 
 SIZES = [(n * r, r) for r in (1, 4, 16, 64) for n in (1, 4, 9)]
-WISH = Wish(2, 8)
+WISH = RequestedBudget(2, 8)
 
 
 def batch_time(base: float, token: float, request: float = 0.0) -> BatchTime:
@@ -36,13 +36,13 @@ class World:
         self.now = 0.0
         self.costs = known
         self.cores: list[bool] = []
-        self.gate = Gate(
+        self.gate = LoadController(
             GateSettings.model_validate(how), lambda: self.costs, self.cores.append, lambda: self.now
         )
         self._held: list[ExitStack] = []
-        self.live: list[Live] = []
+        self.live: list[SpeculationBudget] = []
 
-    def load(self, number: int, wish: Wish = WISH) -> None:
+    def load(self, number: int, wish: RequestedBudget = WISH) -> None:
         while len(self.live) > number:
             self._held.pop().close()
             self.live.pop()
@@ -114,9 +114,9 @@ def test_where_steps_are_held_back_the_next_answer_begins_without_them() -> None
 def test_an_answer_that_can_only_use_steps_is_left_them_whoever_joins() -> None:
     world = World(costs())
     for _ in range(5):
-        world.load(1, Wish(2, 0))
-        world.load(2, Wish(2, 0))
-    world.load(1, Wish(2, 0))
+        world.load(1, RequestedBudget(2, 0))
+        world.load(2, RequestedBudget(2, 0))
+    world.load(1, RequestedBudget(2, 0))
     assert world.live[0].depth == 2
 
 
@@ -214,7 +214,7 @@ def test_the_settings_bound_what_is_speculated_whatever_is_known(
 
 def test_one_answer_alone_speculates_at_once_whatever_was_before_it() -> None:
     world = World(costs(0.1, alone=0.1, draft=1.0), hold_seconds=100.0)
-    world.load(1, Wish())
+    world.load(1, RequestedBudget())
     assert world.gate.way == "none"
     world.load(0)
     world.load(1)
@@ -223,13 +223,13 @@ def test_one_answer_alone_speculates_at_once_whatever_was_before_it() -> None:
 
 def test_answers_that_draft_nothing_count_as_load_and_leave_the_target_all_cores() -> None:
     world = World(costs(0.004))
-    world.load(3, Wish())
+    world.load(3, RequestedBudget())
     assert (world.gate.way, world.cores[-1]) == ("none", True)
     world.load(4, WISH)
     world.load(3)
     assert world.gate.way == "none"
     plain = World(costs(0.004, alone=1.2))
-    plain.load(3, Wish())
+    plain.load(3, RequestedBudget())
     assert not plain.cores[-1], "all cores are slower here"
 
 

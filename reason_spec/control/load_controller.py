@@ -90,7 +90,7 @@ class LoadCosts(NamedTuple):
         return self.shared.known
 
 
-class Wish(NamedTuple):
+class RequestedBudget(NamedTuple):
     """What an answer would use if it were alone: steps ahead, and token drafts by the draft model."""
 
     depth: int = 0
@@ -139,10 +139,10 @@ class _Outcomes:
         return float(0.5 ** (max(0.0, now - self.at) / _HALF_LIFE))
 
 
-class Live:
+class SpeculationBudget:
     """One answer that is being written; what it may use changes from round to round."""
 
-    def __init__(self, gate: Gate, wish: Wish) -> None:
+    def __init__(self, gate: LoadController, wish: RequestedBudget) -> None:
         self._gate = gate
         self.wish = wish
         self.share = Share(wish.depth, wish.num_draft_tokens)
@@ -226,7 +226,7 @@ class _Window:
     counted_to: float = 0.0
 
 
-class Gate:
+class LoadController:
     """Decides for all live answers of an accelerator; called from one event loop.
 
     Args:
@@ -248,7 +248,7 @@ class Gate:
         self._fitted_at = -math.inf
         self._on_cores = on_cores
         self._clock = clock
-        self._live: list[Live] = []
+        self._live: list[SpeculationBudget] = []
         self.step_rate = _Rate(_STEP_RATE * 8, 8.0)
         self.token_rate = _Rate(_TOKEN_RATE * 64, 64.0)
         self._joined = _Rate(0.0, _PRIOR_LONE, _MEMORY_OF_LONE)
@@ -290,9 +290,9 @@ class Gate:
         return dict(self._expected)
 
     @contextmanager
-    def enter(self, wish: Wish) -> Iterator[Live]:
+    def enter(self, wish: RequestedBudget) -> Iterator[SpeculationBudget]:
         """Count an answer as live for the block."""
-        live = Live(self, wish)
+        live = SpeculationBudget(self, wish)
         if not self._live:
             # What was idle time tells of nothing.
             self._counted_to = self._clock()
@@ -328,7 +328,7 @@ class Gate:
         if passed >= (least if self._stale else _ROUND_SECONDS):
             self.decide()
 
-    def _like_others(self, wish: Wish) -> Share:
+    def _like_others(self, wish: RequestedBudget) -> Share:
         """Return what an answer may use until the next round: no more than any other."""
         others = [live.share for live in self._live[:-1]]
         depth = max(share.depth for share in others)

@@ -10,17 +10,17 @@ import pytest
 from reason_spec.engines.base import (
     BeginText,
     CloseText,
+    EngineRequest,
     ExtendText,
     ForgetTexts,
     Message,
-    Request,
     TextNews,
 )
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import DataError
 from reason_spec.segment import Boundary
 from reason_spec.settings import SuffixSettings
-from reason_spec.strategies.memory import Memories, segments_of
+from reason_spec.strategies.suffix_session import SuffixCacheSessions, segments_of
 from reason_spec.suffix.scopes import Cache, SuffixCaches
 from reason_spec.types import Prefix, Step
 from tests.naive_suffix import NaiveCache, NaiveSession
@@ -44,19 +44,23 @@ class Listening(ScriptedEngine):
         self.news.append(news)
 
 
-def make(use: str = "both", kind: type[NaiveCache] = NaiveCache) -> tuple[Memories, NaiveCache, Listening]:
+def make(
+    use: str = "both", kind: type[NaiveCache] = NaiveCache
+) -> tuple[SuffixCacheSessions, NaiveCache, Listening]:
     cache, engine = kind(), Listening()
     caches: dict[str, Cache] = {"": cache}
     made = SuffixCaches(lambda scope: caches.setdefault(scope, kind()))
     settings = SuffixSettings(use=use)  # type: ignore[arg-type]
-    return Memories(settings, made, engine), cache, engine
+    return SuffixCacheSessions(settings, made, engine), cache, engine
 
 
 def step(text: str) -> Step:
     return Step(text, TOKENIZER.encode(text), "target", "boundary", TOKENIZER.tokenizer_id)
 
 
-def answer(memories: Memories, prompt: str, *steps: str, tenant: str | None = None, scope: str = "") -> None:
+def answer(
+    memories: SuffixCacheSessions, prompt: str, *steps: str, tenant: str | None = None, scope: str = ""
+) -> None:
     memory = memories.open((("prompt", TOKENIZER.encode(prompt)),), tenant=tenant, scope=scope)
     assert memory is not None
     for index, text in enumerate(steps):
@@ -180,7 +184,7 @@ def test_a_text_with_tokens_that_nobody_knows_proposes_nothing_and_others_do() -
         tokens = TOKENIZER.encode(prompt)
         memory = memories.open((("prompt", tokens),))
         assert memory is not None
-        request = Request(Prefix(tokens), max_tokens=20, boundary=Boundary())
+        request = EngineRequest(Prefix(tokens), max_tokens=20, boundary=Boundary())
         found.append(memory.next_step(request))
         memory.close()
     assert found[0] is None
@@ -260,7 +264,7 @@ def test_only_what_is_new_is_kept_and_a_full_disk_costs_nothing_else(
 def test_the_drafts_engine_follows_the_texts_where_it_has_the_targets_vocabulary(shared: bool) -> None:
     target, draft = Listening(), Listening(None if shared else ScriptedTokenizer(r"\S+|\s"))
     caches = SuffixCaches(lambda scope: NaiveCache())
-    memories = Memories(SuffixSettings(use="both"), caches, target, draft)
+    memories = SuffixCacheSessions(SuffixSettings(use="both"), caches, target, draft)
     own = (("prompt", TOKENIZER.encode("draft: one two\n")),)
     memory = memories.open((("prompt", TOKENIZER.encode("user: one two\n")),), own, tenant="a", scope="s")  # type: ignore[arg-type]
     assert memory is not None
@@ -278,7 +282,9 @@ def test_the_drafts_engine_follows_the_texts_where_it_has_the_targets_vocabulary
 
 def test_a_cache_that_proposes_steps_alone_tells_no_engine() -> None:
     target, draft = Listening(), Listening()
-    memories = Memories(SuffixSettings(use="steps"), SuffixCaches(lambda scope: NaiveCache()), target, draft)
+    memories = SuffixCacheSessions(
+        SuffixSettings(use="steps"), SuffixCaches(lambda scope: NaiveCache()), target, draft
+    )
     answer(memories, "user: one two\n", "three\n\n")
     memories.forget("")
     assert target.news == draft.news == []
