@@ -462,7 +462,9 @@ class Engine(ABC):
         """From now on restart the engine whenever it dies. Requests in flight still fail."""
 
     async def recovered(self) -> None:  # noqa: B027 - as above
-        """Wait until an engine that died and is being started again is back.
+        """Wait until an engine that died and is being started again is back; return at once if it works.
+
+        After it returns, each death makes `num_deaths` grow before it fails a request.
 
         Raises:
             EngineError: it is dead and stays so.

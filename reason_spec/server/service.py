@@ -169,8 +169,10 @@ class Call:
         raise AssertionError("the block returns")
 
     async def _answer(self, request: ChatRequest | TextRequest, index: int, speculate: bool) -> ChatAnswer:
-        """Return one answer; where the target died over it, it is written anew, once."""
+        """Return one answer; if the target dies while it is written, it is written again, once."""
         chat, target = self.service.chat, self.service.accelerator.target
+        # The target may have died since `_enter` looked: in the queue, or while the prompt was encoded.
+        await target.recovered()
         num_deaths = target.num_deaths
         try:
             return await chat.answer(request, index=index, speculate=speculate)
@@ -183,8 +185,9 @@ class Call:
     async def _stream(
         self, request: ChatRequest | TextRequest, index: int, speculate: bool
     ) -> AsyncGenerator[ChatEvent]:
-        """Yield the events of one answer; see ``_answer``. What has begun to stream is not written anew."""
+        """Yield the events of one answer; see ``_answer``. What has begun to stream is not written again."""
         chat, target = self.service.chat, self.service.accelerator.target
+        await target.recovered()
         num_deaths, begun = target.num_deaths, False
         try:
             async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
@@ -219,8 +222,10 @@ class Call:
             )
         waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
         place = await held.enter_async_context(waiting)
-        for request in asked:
-            self._check_prompt(request, await service.chat.check(request))
+        # To check a constraint waits for a target that is being restarted.
+        async with self._deadline.first():
+            for request in asked:
+                self._check_prompt(request, await service.chat.check(request))
         return place.speculate
 
     def _check_prompt(self, request: ChatRequest | TextRequest, num_tokens: int) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import shutil
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import psutil
 import pytest
@@ -18,7 +19,10 @@ import pytest
 from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker import supervisor
+from reason_spec.engines.worker.messages import AskStats, FromWorker, Ready, Shutdown, ToWorker
+from reason_spec.engines.worker.process import Ending, WorkerProcess
 from reason_spec.engines.worker.pulse import TICK_SECONDS, Pulse
+from reason_spec.engines.worker.supervisor import Supervisor
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 from tests.engines.contract import PROMPT
@@ -144,6 +148,74 @@ async def test_a_worker_that_does_not_come_back_is_given_up(
         assert sum("could not be started again" in record.message for record in caplog.records) == 2
         with pytest.raises(EngineError, match="restarts failed"):
             await engine.submit(EngineRequest(PROMPT, 2)).result()
+
+
+class ScriptedWorker:
+    """A worker process that sends one batch of messages a turn of the event loop; None: it has ended."""
+
+    pid, running = 1, True
+
+    def __init__(self, *batches: list[FromWorker] | None) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._batches: list[list[FromWorker] | None] = []
+        self.say(*batches)
+
+    def say(self, *batches: list[FromWorker] | None) -> None:
+        self._batches += batches
+        self._theirs.send(b"." * len(batches))
+
+    def fileno(self) -> int:
+        return self._ours.fileno()
+
+    def receive(self) -> list[FromWorker] | None:
+        self._ours.recv(1)
+        return self._batches.pop(0)
+
+    def send(self, messages: Sequence[ToWorker]) -> None:
+        if any(isinstance(message, Shutdown) for message in messages):
+            self.say(None)
+
+    def detach(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.fileno())
+
+    def kill(self) -> None:
+        raise AssertionError("it does not hang")
+
+    def end(self) -> Ending:
+        self._ours.close()
+        self._theirs.close()
+        return Ending(0, "")
+
+
+async def test_a_new_worker_that_dies_as_soon_as_it_is_ready_is_no_recovery() -> None:
+    ready: list[FromWorker] = [Ready(64, 64, "", "cpu", "float32", 1, 0.01)]
+    first, last = ScriptedWorker(ready), ScriptedWorker(ready)
+    workers = [first, ScriptedWorker(ready, None), last]
+    launched: list[ScriptedWorker] = []
+
+    def launch() -> tuple[WorkerProcess, ToWorker]:
+        launched.append(workers[len(launched)])
+        return cast("WorkerProcess", launched[-1]), AskStats(0)
+
+    waiting: list[asyncio.Task[None]] = []
+
+    def lose(reason: str | None) -> None:
+        if reason is not None:
+            waiting.append(asyncio.create_task(served.recovered()))
+
+    served = Supervisor(
+        "target", EngineSettings(model="none"), launch=launch, handle=lambda message: None, lost=lose
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        served.open()
+        await served.ready()
+        served.keep_alive()
+        first.say(None)
+        await until(lambda: bool(waiting))
+        await asyncio.gather(*waiting)
+        assert launched == workers
+        assert (served.num_deaths, served.trouble, served.failure) == (2, None, None)
+        await served.close()
 
 
 async def test_an_engine_closes_while_its_worker_is_started_again(model_folder) -> None:

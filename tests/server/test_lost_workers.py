@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,7 +99,9 @@ def said_by(line: str) -> dict[str, Any] | str | None:
     return json.loads(line) if line.startswith("{") else line
 
 
-def asking(pool: ThreadPoolExecutor, server: ServeProcess, *, stream: bool | None = None, **more: Any) -> Any:
+def asking(
+    pool: ThreadPoolExecutor, server: ServeProcess, *, stream: bool | None = None, **more: Any
+) -> list[Future[Reply]]:
     """Ask all questions at once; every second one streams where ``stream`` does not say."""
     return [
         pool.submit(ask, server, question, stream=bool(place % 2) if stream is None else stream, **more)
@@ -108,9 +110,22 @@ def asking(pool: ThreadPoolExecutor, server: ServeProcess, *, stream: bool | Non
 
 
 def is_writing(server: ServeProcess) -> bool:
+    return count(server, "running") >= 1
+
+
+def count(server: ServeProcess, state: str) -> int:
+    """Return how many requests are ``running`` or ``waiting``."""
     lines = server.http.get("/metrics").text.splitlines()
-    running = next(line for line in lines if line.startswith("vllm:num_requests_running"))
-    return float(running.split()[-1]) >= 1
+    found = next(line for line in lines if line.startswith(f"vllm:num_requests_{state}"))
+    return int(float(found.split()[-1]))
+
+
+def all_let_in(server: ServeProcess, replies: Sequence[Future[Reply]]) -> bool:
+    """Tell whether the server has let all requests in and still writes answers to some of them."""
+    # Counted before the metrics are read, so that no request is counted twice.
+    num_done = sum(reply.done() for reply in replies)
+    num_running = count(server, "running")
+    return num_running >= 1 and num_done + num_running + count(server, "waiting") >= len(replies)
 
 
 def is_ready(server: ServeProcess) -> bool:
@@ -152,15 +167,37 @@ def test_what_a_lost_target_had_not_begun_to_stream_is_written_anew(tmp_path: Pa
     with serving_pair(tmp_path) as server:
         with ThreadPoolExecutor(len(QUESTIONS)) as pool:
             replies = asking(pool, server, stream=False)
-            until(lambda: is_writing(server))
+            # A request that arrives while the target is restarted is refused.
+            until(lambda: all_let_in(server, replies))
             Workers(server).target.kill()
             until(lambda: server.status("/ready") == 503)
             assert "started again" in server.http.get("/ready").json()["engines"]["target"]
             answered = [reply.result() for reply in replies]
+        assert [reply.error for reply in answered] == [None] * len(QUESTIONS)
         assert [reply.text for reply in answered] == texts
         assert is_ready(server)
         died = [line for line in server.log() if "SIGKILL" in line["message"]]
         assert died
+
+
+@pytest.mark.slow
+def test_requests_in_the_queue_wait_for_a_lost_target(tmp_path: Path, texts: list[str]) -> None:
+    num_places = 2
+    with serving_pair(tmp_path, "--set", f"server.max_running_requests={num_places}") as server:
+        with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            replies = asking(pool, server, stream=True)
+            # Beside the first that is done another has begun. It ends with an error, and its place goes to
+            # the queue while the target is restarted.
+            until(lambda: any(reply.done() for reply in replies) and all_let_in(server, replies))
+            assert count(server, "waiting") > num_places
+            Workers(server).target.kill()
+            answered = [reply.result() for reply in replies]
+        errors = [reply.error for reply in answered if reply.error is not None]
+        assert errors == ["engine_error"] * len(errors)
+        assert len(errors) <= num_places
+        for reply, text in zip(answered, texts, strict=True):
+            assert reply.text == text or (reply.error and text.startswith(reply.text))
+        assert is_ready(server)
 
 
 @pytest.mark.parametrize(

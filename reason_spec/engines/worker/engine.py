@@ -203,7 +203,7 @@ class WorkerEngine(Engine):
         return generation
 
     async def check_constraint(self, constraint: Constraint) -> None:
-        self._supervisor.raise_if_failed()
+        await self._supervisor.recovered()
         require_end(self.tokenizer.eos_ids)
         await self._constraints.check(constraint)
 
@@ -327,6 +327,8 @@ def _fail_all(futures: dict[int, asyncio.Future[_T]], failure: str) -> None:
     for future in futures.values():
         if not future.done():
             future.set_exception(EngineError(failure))
+    # A request left here would later be cancelled at the next worker, which cannot confirm it.
+    futures.clear()
 
 
 def _unfinished(finish: FinishReason, error: str | None) -> GenerationResult:

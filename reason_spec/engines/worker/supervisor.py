@@ -144,13 +144,14 @@ class Supervisor:
         self._is_kept_alive = True
 
     async def recovered(self) -> None:
-        """Wait for a worker that is being started again.
+        """Wait until a worker that ended is cleaned up and started again; return at once if none ended.
 
         Raises:
             EngineError: there is none, and there will be none.
         """
-        if self._returning is not None:
-            await asyncio.wait({self._returning})
+        # A new worker may die as soon as it is ready, so one wait is not enough.
+        while pending := {task for task in (self._ending, self._returning) if task and not task.done()}:
+            await asyncio.wait(pending)
         self.raise_if_failed()
 
     def raise_if_failed(self) -> None:
