@@ -1,7 +1,7 @@
-"""Tasks: how a record becomes a problem, how it is asked, and how an answer is read and compared.
+"""Tasks: how to read a record, prompt a question and extract the answer of one kind of problem file.
 
-``get_task("gsm8k")`` looks a task up; ``auto`` fits every file with a question and an answer under
-one of the usual names. ``register_task`` adds a task of one's own.
+``get_task("gsm8k")`` returns a task; ``auto`` reads every file with a question and an answer under one of
+the usual names. ``register_task`` adds a custom task.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from reason_spec.errors import SettingsError, unknown_name
+from reason_spec.jsonl import FieldError, shorten
 from reason_spec.tasks.extract import AnswerKind, find_answer, find_boxes
 from reason_spec.tasks.numerals import parse_number
 
 PromptStyle: TypeAlias = Literal["plain", "boxed", "examples"]
 """``plain``: the question alone. ``boxed``: with a request for the final answer in ``\\boxed{}``.
-``examples``: behind three solved questions, for models that were not taught to follow requests."""
+``examples``: after three solved questions, for base models without instruction tuning."""
 
 EXAMPLES_END: Final = "\nQuestion:"
-"""Where a model that was shown examples has answered, and begins a question of its own."""
+"""Stop string of the style ``examples``: the model has answered and starts another question."""
 
 _EXAMPLES: Final = """\
 Question: A baker has 24 rolls. He sells 9 at dawn and bakes 15 more at noon. How many rolls are there?
@@ -53,22 +54,12 @@ ANSWER_FIELDS: Final = (
 )  # fmt: skip
 ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index", "problem_idx")
 LEVEL_FIELDS: Final = ("level", "difficulty", "operations")
-"""The last one is that of the demonstration pair's own files."""
-
-
-class FieldError(ValueError):
-    """A record lacks a field or holds an unusable value; ``field`` and ``value`` say which."""
-
-    def __init__(self, field: str, problem: str, value: object = None) -> None:
-        shown = "" if value is None else f": {shorten(value)}"
-        super().__init__(f"field {field!r} {problem}{shown}")
-        self.field = field
-        self.value = value
+"""``operations`` is the field of the demonstration pair's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The parts of one line of a file that matter to a task."""
+    """The fields of one line that a task uses."""
 
     question: str
     answer: str | None
@@ -80,8 +71,8 @@ class Record:
 class Task:
     """One kind of problem file.
 
-    Field names are matched without regard to case; the first one with a value counts.
-    ``context_field`` is put in front of the question (the story of a SVAMP problem).
+    Field names are matched case-insensitively; the first one with a value is used. The text of
+    ``context_field`` precedes the question (SVAMP's ``Body``).
     """
 
     name: str
@@ -95,11 +86,11 @@ class Task:
     )
 
     def read_record(self, record: Mapping[str, Any], *, require_answer: bool = True) -> Record:
-        """Take question, answer, id and level out of a record.
+        """Return question, answer, id and level of a record.
 
         Raises:
-            FieldError: a field is missing, empty or of a wrong type, or a reference answer is no
-                number where the task has numbers.
+            FieldError: a field is missing, empty or of a wrong type, or the reference answer of a task
+                with numbers is not a number.
         """
         lowered = {str(name).lower(): name for name in reversed(list(record))}
         question = self._read_question(record, lowered)
@@ -112,10 +103,10 @@ class Task:
         return Record(question, answer, _read_id(record, lowered), _read_level(record, lowered))
 
     def read_answer(self, record: Mapping[str, Any]) -> str | None:
-        """Return the reference answer of a record, None where it has none.
+        """Return the reference answer of a record, None if it has none.
 
         Raises:
-            FieldError: the answer is of a wrong type, or no number where the task has numbers.
+            FieldError: the answer is of a wrong type, or is not a number as the task requires.
         """
         lowered = {str(name).lower(): name for name in reversed(list(record))}
         for candidate in self.answer_fields:
@@ -146,7 +137,7 @@ class Task:
         )
 
     def extract(self, response: str) -> str | None:
-        """Return the final answer of a response as it is written there, None where there is none."""
+        """Return the final answer of a response as it is written there, None if there is none."""
         return find_answer(response, self.kind)
 
     def _read_question(self, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
@@ -184,12 +175,6 @@ def reference_answer(text: str) -> str:
         return text.rpartition("####")[2].strip()
     box = next(find_boxes(text), None)
     return (box if box is not None else text).strip()
-
-
-def shorten(value: object, limit: int = 60) -> str:
-    """Return a value as a message shows it: on one line, at most ``limit`` characters."""
-    text = repr(value[: limit + 1] if isinstance(value, str) else value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _answer_text(name: str, value: object) -> str:
@@ -259,7 +244,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def get_task(name: str | Task) -> Task:
-    """Return the task of a name; a ``Task`` is returned as it is.
+    """Return the task with this name; a ``Task`` is returned unchanged.
 
     Raises:
         SettingsError: there is no such task; the message lists the names.
@@ -273,7 +258,7 @@ def get_task(name: str | Task) -> Task:
 
 
 def extract_answer(response: str, task: str | Task = "auto") -> str | None:
-    """Return the final answer of a response as it is written there, None where there is none.
+    """Return the final answer of a response as it is written there, None if there is none.
 
     Raises:
         SettingsError: there is no such task.

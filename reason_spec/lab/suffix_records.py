@@ -11,12 +11,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from reason_spec.errors import DataError
+from reason_spec.jsonl import (
+    BadLine,
+    FieldError,
+    JsonItem,
+    atomic_output,
+    parse_items,
+    read_values,
+)
 from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.merging import Document, make_document
-from reason_spec.tasks.base import FieldError
-from reason_spec.tasks.loading import BadLine, JsonValue, bad_line_message, read_values
-from reason_spec.tasks.output import atomic_output
 
 MARK: Final = "reason_spec_suffix"
 """The field that tells an export from other files; its value is the version of the format."""
@@ -82,7 +87,7 @@ def is_export(path: Path) -> bool:
         DataError: the file is missing, a folder, or of an unknown kind.
     """
     first = next(iter(read_values(path, _WANTED)), None)
-    return isinstance(first, JsonValue) and isinstance(first.value, dict) and MARK in first.value
+    return isinstance(first, JsonItem) and isinstance(first.value, dict) and MARK in first.value
 
 
 def read_export(path: Path, key: StoreKey, vocab_size: int, *, skip_bad: bool = False) -> Export:
@@ -102,26 +107,21 @@ def read_export(path: Path, key: StoreKey, vocab_size: int, *, skip_bad: bool = 
             f"{key.tokenizer}: tokens of one mean nothing to the other. Name the model they belong to with "
             "--target, or import the conversations that they were learnt from."
         )
-    documents: list[Document] = []
     bad_lines: list[BadLine] = []
-    for item in values:
-        read = _read_document(item, vocab_size) if isinstance(item, JsonValue) else item
-        if isinstance(read, Document):
-            documents.append(read)
-        elif skip_bad:
-            bad_lines.append(read)
-        else:
-            raise DataError(bad_line_message(path, read))
+    parsed = parse_items(
+        values, path, lambda item: _read_document(item.value, vocab_size), bad_lines, skip_bad=skip_bad
+    )
+    documents = tuple(parsed)
     if not skip_bad and len(documents) != header.num_documents:
         raise DataError(
             f"{path}: holds {len(documents)} of {header.num_documents} documents: it was cut off. Export it "
             "again, or take what is there: --skip-bad."
         )
-    return Export(header, tuple(documents), tuple(bad_lines))
+    return Export(header, documents, tuple(bad_lines))
 
 
-def _read_header(path: Path, item: JsonValue | BadLine | None) -> ExportHeader:
-    fields = item.value if isinstance(item, JsonValue) else None
+def _read_header(path: Path, item: JsonItem | BadLine | None) -> ExportHeader:
+    fields = item.value if isinstance(item, JsonItem) else None
     if not isinstance(fields, dict) or MARK not in fields:
         raise DataError(f"{path}: is not {_WANTED}.")
     if fields[MARK] != VERSION:
@@ -137,18 +137,14 @@ def _read_header(path: Path, item: JsonValue | BadLine | None) -> ExportHeader:
     return ExportHeader(tenant, StoreKey(model, tokenizer), number)
 
 
-def _read_document(item: JsonValue, vocab_size: int) -> Document | BadLine:
-    try:
-        fields = item.value
-        if not isinstance(fields, dict) or not isinstance(fields.get("segments"), list):
-            raise FieldError("segments", "is missing or no list")
-        segments = [_read_segment(index, value, vocab_size) for index, value in enumerate(fields["segments"])]
-        if not any(tokens for _, tokens in segments):
-            raise FieldError("segments", "hold no tokens")
-        used, useful = (_read_number(name, fields.get(name, 0)) for name in ("last_used", "usefulness"))
-        return make_document(segments, last_used=used, usefulness=useful)
-    except FieldError as error:
-        return BadLine(item.line, str(error))
+def _read_document(fields: object, vocab_size: int) -> Document:
+    if not isinstance(fields, dict) or not isinstance(fields.get("segments"), list):
+        raise FieldError("segments", "is missing or no list")
+    segments = [_read_segment(index, value, vocab_size) for index, value in enumerate(fields["segments"])]
+    if not any(tokens for _, tokens in segments):
+        raise FieldError("segments", "hold no tokens")
+    used, useful = (_read_number(name, fields.get(name, 0)) for name in ("last_used", "usefulness"))
+    return make_document(segments, last_used=used, usefulness=useful)
 
 
 def _read_segment(index: int, value: object, vocab_size: int) -> tuple[Source, list[int]]:
