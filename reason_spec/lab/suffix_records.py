@@ -20,8 +20,8 @@ from reason_spec.jsonl import (
     read_values,
 )
 from reason_spec.suffix.base import SOURCES, Source
-from reason_spec.suffix.file_format import StoreKey
-from reason_spec.suffix.merging import Document, make_document
+from reason_spec.suffix.documents import Document, make_document
+from reason_spec.suffix.tenant_file import StoreKey
 
 MARK: Final = "reason_spec_suffix"
 """The field that tells an export from other files; its value is the version of the format."""

@@ -1,10 +1,10 @@
-"""The suffix cache of a process: tenants apart from each other, each within its bound."""
+"""The suffix cache of a process: isolated tenants, each of limited size."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,14 +12,15 @@ import numpy as np
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix import scoring
 from reason_spec.suffix.base import SOURCES, Source
+from reason_spec.suffix.documents import Document
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.session import CacheSession, Tenant
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.snapshot import restore, snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatistics:
-    """Tokens of one source: kept, proposed, and accepted of those that were proposed."""
+    """Tokens of one source: in the index, proposed, and accepted of the proposed."""
 
     num_tokens: int
     num_tokens_proposed: int
@@ -28,7 +29,7 @@ class SourceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TenantStatistics:
-    """What the cache keeps for a tenant, and what it was worth in this process."""
+    """Size of a tenant's index, and its proposals in this process."""
 
     num_bytes: int
     num_documents: int
@@ -38,15 +39,15 @@ class TenantStatistics:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens kept, of all sources."""
+        """Tokens in the index, of all sources."""
         return sum(source.num_tokens for source in self.sources.values())
 
 
 class SuffixCache:
-    """Texts of tenants and what came next in them, in memory. All methods may be called by any thread.
+    """The suffix indices of all tenants, in memory. Thread-safe.
 
-    A tenant's texts never influence what another tenant is offered, unless the settings name it under
-    ``reads``; even then reading leaves no trace with the tenant that is read.
+    A tenant's texts never influence the proposals of another tenant, unless the settings name it under
+    ``reads``; reading does not change the tenant that is read.
     """
 
     def __init__(self, settings: SuffixSettings, clock: Callable[[], float] = time.time) -> None:
@@ -57,25 +58,25 @@ class SuffixCache:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """The tenants that anything is kept for."""
+        """The names of all tenants."""
         with self._lock:
             return tuple(self._tenants)
 
     def open_session(self, tenant: str | None = None) -> CacheSession:
-        """Begin a conversation of a tenant, the settings' own by default; also a context manager."""
+        """Start a conversation of a tenant, by default that of the settings; also a context manager."""
         name = self._settings.tenant if tenant is None else tenant
         with self._lock:
             readable = [self._tenant(other) for other in self._settings.reads if other != name]
             return CacheSession(self._tenant(name), readable, self._settings.min_chance)
 
     def statistics(self) -> dict[str, TenantStatistics]:
-        """Return what is kept and what became of proposals, by tenant and source."""
+        """Return sizes and proposals by tenant and source."""
         with self._lock:
             tenants = dict(self._tenants)
         return {name: _statistics(tenant) for name, tenant in tenants.items()}
 
     def erase(self, tenant: str) -> None:
-        """Forget all that a tenant's conversations taught; its open sessions begin anew, without a text."""
+        """Delete a tenant's index; its open sessions continue with an empty text."""
         with self._lock:
             found = self._tenants.get(tenant)
             if found is None:
@@ -85,21 +86,21 @@ class SuffixCache:
                 if found.num_sessions == 0:
                     del self._tenants[tenant]
 
-    def snapshot(self, tenant: str) -> TenantTexts:
-        """Return the texts of a tenant as arrays of their own."""
+    def snapshot(self, tenant: str) -> list[Document]:
+        """Return a copy of a tenant's documents."""
         with self._lock:
             found = self._tenants.get(tenant)
         if found is None:
-            return TenantTexts.empty()
+            return []
         with found.lock:
-            return found.index.snapshot()
+            return snapshot(found.index)
 
-    def restore(self, tenant: str, texts: TenantTexts) -> None:
-        """Add texts to a tenant's; beyond its bound the least useful go, as always."""
+    def restore(self, tenant: str, documents: Sequence[Document]) -> None:
+        """Add documents to a tenant's index; evicts as usual if they exceed its size limit."""
         with self._lock:
             found = self._tenant(tenant)
         with found.lock:
-            found.index.restore(texts)
+            restore(found.index, documents)
 
     def _tenant(self, name: str) -> Tenant:
         if name not in self._tenants:
@@ -111,10 +112,10 @@ class SuffixCache:
 
 
 def warm_up() -> float:
-    """Make or load the machine code that a cache needs; return the seconds that took.
+    """Compile or load the machine code of the kernels; return the seconds it took.
 
-    The first time on a machine that is some ten seconds, later under one. Without this call the first
-    proposal waits for it.
+    The first time on a machine takes some ten seconds, later under one. Otherwise the first proposal would
+    wait for it.
     """
     start = time.perf_counter()
     cache = SuffixCache(SuffixSettings(max_bytes=1 << 16))

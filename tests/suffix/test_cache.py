@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import Proposal, Session
 from reason_spec.suffix.cache import SuffixCache, warm_up
 from reason_spec.suffix.index import TokenIndex
-from reason_spec.suffix.texts import TenantTexts
+from tests.suffix.some_documents import assert_equal
 
 SMALL = 1 << 16
 
@@ -171,7 +170,7 @@ def test_erasing_a_tenant_leaves_nothing_and_touches_no_other() -> None:
         assert cache.statistics()["one"].num_tokens == 0
     cache.erase("one")
     assert cache.tenants == ("two",)
-    assert len(cache.snapshot("one").tokens) == 0
+    assert cache.snapshot("one") == []
     assert ask(cache, range(20), "two").tokens == tuple(range(20, 28))
 
 
@@ -196,11 +195,9 @@ def test_a_restored_tenant_proposes_the_same(conversations: list[list[int]]) -> 
     cache, other = make_cache(), make_cache()
     for tokens in conversations:
         learn(cache, tokens)
-    texts = cache.snapshot("default")
-    other.restore("default", texts)
-    again = other.snapshot("default")
-    for name in TenantTexts.__dataclass_fields__:
-        assert np.array_equal(getattr(texts, name), getattr(again, name)), name
+    documents = cache.snapshot("default")
+    other.restore("default", documents)
+    assert_equal(documents, other.snapshot("default"))
     for tokens in conversations:
         assert ask(cache, tokens[:5]) == ask(other, tokens[:5])
 
@@ -211,10 +208,10 @@ def test_a_snapshot_joins_a_conversation_that_others_interrupted() -> None:
         for start in range(0, 900, 90):
             one.extend(range(start, start + 90))
             two.extend(range(start + 1000, start + 1090), "tool")
-    texts = cache.snapshot("default")
-    assert texts.document_starts.tolist() == [0, 900]
-    assert texts.tokens.tolist() == [*range(900), *range(1000, 1900)]
-    assert texts.segment_sources.tolist() == [2, 1]
+    first, second = cache.snapshot("default")
+    assert first.tokens.tolist() == list(range(900))
+    assert second.tokens.tolist() == list(range(1000, 1900))
+    assert [source for source, _ in (*first.segments, *second.segments)] == ["output", "tool"]
 
 
 @pytest.mark.parametrize("max_bytes", [SMALL, 1 << 24])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix import kernels
+from reason_spec.suffix import draft_kernels as kernels
 from reason_spec.suffix import session as session_module
 from reason_spec.suffix.base import SOURCES
 from reason_spec.suffix.cache import SuffixCache

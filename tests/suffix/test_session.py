@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.index import TokenIndex
-from reason_spec.suffix.kernels import END
+from reason_spec.suffix.index_kernels import END
 from reason_spec.suffix.scoring import least_chance
 from reason_spec.suffix.session import CacheSession
 

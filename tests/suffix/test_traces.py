@@ -22,11 +22,11 @@ from reason_spec.lab.suffix_records import (
 )
 from reason_spec.pair import embedded_path
 from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
-from reason_spec.suffix.file_format import StoreKey
-from reason_spec.suffix.merging import make_document
+from reason_spec.suffix.documents import make_document
 from reason_spec.suffix.rendering import ConversationEncoder, learn
+from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, read_traces
-from tests.suffix.some_texts import KEY
+from tests.suffix.some_documents import KEY
 
 CALL = {"type": "function", "id": "c1", "function": {"name": "look_up", "arguments": '{"id": 7}'}}
 MESSAGES: list[dict[str, Any]] = [
