@@ -209,8 +209,8 @@ class Ours:
         self._session = self._cache.open_session()
 
     def bytes_per_token(self) -> float:
-        (statistics,) = self._cache.statistics().values()
-        return statistics.num_bytes / statistics.num_tokens
+        size = self._cache.size("default")
+        return size.num_bytes / size.num_tokens
 
 
 class Arctic:

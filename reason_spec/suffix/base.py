@@ -54,10 +54,17 @@ FindEnd: TypeAlias = Callable[[Sequence[int]], int | None]
 
 
 class Session(Protocol):
-    """One conversation with a model, turn after turn."""
+    """One conversation with a model, turn after turn.
+
+    All methods raise ValueError for a negative token.
+    """
 
     def begin(self, segments: Sequence[tuple[Source, Sequence[int]]]) -> None:
-        """Start the next turn with its whole prompt; learn only the tokens that are new in it."""
+        """Start the next turn with its whole prompt.
+
+        Keeps the common prefix with the text so far. After it, long runs of tokens that the cache already
+        holds are skipped; the rest is learnt.
+        """
 
     def extend(self, tokens: Sequence[int], source: Source = "output") -> None:
         """Append final tokens and learn them."""

@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix import scoring
-from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.documents import Document
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.session import CacheSession, Tenant
 from reason_spec.suffix.snapshot import restore, snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatistics:
-    """Tokens of one source: in the index, proposed, and accepted of the proposed."""
-
-    num_tokens: int
-    num_tokens_proposed: int
-    num_tokens_accepted: int
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStatistics:
-    """Size of a tenant's index, and its proposals in this process."""
+class CacheSize(NamedTuple):
+    """Allocated bytes and number of tokens of a tenant's index."""
 
     num_bytes: int
-    num_documents: int
-    num_open_sessions: int
-    num_proposals: int
-    sources: Mapping[Source, SourceStatistics] = field(default_factory=dict)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the index, of all sources."""
-        return sum(source.num_tokens for source in self.sources.values())
+    num_tokens: int
 
 
 class SuffixCache:
@@ -56,12 +35,6 @@ class SuffixCache:
         self._tenants: dict[str, Tenant] = {}
         self._lock = threading.Lock()
 
-    @property
-    def tenants(self) -> tuple[str, ...]:
-        """The names of all tenants."""
-        with self._lock:
-            return tuple(self._tenants)
-
     def open_session(self, tenant: str | None = None) -> CacheSession:
         """Start a conversation of a tenant, by default that of the settings; also a context manager."""
         name = self._settings.tenant if tenant is None else tenant
@@ -69,11 +42,14 @@ class SuffixCache:
             readable = [self._tenant(other) for other in self._settings.reads if other != name]
             return CacheSession(self._tenant(name), readable, self._settings.min_chance)
 
-    def statistics(self) -> dict[str, TenantStatistics]:
-        """Return sizes and proposals by tenant and source."""
+    def size(self, tenant: str) -> CacheSize:
+        """Return the size of a tenant's index, zeros if there is none."""
         with self._lock:
-            tenants = dict(self._tenants)
-        return {name: _statistics(tenant) for name, tenant in tenants.items()}
+            found = self._tenants.get(tenant)
+        if found is None:
+            return CacheSize(0, 0)
+        with found.lock:
+            return CacheSize(found.index.num_bytes, found.index.num_tokens)
 
     def erase(self, tenant: str) -> None:
         """Delete a tenant's index; its open sessions continue with an empty text."""
@@ -128,21 +104,3 @@ def warm_up() -> float:
         for number in range(40):
             session.extend(range(1000 * number, 1000 * number + 100))
     return time.perf_counter() - start
-
-
-def _statistics(tenant: Tenant) -> TenantStatistics:
-    with tenant.lock:
-        index = tenant.index
-        tokens = np.zeros(len(SOURCES), np.int64)
-        for piece in index.pieces:
-            tokens += np.bincount(index.sources[piece.start : piece.stop], minlength=len(SOURCES))
-        counts = zip(
-            SOURCES, tokens.tolist(), tenant.proposed.tolist(), tenant.accepted.tolist(), strict=True
-        )
-        return TenantStatistics(
-            num_bytes=index.num_bytes,
-            num_documents=len(index.pieces),
-            num_open_sessions=tenant.num_sessions,
-            num_proposals=tenant.num_proposals,
-            sources={source: SourceStatistics(*numbers) for source, *numbers in counts},
-        )

@@ -67,7 +67,7 @@ class Document:
 
 
 def make_document(
-    segments: Sequence[tuple[Source, Sequence[int]]], *, last_used: float, usefulness: float = 0.0
+    segments: Sequence[tuple[Source, npt.ArrayLike]], *, last_used: float, usefulness: float = 0.0
 ) -> Document:
     """Return a document of these segments, which must hold at least one token."""
     parts = [(SOURCES.index(source), np.asarray(tokens, np.int32)) for source, tokens in segments]

@@ -382,20 +382,17 @@ def propose(
 @compiled
 def settle(
     nodes: Ints, values: Floats, model: Floats, lean: Floats, text: Ints, start: int, stop: int,
-    rate: float, lean_rate: float, proposed: Longs, accepted: Longs,
+    rate: float, lean_rate: float,
 ) -> int:  # fmt: skip
     """Compare a draft with the tokens that followed; return how many were accepted.
 
     One step of stochastic gradient descent for every child of a node on the accepted path: on ``model``, the
-    tenant's weights, and on ``lean``, the session's offset to them. ``proposed`` and ``accepted`` count the
-    drafted tokens by source. BEST of node 0 is set to the place of the last accepted token.
+    tenant's weights, and on ``lean``, the session's offset to them. BEST of node 0 is set to the place of the
+    last accepted token.
     O(accepted * nodes).
     """
     count, at, taken = nodes[STATE, 0], 0, 0
     nodes[BEST, 0] = NONE
-    for node in range(1, count):
-        if nodes[STATE, node] >= CHOSEN:
-            proposed[nodes[BEST_SOURCE, node]] += 1
     for token in text[start:stop]:
         hit = NONE
         for node in range(at + 1, count):
@@ -411,7 +408,6 @@ def settle(
                 hit = node
         if hit == NONE or nodes[STATE, hit] == OPEN:
             break
-        accepted[nodes[BEST_SOURCE, hit]] += 1
         nodes[BEST, 0], at = nodes[BEST, hit], hit
         taken += 1
     return taken

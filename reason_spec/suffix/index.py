@@ -141,19 +141,6 @@ class TokenIndex:
             piece.usefulness += accepted
             piece.last_used = self._clock()
 
-    def check(self) -> None:
-        """Assert that log, pieces and table are consistent."""
-        end = 0
-        for piece in self.pieces:
-            assert end < piece.start <= piece.stop <= piece.limit < len(self.log)
-            assert (self.log[piece.start : piece.stop] >= 0).all()
-            assert self.log[piece.start - 1] < 0
-            assert self.log[piece.stop] < 0
-            end = piece.limit
-        assert self.meta[kernels.LOG_END] == (end + 1 if self.pieces else 0)
-        assert int((self.table != NONE).sum()) == self.meta[kernels.ENTRIES]
-        assert self.num_bytes <= self._max_bytes
-
     # --- size -------------------------------------------------------------------------------------------
 
     def _skip_known(self, writer: IndexWriter, stop: int, now: float) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
 
 from reason_spec.errors import DataError, EngineError
 from reason_spec.suffix.base import Session, Source, num_shared
@@ -39,35 +41,24 @@ class EncodedTurn:
     output: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """Tokens in runs of one source; ``ends`` are the ends of the runs."""
+class _Text(NamedTuple):
+    """Tokens, each with its source."""
 
     tokens: tuple[int, ...] = ()
     sources: tuple[Source, ...] = ()
-    ends: tuple[int, ...] = ()
 
     @property
     def segments(self) -> tuple[tuple[Source, tuple[int, ...]], ...]:
-        starts = (0, *self.ends[:-1])
-        runs = zip(self.sources, starts, self.ends, strict=False)
-        return tuple((source, self.tokens[start:end]) for source, start, end in runs)
+        runs = groupby(zip(self.sources, self.tokens, strict=True), key=itemgetter(0))
+        return tuple((source, tuple(token for _, token in run)) for source, run in runs)
 
     def extended(self, tokens: tuple[int, ...], source: Source) -> _Text:
-        if not tokens:
-            return self
-        end = len(self.tokens) + len(tokens)
-        if self.sources and self.sources[-1] == source:
-            return _Text(self.tokens + tokens, self.sources, (*self.ends[:-1], end))
-        return _Text(self.tokens + tokens, (*self.sources, source), (*self.ends, end))
+        return _Text(self.tokens + tokens, self.sources + (source,) * len(tokens))
 
     def shared_with(self, tokens: tuple[int, ...]) -> _Text:
         """Return the common prefix with ``tokens``."""
         shared = num_shared(self.tokens, tokens)
-        starts = (0, *self.ends[:-1])
-        num_runs = sum(start < shared for start in starts[: len(self.ends)])
-        ends = tuple(min(end, shared) for end in self.ends[:num_runs])
-        return _Text(self.tokens[:shared], self.sources[:num_runs], ends)
+        return _Text(self.tokens[:shared], self.sources[:shared])
 
 
 class ConversationEncoder:

@@ -27,24 +27,18 @@ _LEAN_RATE: Final = 0.03
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """The index and the statistics of one tenant, guarded by ``lock``."""
+    """The index and the weights of one tenant, guarded by ``lock``."""
 
     index: TokenIndex
     model: Floats
     lock: threading.RLock = field(default_factory=threading.RLock)
     num_sessions: int = 0
-    num_proposals: int = 0
-    proposed: Longs = field(default_factory=lambda: np.zeros(len(SOURCES), np.int64))
-    accepted: Longs = field(default_factory=lambda: np.zeros(len(SOURCES), np.int64))
     erased: int = 0
     """Number of erasures, by which sessions notice one."""
 
     def forget(self, index: TokenIndex, model: Floats) -> None:
-        """Replace the index and the weights by new ones, and reset the statistics."""
+        """Replace the index and the weights by new ones."""
         self.index, self.model = index, model
-        self.num_proposals = 0
-        self.proposed[:] = 0
-        self.accepted[:] = 0
         self.erased += 1
 
 
@@ -81,7 +75,12 @@ class _Draft:
 
 
 class CacheSession:
-    """A `Session` of one tenant. Thread-safe."""
+    """A `Session` of one tenant, see there for the methods. Thread-safe.
+
+    Args:
+        readable: tenants whose texts are proposed too, and not changed.
+        min_chance: minimum probability of drafted tokens, None for `least_chance` of the budget.
+    """
 
     def __init__(self, tenant: Tenant, readable: Sequence[Tenant], min_chance: float | None) -> None:
         self._tenant = tenant
@@ -115,14 +114,6 @@ class CacheSession:
         return self._writer.length
 
     def begin(self, segments: Sequence[tuple[Source, Sequence[int]]]) -> None:
-        """Start the next turn with its whole prompt.
-
-        Keeps the common prefix with the text so far. After it, runs of 32 tokens or more that the index
-        already holds are skipped; the rest is learnt.
-
-        Raises:
-            ValueError: a token is negative.
-        """
         arrays = [_as_array(tokens) for _, tokens in segments]
         prompt = np.concatenate([np.empty(0, np.int32), *arrays])
         stops = np.cumsum([len(array) for array in arrays]).tolist()
@@ -140,11 +131,6 @@ class CacheSession:
                 self._tenant.index.write(writer, stop, _NUMBERS[source], only_new=True)
 
     def extend(self, tokens: Sequence[int], source: Source = "output") -> None:
-        """Append final tokens and learn them.
-
-        Raises:
-            ValueError: a token is negative.
-        """
         if not len(tokens):
             return
         _check(tokens)
@@ -158,13 +144,6 @@ class CacheSession:
             self._tenant.index.write(writer, stop, _NUMBERS[source])
 
     def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        """Draft up to ``budget`` tokens, at most 512, after the text and ``behind``.
-
-        Their probability is at least ``min_chance`` of the settings, by default `least_chance` of the budget.
-
-        Raises:
-            ValueError: a token of ``behind`` is negative.
-        """
         with self._lock:
             floor = least_chance(budget) if self._min_chance is None else self._min_chance
             return self._propose(budget, tree, behind, floor).as_proposal()
@@ -172,11 +151,6 @@ class CacheSession:
     def propose_step(
         self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
     ) -> StepProposal | None:
-        """Return the rest of the step if its probability is at least ``min_chance``, else None.
-
-        Raises:
-            ValueError: a token of ``behind`` is negative.
-        """
         with self._lock:
             proposal = self._propose(max_tokens, False, behind, min_chance).as_proposal()
         if not proposal.tokens:
@@ -187,7 +161,6 @@ class CacheSession:
         return StepProposal(proposal.tokens[:size], proposal.chances[size - 1], proposal.match_length)
 
     def close(self) -> None:
-        """End the conversation; the index keeps its tokens."""
         with self._lock, self._tenant.lock:
             if not self._closed:
                 self._tenant.index.close_writer(self._writer)
@@ -216,7 +189,6 @@ class CacheSession:
             tail = writer.places.item(writer.length - 1) if writer.length else NONE
             self._draft_into(tenant.index, draft, length, tail, self._trail, budget, tree, min_chance)
             draft.owned = True
-            tenant.num_proposals += 1
         for other in self._readable:
             spare = self._spare
             assert spare is not None
@@ -251,7 +223,6 @@ class CacheSession:
         tenant, draft = self._tenant, self._draft
         taken = kernels.settle(
             draft.nodes, draft.values, tenant.model, self._lean, text, first, stop, _RATE, _LEAN_RATE,
-            tenant.proposed, tenant.accepted,
         )  # fmt: skip
         # Reading another tenant must not change it.
         if draft.owned and taken:

@@ -1,4 +1,4 @@
-"""Documents for the tests of what is saved."""
+"""Documents for the tests, and a check of an index."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.documents import Document, make_document
+from reason_spec.suffix.index import TokenIndex
+from reason_spec.suffix.index_kernels import ENTRIES, LOG_END, NONE
 from reason_spec.suffix.tenant_file import StoreKey
 
 KEY = StoreKey("sha256 abc", "0123456789abcdef")
@@ -64,5 +66,19 @@ def random_documents(num_tokens: int, length: int, seed: int = 0) -> list[Docume
         cuts = range(max(length // 20, 1), len(tokens), max(length // 20, 1))
         parts = [(SOURCES[random.integers(0, len(SOURCES))], part) for part in np.split(tokens, cuts)]
         last_used, usefulness = random.random() * 1e5, random.random() * 10
-        made.append(make_document(parts, last_used=last_used, usefulness=usefulness))  # type: ignore[arg-type]
+        made.append(make_document(parts, last_used=last_used, usefulness=usefulness))
     return made
+
+
+def check_index(index: TokenIndex, max_bytes: int = ROOMY) -> None:
+    """Assert that log, pieces and table are consistent."""
+    end = 0
+    for piece in index.pieces:
+        assert end < piece.start <= piece.stop <= piece.limit < len(index.log)
+        assert (index.log[piece.start : piece.stop] >= 0).all()
+        assert index.log[piece.start - 1] < 0
+        assert index.log[piece.stop] < 0
+        end = piece.limit
+    assert index.meta[LOG_END] == (end + 1 if index.pieces else 0)
+    assert int((index.table != NONE).sum()) == index.meta[ENTRIES]
+    assert index.num_bytes <= max_bytes

@@ -106,5 +106,5 @@ def test_what_is_kept_may_be_more_than_a_smaller_cache_holds(tmp_path: Path) -> 
     save(cache, tmp_path, "a")
     small = new_cache(1 << 17)
     small.restore("a", SuffixStore(tmp_path, KEY, max_bytes=ROOMY).load("a"))
-    assert small.statistics()["a"].num_bytes <= 1 << 17
+    assert small.size("a").num_bytes <= 1 << 17
     assert 500 < num_tokens(small.snapshot("a")) < 10_000
