@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -92,15 +92,14 @@ class Task:
             FieldError: a field is missing, empty or of a wrong type, or the reference answer of a task
                 with numbers is not a number.
         """
-        lowered = {str(name).lower(): name for name in reversed(list(record))}
-        question = self._read_question(record, lowered)
+        question = self._read_question(record)
         answer = self.read_answer(record)
         if answer is None and require_answer:
             expected = ", ".join(self.answer_fields[:4])
             raise FieldError(
                 "answer", f"is missing or empty (looked for {expected}, ...; found {_names(record)})"
             )
-        return Record(question, answer, _read_id(record, lowered), _read_level(record, lowered))
+        return Record(question, answer, _read_id(record), _read_level(record))
 
     def read_answer(self, record: Mapping[str, Any]) -> str | None:
         """Return the reference answer of a record, None if it has none.
@@ -108,12 +107,8 @@ class Task:
         Raises:
             FieldError: the answer is of a wrong type, or is not a number as the task requires.
         """
-        lowered = {str(name).lower(): name for name in reversed(list(record))}
-        for candidate in self.answer_fields:
-            name = lowered.get(candidate)
-            value = record[name] if name is not None else None
-            text = _answer_text(name, value) if name is not None and value is not None else ""
-            if name is not None and text:
+        for name, value in _fields(record, self.answer_fields):
+            if text := _answer_text(name, value):
                 answer = reference_answer(text)
                 if self.kind == "number" and parse_number(answer) is None:
                     raise FieldError(name, f"is not a number, as answers of {self.name} are", value)
@@ -140,33 +135,29 @@ class Task:
         """Return the final answer of a response as it is written there, None if there is none."""
         return find_answer(response, self.kind)
 
-    def _read_question(self, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
+    def _read_question(self, record: Mapping[str, Any]) -> str:
         empty: str | None = None
-        for candidate in self.question_fields:
-            name = lowered.get(candidate)
-            if name is None:
-                continue
-            value = record[name]
+        for name, value in _fields(record, self.question_fields):
             if value is None or (isinstance(value, str) and not value.strip()):
                 empty = empty or name
-                continue
-            if not isinstance(value, str):
+            elif isinstance(value, str):
+                return self._with_context(value.strip(), record)
+            else:
                 raise FieldError(name, f"is {_type_name(value)}, not text", value)
-            return self._with_context(value.strip(), record, lowered)
         if empty is not None:
             raise FieldError(empty, "is empty")
         expected = ", ".join(self.question_fields)
         raise FieldError("question", f"is missing (looked for {expected}; found {_names(record)})")
 
-    def _with_context(self, question: str, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
-        name = lowered.get(self.context_field) if self.context_field else None
-        context = record[name] if name is not None else None
-        if context is None or context == "":
-            return question
-        if not isinstance(context, str):
-            raise FieldError(str(name), f"is {_type_name(context)}, not text", context)
-        context = context.strip()
-        return f"{context}{'' if context[-1:] in '.!?:' else '.'} {question}"
+    def _with_context(self, question: str, record: Mapping[str, Any]) -> str:
+        for name, value in _fields(record, (self.context_field,) if self.context_field else ()):
+            if value is None or value == "":
+                continue
+            if not isinstance(value, str):
+                raise FieldError(name, f"is {_type_name(value)}, not text", value)
+            context = value.strip()
+            return f"{context}{'' if context[-1:] in '.!?:' else '.'} {question}"
+        return question
 
 
 def reference_answer(text: str) -> str:
@@ -177,34 +168,39 @@ def reference_answer(text: str) -> str:
     return (box if box is not None else text).strip()
 
 
+def _fields(record: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a record with one of these lower-case names, in the order of the names."""
+    lowered = {str(name).lower(): name for name in reversed(list(record))}
+    for name in names:
+        if name in lowered:
+            yield lowered[name], record[lowered[name]]
+
+
 def _answer_text(name: str, value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise FieldError(name, f"is {_type_name(value)}, not text or a number", value)
-    if isinstance(value, str):
-        return value.strip()
     if isinstance(value, float):
         if not math.isfinite(value):
             raise FieldError(name, "is not a finite number", str(value))
         if abs(value) < 1e15 and value.is_integer():
             return str(int(value))
-    return str(value)
+    return str(value).strip()
 
 
-def _read_id(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | None:
-    for candidate in ID_FIELDS:
-        value = record[lowered[candidate]] if candidate in lowered else None
+def _read_id(record: Mapping[str, Any]) -> str | None:
+    for _, value in _fields(record, ID_FIELDS):
         if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
     return None
 
 
-def _read_level(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | None:
-    for candidate in LEVEL_FIELDS:
-        name = lowered.get(candidate)
-        value = record[name] if name is not None else None
-        if name is not None and value is not None:
+def _read_level(record: Mapping[str, Any]) -> str | None:
+    for name, value in _fields(record, LEVEL_FIELDS):
+        if value is not None:
             return _answer_text(name, value) or None
     return None
 

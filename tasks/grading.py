@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import reason_spec
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.tasks.base import Task, get_task, reference_answer
-from reason_spec.tasks.compare import Comparison, compare_quickly
+from reason_spec.tasks.compare import AnswerComparison, compare_quickly
 
 DEADLINE_SECONDS = 10.0
 """Time limit of one comparison, counted from its start in the worker."""
@@ -138,7 +138,7 @@ class Grader:
                 self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grader")
             return self._executor
 
-    def _compare_in_worker(self, reference: str, prediction: str) -> Comparison:
+    def _compare_in_worker(self, reference: str, prediction: str) -> AnswerComparison:
         with self._lock:
             try:
                 if self._worker is None:
@@ -146,7 +146,7 @@ class Grader:
                 comparison = self._worker.compare(reference, prediction, self._deadline_seconds)
             except _WorkerLostError as error:
                 self._discard_worker()
-                return Comparison(None, str(error))
+                return AnswerComparison(None, str(error))
             except BaseException:
                 # After an interrupt the pending reply would be taken for that of the next request.
                 self._discard_worker()
@@ -195,7 +195,7 @@ class _Worker:
             self.kill()
             raise
 
-    def compare(self, reference: str, prediction: str, seconds: float) -> Comparison:
+    def compare(self, reference: str, prediction: str, seconds: float) -> AnswerComparison:
         """Compare in the worker; raises `_WorkerLostError` after ``seconds`` or when the worker dies."""
         request = {"reference": reference, "prediction": prediction, "seconds": seconds}
         assert self._process.stdin is not None
@@ -207,7 +207,7 @@ class _Worker:
         self._next_reply(START_SECONDS, "the grading worker did not begin")
         reply = self._next_reply(seconds, f"timed out after {seconds:g} s")
         self.spent = bool(reply.get("spent"))
-        return Comparison(reply["equal"], reply["reason"])
+        return AnswerComparison(reply["equal"], reply["reason"])
 
     def kill(self) -> None:
         self._process.kill()

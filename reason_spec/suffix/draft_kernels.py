@@ -46,13 +46,7 @@ MAX_NODES: Final = 2048
 # Rows of `candidates`: its place; the match length; the number of later places under the same context; the
 # source; the number of equal tokens among the 32 before it, beyond the match; 2 if it is the expected place,
 # 1 if it is near it, else 0.
-PLACE: Final = 0
-LENGTH: Final = 1
-RANK: Final = 2
-SOURCE: Final = 3
-FURTHER: Final = 4
-NEAR: Final = 5
-CANDIDATE_ROWS: Final = 6
+PLACE, LENGTH, RANK, SOURCE, FURTHER, NEAR, CANDIDATE_ROWS = range(7)
 NEARBY: Final = 8
 """Maximum distance from the expected place, in tokens, of a near place."""
 MIN_COPIED: Final = 6
@@ -65,22 +59,11 @@ TRAIL_SIZE: Final = 4
 """`trail` holds the last two copies, the latest first, each as a place and the text's length then."""
 # Rows of `nodes`: FIRST and COUNT are the range of its candidates; BEST is the place of the longest match
 # among them when the node was created, BEST_SOURCE its source.
-TOKEN: Final = 0
-PARENT: Final = 1
-DEPTH: Final = 2
-FIRST: Final = 3
-COUNT: Final = 4
-STATE: Final = 5
-BEST: Final = 6
-BEST_SOURCE: Final = 7
-NODE_ROWS: Final = 8
+TOKEN, PARENT, DEPTH, FIRST, COUNT, STATE, BEST, BEST_SOURCE, NODE_ROWS = range(9)
 # The STATE of a node: OPEN, or CHOSEN + its index in the draft.
-OPEN: Final = 0
-CHOSEN: Final = 1
+OPEN, CHOSEN = range(2)
 # Rows of `values`: the probability of a node given its parent, and given the text; then its features.
-CONDITIONAL: Final = 0
-CHANCE: Final = 1
-FEATURES: Final = 2
+CONDITIONAL, CHANCE, FEATURES = range(3)
 VALUE_ROWS: Final = FEATURES + NUM_FEATURES
 
 BY_LENGTH: Final = np.arange(MAX_MATCH + MAX_BUDGET + 1, dtype=np.float64) ** 3.0

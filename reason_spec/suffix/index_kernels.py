@@ -40,9 +40,7 @@ SAMPLED: Final = 64
 """`sample_contexts` takes one context in so many."""
 
 # Elements of `meta`: the number of used places, and the number of used slots.
-LOG_END: Final = 0
-ENTRIES: Final = 1
-META_SIZE: Final = 2
+LOG_END, ENTRIES, META_SIZE = range(3)
 
 
 @inlined

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from reason_spec.errors import DataError, EngineError
 from reason_spec.suffix.base import Session, Source, num_shared
-from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, openai_messages
+from reason_spec.suffix.traces import Conversation, TraceCall, TraceMessage, openai_messages
 
 PROBE: Final = "QZPROBE"
 """A text that finds out what a chat template renders."""
@@ -140,7 +140,7 @@ class ConversationEncoder:
 
 def shows_calls(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders tool calls."""
-    call = TraceMessage("assistant", "", calls=(ToolCall(PROBE, {"a": 1}),))
+    call = TraceMessage("assistant", "", calls=(TraceCall(PROBE, {"a": 1}),))
     return _shows(tokenizer, call, calls=True)
 
 

@@ -145,13 +145,8 @@ class SuffixStore:
         Raises:
             DataError: the folder cannot be written, or another process holds its lock for 30 seconds.
         """
-        with self._thread_lock:
-            try:
-                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise _not_writable(error, self.path) from error
-            with _locked(self.path):
-                return self._save(tenant, documents)
+        with self._thread_lock, _locked(self.path):
+            return self._save(tenant, documents)
 
     def _save(self, tenant: str, documents: Sequence[Document]) -> SaveReport:
         erasures = _read_erasures(self.path)
@@ -372,13 +367,14 @@ def _read_erasures(path: Path) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system releases it when the process dies.
+    """Create the folder if there is none, and hold its lock; it is released when the process dies.
 
     Raises:
         DataError: another process holds it for 30 seconds, or the folder cannot be written.
     """
     lock = FileLock(path / _LOCK, timeout=_LOCK_SECONDS, mode=0o600, poll_interval=_POLL_SECONDS)
     try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock:
             yield
     except Timeout:
@@ -387,11 +383,8 @@ def _locked(path: Path) -> Iterator[None]:
             "for one that hangs."
         ) from None
     except OSError as error:
-        raise _not_writable(error, path) from error
-
-
-def _not_writable(error: OSError, path: Path) -> DataError:
-    return DataError(f"{error.filename or path}: cannot be written ({error.strerror}). {REMEDY}")
+        place = error.filename or path
+        raise DataError(f"{place}: cannot be written ({error.strerror}). {REMEDY}") from error
 
 
 def _hash(text: str) -> str:

@@ -35,7 +35,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class TraceCall:
     """A tool call; ``arguments`` is a mapping if they are a JSON object, else their text."""
 
     name: str
@@ -49,7 +49,7 @@ class TraceMessage:
     role: Role
     text: str
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[TraceCall, ...] = ()
 
     @property
     def source(self) -> Source:
@@ -175,7 +175,7 @@ def _read_content(place: str, value: object) -> str:
     return "".join(texts)
 
 
-def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[TraceCall, ...]:
     listed = message.get("tool_calls") or []
     if not isinstance(listed, list):
         raise FieldError(f"{place}.tool_calls", "is not a list", listed)
@@ -184,7 +184,7 @@ def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
     return tuple(_read_call(f"{place}.tool_calls[{index}]", call) for index, call in enumerate(listed))
 
 
-def _read_call(place: str, value: object) -> ToolCall:
+def _read_call(place: str, value: object) -> TraceCall:
     call = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise FieldError(place, "has no function name", value)
@@ -195,7 +195,7 @@ def _read_call(place: str, value: object) -> ToolCall:
     if not isinstance(arguments, (dict, str)):
         raise FieldError(f"{place}.arguments", "is neither an object nor text", arguments)
     check_unicode(f"{place}.arguments", json.dumps(arguments, ensure_ascii=False))
-    return ToolCall(call["name"], arguments)
+    return TraceCall(call["name"], arguments)
 
 
 def _parsed(arguments: str) -> dict[str, Any] | str:

@@ -25,7 +25,7 @@ from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
 from reason_spec.suffix.documents import make_document
 from reason_spec.suffix.rendering import ConversationEncoder, learn
 from reason_spec.suffix.tenant_file import StoreKey
-from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, read_traces
+from reason_spec.suffix.traces import Conversation, TraceCall, TraceMessage, read_traces
 from tests.suffix.some_documents import KEY
 
 CALL = {"type": "function", "id": "c1", "function": {"name": "look_up", "arguments": '{"id": 7}'}}
@@ -68,7 +68,7 @@ def test_messages_in_every_form_are_read(file: Path) -> None:
     expected = (
         TraceMessage("system", "Be brief."),
         TraceMessage("user", "Who is number 7?"),
-        TraceMessage("assistant", "", calls=(ToolCall("look_up", {"id": 7}),)),
+        TraceMessage("assistant", "", calls=(TraceCall("look_up", {"id": 7}),)),
         TraceMessage("tool", '{"name": "Ann"}'),
         TraceMessage("assistant", "Ann is number 7.", "It says so."),
         TraceMessage("user", "Thanks."),
@@ -88,7 +88,7 @@ def test_flat_and_old_tool_calls_are_read(file: Path) -> None:
     bare = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
     result = {"role": "function", "name": "f", "content": "x"}
     read = read_one(file, [flat, old, bare, result]).messages
-    assert all(message.calls == (ToolCall("f", {"a": 1}),) for message in read[:3])
+    assert all(message.calls == (TraceCall("f", {"a": 1}),) for message in read[:3])
     assert read[3].role == "tool"
     assert read[0].text_with_calls == '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
@@ -96,7 +96,7 @@ def test_flat_and_old_tool_calls_are_read(file: Path) -> None:
 def test_arguments_that_are_no_json_object_stay_as_they_are(file: Path) -> None:
     call = {"name": "f", "arguments": "not json"}
     (message,) = read_one(file, [{"role": "assistant", "tool_calls": [call]}]).messages
-    assert message.calls == (ToolCall("f", "not json"),)
+    assert message.calls == (TraceCall("f", "not json"),)
 
 
 def test_one_message_a_line_is_one_conversation(file: Path) -> None:
