@@ -250,30 +250,34 @@ class TokenIndex:
 
     def _compact(self, kept: list[Piece]) -> None:
         """Drop all other pieces, move these together and rebuild the table. O(tokens)."""
-        starts = np.array([piece.start for piece in kept], np.int64)
-        stops = np.array([piece.stop for piece in kept], np.int64)
-        sizes = stops - starts + 2
-        targets = np.cumsum(sizes) - sizes + 1
-        kernels.move_pieces(self.log, self.sources, starts, stops, targets)
-        end = int(sizes.sum())
+        # The cells of the pieces with their links, in order, and the new index of each.
+        runs = [np.arange(piece.start - 1, piece.stop + 1, dtype=np.int32) for piece in kept]
+        cells = np.concatenate([np.empty(0, np.int32), *runs])
+        end = len(cells)
+        moved = np.full(len(self.log), NONE, np.int32)
+        moved[cells] = np.arange(end, dtype=np.int32)
+        self.log[:end], self.sources[:end] = self.log[cells], self.sources[cells]
         self.log[end:] = END
-        cells = np.concatenate([targets - 1, targets + stops - starts])
-        kernels.move_links(self.log, cells, starts, stops, targets)
+        links = np.flatnonzero(self.log[:end] < END)
+        targets = moved[-2 - self.log[links]]
+        self.log[links] = np.where(targets == NONE, END, -2 - targets)
+        for piece in kept:
+            piece.start, piece.stop = int(moved[piece.start - 1]) + 1, int(moved[piece.stop])
+            piece.limit = piece.stop
         for writer in self._writers:
             places = writer.places[: writer.length]
-            kernels.move_places(places, starts, stops, targets)
-            lost = np.flatnonzero(places == NONE)
-            writer.known_from = int(lost[-1]) + 1 if len(lost) else 0
+            places[:] = np.where(places == NONE, NONE, moved[places])
+            evicted = np.flatnonzero(places == NONE)
+            writer.known_from = int(evicted[-1]) + 1 if len(evicted) else 0
             if writer.piece not in kept:
                 writer.piece = None
-        for piece, start in zip(kept, targets.tolist(), strict=True):
-            piece.start, piece.stop = start, start + piece.stop - piece.start
-            piece.limit = piece.stop
         self.pieces = kept
-        self._starts = targets.tolist()
+        self._starts = [piece.start for piece in kept]
         self.meta[kernels.LOG_END], self.meta[kernels.ENTRIES] = end, 0
         self.table[:] = NONE
-        kernels.reindex(self.log, self.earlier, self.table, self.meta, targets, targets + stops - starts)
+        starts = np.array(self._starts, np.int64)
+        stops = np.array([piece.stop for piece in kept], np.int64)
+        kernels.reindex(self.log, self.earlier, self.table, self.meta, starts, stops)
 
     def _piece_of(self, place: int) -> Piece | None:
         if place < 0:

@@ -264,38 +264,3 @@ def reindex(log: Ints, earlier: Ints, table: Ints, meta: Longs, starts: Longs, s
             _insert(log, earlier, table, meta, text, length, context, place, hashes)
             text[length] = log[place]
             length += 1
-
-
-@compiled
-def move_pieces(log: Ints, sources: Bytes, starts: Longs, stops: Longs, targets: Longs) -> None:
-    """Move pieces with their links towards the start of the log, in order. O(tokens)."""
-    for piece in range(len(starts)):
-        shift = starts[piece] - targets[piece]
-        for place in range(starts[piece] - 1, stops[piece] + 1):
-            log[place - shift] = log[place]
-            sources[place - shift] = sources[place]
-
-
-@compiled
-def move_links(log: Ints, cells: Longs, starts: Longs, stops: Longs, targets: Longs) -> None:
-    """Update links after a move; a link into an evicted piece becomes an end. O(cells log pieces)."""
-    for cell in cells:
-        if log[cell] < END:
-            place = _moved_place(-2 - log[cell], starts, stops, targets)
-            log[cell] = END if place == NONE else -2 - place
-
-
-@compiled
-def move_places(places: Ints, starts: Longs, stops: Longs, targets: Longs) -> None:
-    """Update places after a move; evicted places become NONE. O(places log pieces)."""
-    for at in range(len(places)):
-        if places[at] != NONE:
-            places[at] = _moved_place(places[at], starts, stops, targets)
-
-
-@inlined
-def _moved_place(place: int, starts: Longs, stops: Longs, targets: Longs) -> int:
-    piece = np.searchsorted(starts, place, side="right") - 1
-    if piece < 0 or place >= stops[piece]:
-        return NONE
-    return int(place - starts[piece] + targets[piece])

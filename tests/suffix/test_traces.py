@@ -361,16 +361,17 @@ def test_an_export_goes_to_models_of_the_same_vocabulary_only(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{}", "'segments' is missing"),
+        ("{}", "'segments' is unusable .Field required"),
+        ("5", "'line' is unusable"),
         ('{"segments": []}', "hold no tokens"),
-        ('{"segments": [5]}', r"segments\[0\]' is no object"),
-        ('{"segments": [{"source": "x", "tokens": [1]}]}', "is none of prompt, tool, output"),
-        ('{"segments": [{"source": "tool", "tokens": 5}]}', "is no list"),
-        ('{"segments": [{"source": "tool", "tokens": [100]}]}', "token ids below 100"),
-        ('{"segments": [{"source": "tool", "tokens": [-1]}]}', "token ids below 100"),
-        ('{"segments": [{"source": "tool", "tokens": [true]}]}', "token ids below 100"),
-        ('{"last_used": "x", "segments": [{"source": "tool", "tokens": [1]}]}', "'last_used' is no number"),
-        ('{"usefulness": NaN, "segments": [{"source": "tool", "tokens": [1]}]}', "'usefulness' is no number"),
+        ('{"segments": [5]}', r"segments\.0' is unusable"),
+        ('{"segments": [{"source": "x", "tokens": [1]}]}', "'prompt', 'tool' or 'output'"),
+        ('{"segments": [{"source": "tool", "tokens": 5}]}', r"'segments\.0\.tokens' is unusable .*list"),
+        ('{"segments": [{"source": "tool", "tokens": [100]}]}', "not below 100"),
+        ('{"segments": [{"source": "tool", "tokens": [-1]}]}', r"tokens\.0' is unusable"),
+        ('{"segments": [{"source": "tool", "tokens": [true]}]}', r"tokens\.0' is unusable"),
+        ('{"last_used": "x", "segments": [{"source": "tool", "tokens": [1]}]}', "'last_used' is unusable"),
+        ('{"usefulness": NaN, "segments": [{"source": "tool", "tokens": [1]}]}', "'usefulness' is unusable"),
         ("{", "is not valid JSON"),
     ],
 )
@@ -393,7 +394,7 @@ def test_an_export_that_is_cut_off_or_of_another_format_is_refused(tmp_path: Pat
     with pytest.raises(DataError, match="format 7"):
         read_export(path, KEY, 100)
     write_export(path, iter(['{"reason_spec_suffix": 1}']))
-    with pytest.raises(DataError, match="line 1: lacks tenant"):
+    with pytest.raises(DataError, match="line 1: tenant: Field required"):
         read_export(path, KEY, 100)
     write_lines(path, MESSAGES)
     assert not is_export(path)
