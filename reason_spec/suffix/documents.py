@@ -15,24 +15,18 @@ from reason_spec.suffix.base import SOURCES, Source
 
 _MIN_PREFIX: Final = 64
 """Tokens; shorter documents are kept even if another one begins with them."""
-_NUM_BYTES_OF_DOCUMENT: Final = 8 + 8 + 8
-_NUM_BYTES_OF_SEGMENT: Final = 8 + 1
-_NUM_BYTES_OF_TOKEN: Final = 4
+_BYTES_OF_DOCUMENT: Final = 24
+_BYTES_OF_TOKEN: Final = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A conversation, or a part of one, as runs of tokens of one source (segments).
-
-    A match never crosses the start of a document.
-    """
+    """A conversation, or a part of one. A match never crosses the start of a document."""
 
     tokens: npt.NDArray[np.int32]
-    """At least one token."""
-    segment_starts: npt.NDArray[np.int64]
-    """Indices into ``tokens``: 0 first, increasing."""
-    segment_sources: npt.NDArray[np.uint8]
-    """The source of each segment, as an index into ``SOURCES``."""
+    """At least one."""
+    sources: npt.NDArray[np.uint8]
+    """The source of each token, as an index into ``SOURCES``."""
     last_used: float
     """Time of the last write or proposal from it, in seconds since 1970."""
     usefulness: float
@@ -42,25 +36,21 @@ class Document:
     def content_id(self) -> bytes:
         """A hash of tokens and sources."""
         digest = hashlib.blake2b(self.tokens.astype("<i4", copy=False).data, digest_size=16)
-        digest.update(self.segment_starts.astype("<i8").data)
-        digest.update(self.segment_sources.data)
+        digest.update(self.sources.data)
         return digest.digest()
 
     @property
     def segments(self) -> Iterator[tuple[Source, npt.NDArray[np.int32]]]:
-        """The source and tokens of each segment, in order."""
-        ends = [*self.segment_starts[1:].tolist(), len(self.tokens)]
-        for start, end, source in zip(self.segment_starts, ends, self.segment_sources, strict=True):
-            yield SOURCES[source], self.tokens[start:end]
+        """The runs of tokens of one source, in order."""
+        cuts = np.flatnonzero(np.diff(self.sources)) + 1
+        starts = [0, *cuts.tolist()]
+        for start, tokens in zip(starts, np.split(self.tokens, cuts), strict=True):
+            yield SOURCES[self.sources[start]], tokens
 
     @property
     def num_bytes(self) -> int:
         """Size in a file."""
-        return (
-            _NUM_BYTES_OF_DOCUMENT
-            + _NUM_BYTES_OF_SEGMENT * len(self.segment_starts)
-            + _NUM_BYTES_OF_TOKEN * len(self.tokens)
-        )
+        return _BYTES_OF_DOCUMENT + _BYTES_OF_TOKEN * len(self.tokens)
 
     def staleness(self, now: float) -> float:
         return staleness(now - self.last_used, self.usefulness, len(self.tokens))
@@ -70,17 +60,11 @@ def make_document(
     segments: Sequence[tuple[Source, npt.ArrayLike]], *, last_used: float, usefulness: float = 0.0
 ) -> Document:
     """Return a document of these segments, which must hold at least one token."""
-    parts = [(SOURCES.index(source), np.asarray(tokens, np.int32)) for source, tokens in segments]
-    filled = [(source, tokens) for source, tokens in parts if len(tokens)]
-    assert filled, "a document needs a token"
-    lengths = [len(tokens) for _, tokens in filled]
-    return Document(
-        np.concatenate([tokens for _, tokens in filled]),
-        np.cumsum([0, *lengths[:-1]], dtype=np.int64),
-        np.array([source for source, _ in filled], np.uint8),
-        last_used,
-        usefulness,
-    )
+    parts = [np.asarray(tokens, np.int32) for _, tokens in segments]
+    numbers = np.array([SOURCES.index(source) for source, _ in segments], np.uint8)
+    tokens = np.concatenate(parts)
+    assert len(tokens), "a document needs a token"
+    return Document(tokens, np.repeat(numbers, [len(part) for part in parts]), last_used, usefulness)
 
 
 def staleness(unused: float, usefulness: float, num_tokens: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from reason_spec.suffix.base import SOURCES
 from reason_spec.suffix.documents import Document
 from reason_spec.suffix.index import Piece, TokenIndex
 from reason_spec.suffix.index_kernels import NONE
@@ -20,10 +21,9 @@ def snapshot(index: TokenIndex) -> list[Document]:
         if not len(tokens):
             continue
         sources = np.concatenate([index.sources[run] for run in runs])
-        starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(sources)) + 1])
         last_used = max(piece.last_used for piece in chain)
         usefulness = sum(piece.usefulness for piece in chain)
-        documents.append(Document(tokens, starts, sources[starts], last_used, usefulness))
+        documents.append(Document(tokens, sources, last_used, usefulness))
     return documents
 
 
@@ -35,9 +35,8 @@ def restore(index: TokenIndex, documents: Sequence[Document]) -> None:
         writer = index.open_writer()
         writer.make_room(length)
         writer.text[:length] = document.tokens
-        stops = [*document.segment_starts[1:].tolist(), length]
-        for stop, source in zip(stops, document.segment_sources.tolist(), strict=True):
-            index.write(writer, stop, source)
+        for source, tokens in document.segments:
+            index.write(writer, writer.length + len(tokens), SOURCES.index(source))
         places = writer.places[:length]
         index.date(places[places != NONE], document.last_used, document.usefulness)
         index.close_writer(writer)

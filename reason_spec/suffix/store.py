@@ -54,14 +54,12 @@ class SaveReport:
     """The result of a save.
 
     ``erased``: the tenant was erased since it was loaded, so nothing was written, and the process must drop
-    its texts. ``num_documents_of_others``: saved by other processes since. ``num_documents_left_out``:
-    exceeded the size limit.
+    its texts. ``num_documents_left_out``: exceeded the size limit.
     """
 
     num_documents: int = 0
     num_tokens: int = 0
     num_bytes: int = 0
-    num_documents_of_others: int = 0
     num_documents_left_out: int = 0
     erased: bool = False
 
@@ -177,7 +175,6 @@ class SuffixStore:
             len(kept),
             sum(len(document.tokens) for document in kept),
             len(content),
-            len(of_others),
             len(merged) - len(kept),
         )
 

@@ -27,11 +27,10 @@ _MAGIC_OF_FORMAT_1: Final = b"\x89RSPECsx"
 _HEADER: Final = "reason_spec"
 _CHECKSUM: Final = "blake2b"
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    # The values of `Document`, concatenated. Starts are indices into ``tokens``; a document starts a segment.
-    "document_starts": np.dtype(np.int64),
+    # The values of all documents, concatenated. Starts are indices into ``tokens``.
     "last_used": np.dtype(np.float64),
-    "segment_sources": np.dtype(np.uint8),
-    "segment_starts": np.dtype(np.int64),
+    "sources": np.dtype(np.uint8),
+    "starts": np.dtype(np.int64),
     "tokens": np.dtype(np.int32),
     "usefulness": np.dtype(np.float64),
 }
@@ -169,39 +168,23 @@ def _checksum(about: str, arrays: _Arrays) -> str:
 
 
 def _to_arrays(documents: Sequence[Document]) -> _Arrays:
-    lengths = [len(document.tokens) for document in documents]
-    starts = np.cumsum([0, *lengths], dtype=np.int64)[: len(documents)]
-    parts: dict[str, Sequence[npt.NDArray[Any]]] = {
-        "document_starts": [starts],
-        "last_used": [np.array([document.last_used for document in documents])],
-        "segment_sources": [document.segment_sources for document in documents],
-        "segment_starts": [d.segment_starts + start for d, start in zip(documents, starts, strict=True)],
+    values: Mapping[str, Sequence[npt.ArrayLike]] = {
+        "last_used": [[document.last_used for document in documents]],
+        "sources": [document.sources for document in documents],
+        "starts": [np.cumsum([0, *(len(document.tokens) for document in documents)])[: len(documents)]],
         "tokens": [document.tokens for document in documents],
-        "usefulness": [np.array([document.usefulness for document in documents])],
+        "usefulness": [[document.usefulness for document in documents]],
     }
-    return {
-        name: np.concatenate([np.empty(0, dtype), *parts[name]], dtype=dtype)
-        for name, dtype in _DTYPES.items()
-    }
+    return {name: np.concatenate([np.empty(0, dtype), *values[name]]) for name, dtype in _DTYPES.items()}
 
 
 def _to_documents(arrays: _Arrays) -> list[Document]:
-    tokens, segment_starts = arrays["tokens"], arrays["segment_starts"]
-    starts = arrays["document_starts"]
-    ends = np.append(starts[1:], len(tokens))
-    first = np.searchsorted(segment_starts, starts)
-    last = np.append(first[1:], len(segment_starts))
-    uses = zip(arrays["last_used"].tolist(), arrays["usefulness"].tolist(), strict=True)
-    bounds = zip(starts.tolist(), ends.tolist(), first.tolist(), last.tolist(), uses, strict=False)
+    tokens, sources = arrays["tokens"], arrays["sources"]
+    ends = [*arrays["starts"][1:].tolist(), len(tokens)]
+    columns = (arrays[name].tolist() for name in ("starts", "last_used", "usefulness"))
     return [
-        Document(
-            tokens[start:end],
-            segment_starts[begin:stop] - start,
-            arrays["segment_sources"][begin:stop],
-            last_used,
-            usefulness,
-        )
-        for start, end, begin, stop, (last_used, usefulness) in bounds
+        Document(tokens[start:end], sources[start:end], last_used, usefulness)
+        for start, last_used, usefulness, end in zip(*columns, ends, strict=False)
     ]
 
 
@@ -209,20 +192,12 @@ def _are_consistent(arrays: _Arrays) -> bool:
     """Whether the arrays describe documents: the index reads negative tokens as links in its log."""
     if any(array.dtype != _DTYPES[name] or array.ndim != 1 for name, array in arrays.items()):
         return False
-    length = len(arrays["tokens"])
-    documents, segments = arrays["document_starts"], arrays["segment_starts"]
+    length, starts = len(arrays["tokens"]), arrays["starts"]
     return bool(
-        _are_starts(documents, length)
-        and _are_starts(segments, length)
-        and np.isin(documents, segments).all()
-        and len(arrays["last_used"]) == len(arrays["usefulness"]) == len(documents)
-        and len(arrays["segment_sources"]) == len(segments)
-        and (arrays["segment_sources"] < len(SOURCES)).all()
+        len(arrays["last_used"]) == len(arrays["usefulness"]) == len(starts)
+        and len(arrays["sources"]) == length
+        and (arrays["sources"] < len(SOURCES)).all()
         and (arrays["tokens"] >= 0).all()
+        and (np.diff(starts, append=length) > 0).all()
+        and (starts[0] == 0 if len(starts) else length == 0)
     )
-
-
-def _are_starts(starts: npt.NDArray[np.int64], length: int) -> bool:
-    if not len(starts):
-        return length == 0
-    return bool(starts[0] == 0 and starts[-1] < length and (np.diff(starts) > 0).all())

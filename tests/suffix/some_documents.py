@@ -52,7 +52,7 @@ def assert_equal(first: Sequence[Document], second: Sequence[Document]) -> None:
     for ours, theirs in zip(first, second, strict=True):
         assert ours.content_id == theirs.content_id
         assert (ours.last_used, ours.usefulness) == (theirs.last_used, theirs.usefulness)
-        for name in ("tokens", "segment_starts", "segment_sources"):
+        for name in ("tokens", "sources"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
             assert getattr(ours, name).dtype == getattr(theirs, name).dtype
 
