@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix import scoring
 from reason_spec.suffix.documents import Document
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.session import CacheSession, Tenant
@@ -58,7 +57,7 @@ class SuffixCache:
             if found is None:
                 return
             with found.lock:
-                found.forget(self._new_index(), scoring.initial_model())
+                found.forget(self._new_index())
                 if found.num_sessions == 0:
                     del self._tenants[tenant]
 
@@ -80,7 +79,7 @@ class SuffixCache:
 
     def _tenant(self, name: str) -> Tenant:
         if name not in self._tenants:
-            self._tenants[name] = Tenant(self._new_index(), scoring.initial_model())
+            self._tenants[name] = Tenant(self._new_index())
         return self._tenants[name]
 
     def _new_index(self) -> TokenIndex:

@@ -28,7 +28,7 @@ def compiled(function: Function) -> Function:
     # as vLLM, must find unchanged.
     with _lock:
         before = numba.config.CACHE_DIR
-        folder = before or _writable_code_folder()
+        folder = _writable_code_folder()
         if folder is None:
             # With cache=True numba would fall back to the package's own folder.
             return cast("Function", numba.njit(function, **options))
@@ -45,14 +45,16 @@ def inlined(function: Function) -> Function:
 
 
 def code_folder() -> Path:
-    """Return the folder of the machine code: in the user's cache, one for each version of the kernels.
+    """Return the folder of the machine code: in numba's own, if one is set, else in the user's cache.
 
-    numba checks only the file of a cached function for changes, not those of the functions it calls.
+    Each version of the kernels has a folder of its own: numba checks only the file of a cached function for
+    changes, not the files of the functions that it calls.
     """
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(Path(__file__).parent.glob("*_kernels.py")):
         digest.update(file.read_bytes())
-    return platformdirs.user_cache_path("reason-spec") / "numba" / digest.hexdigest()
+    folder = numba.config.CACHE_DIR or platformdirs.user_cache_path("reason-spec") / "numba"
+    return Path(folder) / digest.hexdigest()
 
 
 def _writable_code_folder() -> str | None:

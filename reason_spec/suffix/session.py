@@ -6,6 +6,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,7 +16,6 @@ from reason_spec.suffix import draft_kernels as kernels
 from reason_spec.suffix.base import SOURCES, FindEnd, Proposal, Source, StepProposal
 from reason_spec.suffix.index import IndexWriter, TokenIndex
 from reason_spec.suffix.index_kernels import NONE, Floats, Ints, Longs
-from reason_spec.suffix.scoring import least_chance
 
 _NUMBERS: Final = {source: number for number, source in enumerate(SOURCES)}
 _NOTHING: Final = Proposal()
@@ -23,6 +23,29 @@ _RATE: Final = 0.0003
 """Learning rate of the tenant's weights."""
 _LEAN_RATE: Final = 0.03
 """Learning rate of the session's offset to them."""
+_INITIAL_MODEL: Final = (
+    -1.749, 0.487, 0.190, 0.487, -0.383, 0.142, -0.322, -0.196, -0.508, 0.110, -0.013, 0.126, 0.683, -0.103,
+    0.166, 1.118, 0.929,
+)  # fmt: skip
+"""Weights of a node's features, in the order of the kernels.
+
+Fitted to accepted and rejected proposals on the last 50 runs of tau-bench airline, by gpt-4o.
+"""
+
+
+def initial_model() -> Floats:
+    assert len(_INITIAL_MODEL) == kernels.NUM_FEATURES
+    return np.array(_INITIAL_MODEL)
+
+
+@lru_cache
+def least_chance(budget: int) -> float:
+    """Return the minimum probability of a drafted token, given the number of draft tokens of a pass.
+
+    The larger the budget, the less a rejected token costs. Measured on agent traces: more accepted tokens a
+    pass than the best settings of arctic-inference's cache, and at least a quarter fewer rejected ones.
+    """
+    return min(0.1, max(0.05, 0.8 / max(1, budget)))
 
 
 @dataclass(slots=True, eq=False)
@@ -30,15 +53,15 @@ class Tenant:
     """The index and the weights of one tenant, guarded by ``lock``."""
 
     index: TokenIndex
-    model: Floats
+    model: Floats = field(default_factory=initial_model)
     lock: threading.RLock = field(default_factory=threading.RLock)
     num_sessions: int = 0
     erased: int = 0
     """Number of erasures, by which sessions notice one."""
 
-    def forget(self, index: TokenIndex, model: Floats) -> None:
+    def forget(self, index: TokenIndex) -> None:
         """Replace the index and the weights by new ones."""
-        self.index, self.model = index, model
+        self.index, self.model = index, initial_model()
         self.erased += 1
 
 

@@ -12,8 +12,7 @@ from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.index_kernels import END
-from reason_spec.suffix.scoring import least_chance
-from reason_spec.suffix.session import CacheSession
+from reason_spec.suffix.session import CacheSession, least_chance
 from tests.suffix.some_documents import check_index
 
 texts = st.lists(st.integers(0, 3), max_size=120)
