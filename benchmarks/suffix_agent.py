@@ -40,8 +40,8 @@ from reason_spec.pair.generator import problems
 from reason_spec.pair.wording import NAMES
 from reason_spec.settings import Settings, SuffixSettings, load_settings
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
+from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.suffix.traces import Conversation, read_traces
 from reason_spec.types import Sampling, Usage
 from reason_spec.verifiers.exact import ExactVerifier

@@ -48,11 +48,11 @@ from rich.table import Table
 
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix.base import Source
+from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.cache import SuffixCache, warm_up
-from reason_spec.suffix.file_format import StoreKey
+from reason_spec.suffix.documents import make_document
 from reason_spec.suffix.store import SuffixStore
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.tenant_file import StoreKey
 
 VLLM_DEPTH: Final = 24
 """vLLM's suffix_decoding_max_tree_depth; with it go a factor of 1 and a least token probability of 0.1."""
@@ -209,8 +209,8 @@ class Ours:
         self._session = self._cache.open_session()
 
     def bytes_per_token(self) -> float:
-        (statistics,) = self._cache.statistics().values()
-        return statistics.num_bytes / statistics.num_tokens
+        size = self._cache.size("default")
+        return size.num_bytes / size.num_tokens
 
 
 class Arctic:
@@ -431,15 +431,11 @@ def time_store(num_tokens: int, num_texts: int) -> StoreRow:
     phrases = rng.integers(0, 32_000, (max(1, num_tokens // 400), 20), dtype=np.int32)
     chosen = rng.integers(0, len(phrases), -(-num_tokens // phrases.shape[1]))
     tokens = np.ascontiguousarray(phrases[chosen].reshape(-1)[:num_tokens])
-    starts = np.linspace(0, num_tokens, num_texts, endpoint=False).astype(np.int64)
-    texts = TenantTexts(
-        tokens=tokens,
-        document_starts=starts,
-        segment_starts=starts,
-        segment_sources=rng.integers(0, 3, num_texts).astype(np.uint8),
-        last_used=time.time() - np.arange(num_texts, 0.0, -1.0),
-        usefulness=np.zeros(num_texts),
-    )
+    start = time.time() - num_texts
+    texts = [
+        make_document([(SOURCES[rng.integers(0, 3)], part)], last_used=start + number)
+        for number, part in enumerate(np.array_split(tokens, num_texts))
+    ]
     settings = SuffixSettings(max_bytes=1 << 34)
     with tempfile.TemporaryDirectory() as folder:
         path, key = Path(folder), StoreKey("benchmark", "benchmark")
@@ -455,7 +451,7 @@ def time_store(num_tokens: int, num_texts: int) -> StoreRow:
         store.save("a", cache.snapshot("a"))
         seconds.append(time.perf_counter())
         save, load, make_index, save_again = np.diff(seconds).tolist()
-        if not np.array_equal(loaded.tokens, tokens):
+        if not np.array_equal(np.concatenate([document.tokens for document in loaded]), tokens):
             raise RuntimeError("what was loaded is not what was saved")
         num_bytes = sum(file.stat().st_size for file in path.glob("*.suffix"))
     return StoreRow(num_tokens, num_texts, save, load, make_index, save_again, num_bytes / num_tokens)

@@ -25,8 +25,8 @@ from reason_spec.settings import EngineSettings, RouterSettings, Settings, Strat
 from reason_spec.strategies.base import SolveRequest, Strategy, tokens_for
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.strategies.suffix_session import SuffixCacheSession, SuffixCacheSessions, segments_of
-from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
+from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.types import LossClass, Prefix, Step
 from reason_spec.verifiers.base import Models, Verifier, create_verifier, measure_verdict
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from reason_spec.jsonl import BadLine, FieldError
 from reason_spec.tasks.base import (
-    FieldError,
     PromptStyle,
     Task,
     extract_answer,
@@ -15,7 +15,7 @@ from reason_spec.tasks.base import (
     task_names,
 )
 from reason_spec.tasks.grading import Grade, Grader
-from reason_spec.tasks.loading import BadLine, LoadedProblems, load_problems
+from reason_spec.tasks.loading import LoadedProblems, load_problems
 from reason_spec.tasks.regrade import GradeCounts, grade_file
 
 REAL_SAMPLE_PATH: Final = Path(__file__).resolve().parent / "real_sample.jsonl"

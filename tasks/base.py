@@ -1,27 +1,28 @@
-"""Tasks: how a record becomes a problem, how it is asked, and how an answer is read and compared.
+"""Tasks: how to read a record, prompt a question and extract the answer of one kind of problem file.
 
-``get_task("gsm8k")`` looks a task up; ``auto`` fits every file with a question and an answer under
-one of the usual names. ``register_task`` adds a task of one's own.
+``get_task("gsm8k")`` returns a task; ``auto`` reads every file with a question and an answer under one of
+the usual names. ``register_task`` adds a custom task.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from reason_spec.errors import SettingsError, unknown_name
+from reason_spec.jsonl import FieldError, shorten
 from reason_spec.tasks.extract import AnswerKind, find_answer, find_boxes
 from reason_spec.tasks.numerals import parse_number
 
 PromptStyle: TypeAlias = Literal["plain", "boxed", "examples"]
 """``plain``: the question alone. ``boxed``: with a request for the final answer in ``\\boxed{}``.
-``examples``: behind three solved questions, for models that were not taught to follow requests."""
+``examples``: after three solved questions, for base models without instruction tuning."""
 
 EXAMPLES_END: Final = "\nQuestion:"
-"""Where a model that was shown examples has answered, and begins a question of its own."""
+"""Stop string of the style ``examples``: the model has answered and starts another question."""
 
 _EXAMPLES: Final = """\
 Question: A baker has 24 rolls. He sells 9 at dawn and bakes 15 more at noon. How many rolls are there?
@@ -53,22 +54,12 @@ ANSWER_FIELDS: Final = (
 )  # fmt: skip
 ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index", "problem_idx")
 LEVEL_FIELDS: Final = ("level", "difficulty", "operations")
-"""The last one is that of the demonstration pair's own files."""
-
-
-class FieldError(ValueError):
-    """A record lacks a field or holds an unusable value; ``field`` and ``value`` say which."""
-
-    def __init__(self, field: str, problem: str, value: object = None) -> None:
-        shown = "" if value is None else f": {shorten(value)}"
-        super().__init__(f"field {field!r} {problem}{shown}")
-        self.field = field
-        self.value = value
+"""``operations`` is the field of the demonstration pair's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The parts of one line of a file that matter to a task."""
+    """The fields of one line that a task uses."""
 
     question: str
     answer: str | None
@@ -80,8 +71,8 @@ class Record:
 class Task:
     """One kind of problem file.
 
-    Field names are matched without regard to case; the first one with a value counts.
-    ``context_field`` is put in front of the question (the story of a SVAMP problem).
+    Field names are matched case-insensitively; the first one with a value is used. The text of
+    ``context_field`` precedes the question (SVAMP's ``Body``).
     """
 
     name: str
@@ -95,34 +86,29 @@ class Task:
     )
 
     def read_record(self, record: Mapping[str, Any], *, require_answer: bool = True) -> Record:
-        """Take question, answer, id and level out of a record.
+        """Return question, answer, id and level of a record.
 
         Raises:
-            FieldError: a field is missing, empty or of a wrong type, or a reference answer is no
-                number where the task has numbers.
+            FieldError: a field is missing, empty or of a wrong type, or the reference answer of a task
+                with numbers is not a number.
         """
-        lowered = {str(name).lower(): name for name in reversed(list(record))}
-        question = self._read_question(record, lowered)
+        question = self._read_question(record)
         answer = self.read_answer(record)
         if answer is None and require_answer:
             expected = ", ".join(self.answer_fields[:4])
             raise FieldError(
                 "answer", f"is missing or empty (looked for {expected}, ...; found {_names(record)})"
             )
-        return Record(question, answer, _read_id(record, lowered), _read_level(record, lowered))
+        return Record(question, answer, _read_id(record), _read_level(record))
 
     def read_answer(self, record: Mapping[str, Any]) -> str | None:
-        """Return the reference answer of a record, None where it has none.
+        """Return the reference answer of a record, None if it has none.
 
         Raises:
-            FieldError: the answer is of a wrong type, or no number where the task has numbers.
+            FieldError: the answer is of a wrong type, or is not a number as the task requires.
         """
-        lowered = {str(name).lower(): name for name in reversed(list(record))}
-        for candidate in self.answer_fields:
-            name = lowered.get(candidate)
-            value = record[name] if name is not None else None
-            text = _answer_text(name, value) if name is not None and value is not None else ""
-            if name is not None and text:
+        for name, value in _fields(record, self.answer_fields):
+            if text := _answer_text(name, value):
                 answer = reference_answer(text)
                 if self.kind == "number" and parse_number(answer) is None:
                     raise FieldError(name, f"is not a number, as answers of {self.name} are", value)
@@ -146,36 +132,32 @@ class Task:
         )
 
     def extract(self, response: str) -> str | None:
-        """Return the final answer of a response as it is written there, None where there is none."""
+        """Return the final answer of a response as it is written there, None if there is none."""
         return find_answer(response, self.kind)
 
-    def _read_question(self, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
+    def _read_question(self, record: Mapping[str, Any]) -> str:
         empty: str | None = None
-        for candidate in self.question_fields:
-            name = lowered.get(candidate)
-            if name is None:
-                continue
-            value = record[name]
+        for name, value in _fields(record, self.question_fields):
             if value is None or (isinstance(value, str) and not value.strip()):
                 empty = empty or name
-                continue
-            if not isinstance(value, str):
+            elif isinstance(value, str):
+                return self._with_context(value.strip(), record)
+            else:
                 raise FieldError(name, f"is {_type_name(value)}, not text", value)
-            return self._with_context(value.strip(), record, lowered)
         if empty is not None:
             raise FieldError(empty, "is empty")
         expected = ", ".join(self.question_fields)
         raise FieldError("question", f"is missing (looked for {expected}; found {_names(record)})")
 
-    def _with_context(self, question: str, record: Mapping[str, Any], lowered: Mapping[str, str]) -> str:
-        name = lowered.get(self.context_field) if self.context_field else None
-        context = record[name] if name is not None else None
-        if context is None or context == "":
-            return question
-        if not isinstance(context, str):
-            raise FieldError(str(name), f"is {_type_name(context)}, not text", context)
-        context = context.strip()
-        return f"{context}{'' if context[-1:] in '.!?:' else '.'} {question}"
+    def _with_context(self, question: str, record: Mapping[str, Any]) -> str:
+        for name, value in _fields(record, (self.context_field,) if self.context_field else ()):
+            if value is None or value == "":
+                continue
+            if not isinstance(value, str):
+                raise FieldError(name, f"is {_type_name(value)}, not text", value)
+            context = value.strip()
+            return f"{context}{'' if context[-1:] in '.!?:' else '.'} {question}"
+        return question
 
 
 def reference_answer(text: str) -> str:
@@ -186,40 +168,39 @@ def reference_answer(text: str) -> str:
     return (box if box is not None else text).strip()
 
 
-def shorten(value: object, limit: int = 60) -> str:
-    """Return a value as a message shows it: on one line, at most ``limit`` characters."""
-    text = repr(value[: limit + 1] if isinstance(value, str) else value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+def _fields(record: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a record with one of these lower-case names, in the order of the names."""
+    lowered = {str(name).lower(): name for name in reversed(list(record))}
+    for name in names:
+        if name in lowered:
+            yield lowered[name], record[lowered[name]]
 
 
 def _answer_text(name: str, value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise FieldError(name, f"is {_type_name(value)}, not text or a number", value)
-    if isinstance(value, str):
-        return value.strip()
     if isinstance(value, float):
         if not math.isfinite(value):
             raise FieldError(name, "is not a finite number", str(value))
         if abs(value) < 1e15 and value.is_integer():
             return str(int(value))
-    return str(value)
+    return str(value).strip()
 
 
-def _read_id(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | None:
-    for candidate in ID_FIELDS:
-        value = record[lowered[candidate]] if candidate in lowered else None
+def _read_id(record: Mapping[str, Any]) -> str | None:
+    for _, value in _fields(record, ID_FIELDS):
         if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
             return str(value).strip()
     return None
 
 
-def _read_level(record: Mapping[str, Any], lowered: Mapping[str, str]) -> str | None:
-    for candidate in LEVEL_FIELDS:
-        name = lowered.get(candidate)
-        value = record[name] if name is not None else None
-        if name is not None and value is not None:
+def _read_level(record: Mapping[str, Any]) -> str | None:
+    for name, value in _fields(record, LEVEL_FIELDS):
+        if value is not None:
             return _answer_text(name, value) or None
     return None
 
@@ -259,7 +240,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def get_task(name: str | Task) -> Task:
-    """Return the task of a name; a ``Task`` is returned as it is.
+    """Return the task with this name; a ``Task`` is returned unchanged.
 
     Raises:
         SettingsError: there is no such task; the message lists the names.
@@ -273,7 +254,7 @@ def get_task(name: str | Task) -> Task:
 
 
 def extract_answer(response: str, task: str | Task = "auto") -> str | None:
-    """Return the final answer of a response as it is written there, None where there is none.
+    """Return the final answer of a response as it is written there, None if there is none.
 
     Raises:
         SettingsError: there is no such task.

@@ -1,8 +1,7 @@
-"""Compare a prediction with a reference answer.
+"""Compares a prediction with a reference answer.
 
-``compare_quickly`` settles numbers, identical writings and words without sympy; it runs anywhere.
-``compare_symbolically`` uses Math-Verify and may hang or eat memory on hostile input: it runs in
-the killable worker process only.
+``compare_quickly`` decides numbers, equal writings and words without sympy. ``compare_symbolically`` uses
+Math-Verify, which may hang or exhaust memory on hostile input: it runs in the worker process only.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from reason_spec.tasks.extract import AnswerKind
 from reason_spec.tasks.numerals import BOLD, clean_number_text, parse_base_numeral, parse_number
 
 MAX_EXPRESSION_CHARS: Final = 1000
-"""Longer expressions are not parsed: the LaTeX grammar is far from linear."""
+"""Longer expressions are not parsed: the parser's time grows faster than linearly."""
 
 RELATIVE_TOLERANCE: Final = 1e-6
-"""Math-Verify rounds to 6 decimals, which makes all numbers below 5e-7 equal; this bound does not."""
+"""Added because Math-Verify rounds to 6 decimals, which makes all numbers below 5e-7 equal."""
 
 _LATEX_SPACING = re.compile(r"\\[!,;: ]|\\q?quad(?![A-Za-z])|~|\s+|\\(?:left|right|displaystyle)(?![A-Za-z])")
 _TEXT_COMMAND = re.compile(
@@ -28,22 +27,22 @@ _CHOICE = re.compile(r"\(?\s*([A-Ja-j])\s*[).:]?")
 _LABELLED_CHOICE = re.compile(r"\(([A-J])\)[\s:~.]*(?=[\w\\$(])")
 
 
-class Comparison(NamedTuple):
-    """``equal`` is None where the comparison could not be made; ``reason`` says how it was decided."""
+class AnswerComparison(NamedTuple):
+    """``equal`` is None if the comparison failed; ``reason`` says how it was decided."""
 
     equal: bool | None
     reason: str
 
 
-def compare_quickly(reference: str, prediction: str, kind: AnswerKind) -> Comparison | None:
-    """Compare without sympy; None where only algebra can tell."""
+def compare_quickly(reference: str, prediction: str, kind: AnswerKind) -> AnswerComparison | None:
+    """Compare without sympy; None if the comparison needs algebra."""
     prediction = _without_choice_label(reference, prediction)
     if _normal_form(reference) == _normal_form(prediction):
-        return Comparison(True, "same writing")
+        return AnswerComparison(True, "same writing")
     expected, found = parse_number(reference), parse_number(prediction)
     if expected is not None and found is not None:
         same = expected.equals(found)
-        return Comparison(same, "same number" if same else "different numbers")
+        return AnswerComparison(same, "same number" if same else "different numbers")
     in_base = _compare_base_numerals(reference, prediction)
     if in_base is not None:
         return in_base
@@ -52,14 +51,14 @@ def compare_quickly(reference: str, prediction: str, kind: AnswerKind) -> Compar
     if (kind == "number" or expected is not None) and not re.search(
         r"\d|\\[A-Za-z]", _without_text(prediction)
     ):
-        return Comparison(False, "the prediction is not a number")
+        return AnswerComparison(False, "the prediction is not a number")
     if max(len(reference), len(prediction)) > MAX_EXPRESSION_CHARS:
-        return Comparison(None, f"not compared: longer than {MAX_EXPRESSION_CHARS} characters")
+        return AnswerComparison(None, f"not compared: longer than {MAX_EXPRESSION_CHARS} characters")
     return None
 
 
-def compare_symbolically(reference: str, prediction: str) -> Comparison:
-    """Compare two expressions with Math-Verify, without any time-out of its own.
+def compare_symbolically(reference: str, prediction: str) -> AnswerComparison:
+    """Compare two expressions with Math-Verify, without a time limit.
 
     Raises:
         MemoryError, RecursionError: the expressions are too large for the worker's limits.
@@ -68,19 +67,19 @@ def compare_symbolically(reference: str, prediction: str) -> Comparison:
 
     expected = _parse_latex(reference)
     if not _is_expression(expected):
-        return Comparison(None, "the reference answer could not be parsed")
+        return AnswerComparison(None, "the reference answer could not be parsed")
     found = _parse_latex(prediction)
     if not _is_expression(found):
-        return Comparison(False, "the prediction could not be parsed")
+        return AnswerComparison(False, "the prediction could not be parsed")
     try:
         equal = bool(verify(expected, found, timeout_seconds=None, raise_on_error=True))
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # sympy raises whatever it likes on expressions of different sorts
-        return Comparison(False, f"not comparable ({type(error).__name__})")
+    except Exception as error:  # sympy raises many types for expressions of different kinds
+        return AnswerComparison(False, f"not comparable ({type(error).__name__})")
     if equal and "%" not in reference + prediction and _differ_relatively(expected[0], found[0]):
-        return Comparison(False, "different numbers")
-    return Comparison(equal, "equal expressions" if equal else "different expressions")
+        return AnswerComparison(False, "different numbers")
+    return AnswerComparison(equal, "equal expressions" if equal else "different expressions")
 
 
 def _parse_latex(text: str) -> list[Any]:
@@ -108,11 +107,11 @@ def _differ_relatively(expected: Any, found: Any) -> bool:
 
 
 def _normal_form(text: str) -> str:
-    """Return an expression without what never changes its meaning: spacing, text commands, delimiters."""
+    """Remove spacing, text commands and delimiters, which do not change the meaning of an expression."""
     text = BOLD.sub("", re.sub(r"(?<!\\)\$|\\[()\[\]]", "", text.strip()))
     text = _TEXT_COMMAND.sub(r"\1", text)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\u2212", "-")
-    # A space keeps "\pi r" apart from "\pir"; elsewhere it means nothing.
+    # Only the space in "\pi r" is significant: without it the command would be "\pir".
     text = re.sub(r"(\\[A-Za-z]+)\s+(?=[A-Za-z])", r"\1{}", text)
     text = _LATEX_SPACING.sub("", text)
     return _SINGLE_IN_BRACES.sub(r"\1", text).rstrip(".,;:")
@@ -134,14 +133,14 @@ def _is_words(text: str) -> bool:
     )
 
 
-def _compare_words(reference: str, prediction: str) -> Comparison:
+def _compare_words(reference: str, prediction: str) -> AnswerComparison:
     expected, found = _words(reference), _words(prediction)
     choice = _CHOICE.fullmatch(clean_number_text(reference))
     labelled = _LABELLED_CHOICE.match(_TEXT_COMMAND.sub(r"\1", prediction.strip()))
     if choice and labelled:
         found = labelled[1].casefold()
     same = expected == found
-    return Comparison(same, "same words" if same else "different words")
+    return AnswerComparison(same, "same words" if same else "different words")
 
 
 def _words(text: str) -> str:
@@ -151,7 +150,7 @@ def _words(text: str) -> str:
 
 
 def _without_choice_label(reference: str, prediction: str) -> str:
-    """Drop the letter of "(C) 27" where the reference is a value and not a letter."""
+    """Drop the letter of "(C) 27" if the reference is a value and not a letter."""
     if _CHOICE.fullmatch(clean_number_text(reference)):
         return prediction
     bare = re.sub(r"(?<!\\)\$|\\[()]", "", prediction.strip())
@@ -161,8 +160,8 @@ def _without_choice_label(reference: str, prediction: str) -> str:
     return bare[labelled.end() :] if labelled else prediction
 
 
-def _compare_base_numerals(reference: str, prediction: str) -> Comparison | None:
-    """Compare numerals written with their base; a reference's base may be left out in the prediction."""
+def _compare_base_numerals(reference: str, prediction: str) -> AnswerComparison | None:
+    """Compare numerals with a base; the prediction may omit the base of the reference."""
     expected, found = parse_base_numeral(reference), parse_base_numeral(prediction)
     if expected is None and found is None:
         return None
@@ -180,4 +179,4 @@ def _compare_base_numerals(reference: str, prediction: str) -> Comparison | None
         assert expected is not None
         assert found is not None
         same = int(*expected) == int(*found)
-    return Comparison(same, "same number" if same else "different numbers")
+    return AnswerComparison(same, "same number" if same else "different numbers")

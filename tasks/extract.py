@@ -1,8 +1,7 @@
-"""Find the final answer in what a model wrote.
+"""Finds the final answer in a response.
 
-In order: the last box, the last ``####`` line, the last phrase such as "The answer is 18" or
-"A: 18", and as a last resort the result or the last number of the text. What follows a
-``</think>`` is searched before the thinking itself.
+In order of preference: the last box, the last ``####`` line, the last phrase such as "The answer is 18" or
+"A: 18", the result or the last number of the text. The text after ``</think>`` is searched first.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ AnswerKind: TypeAlias = Literal["number", "expression"]
 """``number``: the answer is one number. ``expression``: any mathematics or a few words."""
 
 MAX_CANDIDATES = 50
-"""Markers tried from the end of the text on; keeps degenerate, looping texts linear."""
+"""Number of markers tried, from the end of the text; keeps the search linear in repetitive texts."""
 MAX_ANSWER_CHARS = 4000
 MAX_RESPONSE_CHARS = 400_000
-"""Only this much of the end of a response is searched."""
+"""Only so many characters at the end of a response are searched."""
 
 _SPECIAL_TOKEN = re.compile(r"<\|[a-z_0-9]{1,40}\|>|</s>|<eos>", re.IGNORECASE)
 _BOX = re.compile(r"\\f?boxed\s*(?=\{|-?\\?[\dA-Za-z])|\\fbox\s*(?=\{)")
@@ -50,7 +49,7 @@ _RESULT = re.compile(rf"(?:=|≈|\\approx)\s*(?P<number>{NUMBER_TOKEN.pattern})"
 
 
 def find_answer(response: str, kind: AnswerKind) -> str | None:
-    """Return the final answer of ``response`` as it is written there, or None where there is none."""
+    """Return the final answer of ``response`` as it is written there, None if there is none."""
     text = _SPECIAL_TOKEN.sub("", response[-MAX_RESPONSE_CHARS:])
     thinking, closed, conclusion = text.rpartition("</think>")
     parts = (conclusion, thinking) if closed else (text.replace("<think>", "\n"),)
@@ -75,7 +74,7 @@ def find_boxes(text: str) -> Iterator[str]:
 
 
 def _braced(text: str, start: int) -> str | None:
-    """Return what stands between the brace at ``start`` and its partner; None where there is no partner."""
+    """Return the text between the brace at ``start`` and its closing brace; None if there is none."""
     depth, position = 0, start
     end = min(len(text), start + MAX_ANSWER_CHARS)
     while position < end:
@@ -93,7 +92,7 @@ def _braced(text: str, start: int) -> str | None:
 
 
 def _before_next_question(text: str) -> str:
-    """Drop what a model goes on to write after its answer: the next question of a few-shot prompt."""
+    """Drop the next question of a few-shot prompt, which models write after their answer."""
     markers = (pattern.search(text) for pattern in (_HASHES, _PHRASE, _BOX))
     ends = [match.end() for match in markers if match]
     question = _NEXT_QUESTION.search(text, min(ends)) if ends else None
@@ -141,7 +140,7 @@ def _number_in_phrase(text: str) -> str | None:
 
 
 def _result_of_chain(text: str) -> str | None:
-    """Return the result where the text starts with worked arithmetic ("9 * 2 = 18 dollars")."""
+    """Return the result if the text starts with worked arithmetic ("9 * 2 = 18 dollars")."""
     left, equals, right = text.partition("=")
     if not equals or _WORD.search(left) or not _OPERATION.search(left) or left.count("(") != left.count(")"):
         return None
@@ -195,7 +194,7 @@ def _unmarked_answer(text: str, kind: AnswerKind) -> str | None:
 
 
 def _whole_text(text: str) -> str | None:
-    """Return a text that is nothing but an answer: one short line without prose."""
+    """Return the text if it is only an answer: one short line without prose."""
     if not text or "\n" in text or len(text) > 200:
         return None
     num_words = len(_WORD.findall(_TEXT_GROUP.sub("", text)))
@@ -221,7 +220,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _bare_number(text: str) -> str:
-    """Return the number of a text that is one number and its unit."""
+    """Return the number of a text that is a number with its unit."""
     token = NUMBER_TOKEN.match(clean_number_text(text).rpartition("=")[2].strip())
     if token is None:
         return _tidy(text)
@@ -232,7 +231,7 @@ def _bare_number(text: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    """Strip what surrounds an answer without changing it: markup, math delimiters, currency, a full stop."""
+    """Strip markup, math delimiters, currency signs and a full stop around an answer."""
     text = text.strip()
     for _ in range(4):
         before = text

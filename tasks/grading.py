@@ -1,4 +1,4 @@
-"""Grade answers: numbers exactly and at once, expressions in a worker process that can be killed."""
+"""Grades answers: numbers in this process, expressions in a worker process with a deadline."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -21,23 +19,23 @@ from typing import Any, NamedTuple
 import reason_spec
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.tasks.base import Task, get_task, reference_answer
-from reason_spec.tasks.compare import Comparison, compare_quickly
+from reason_spec.tasks.compare import AnswerComparison, compare_quickly
 
 DEADLINE_SECONDS = 10.0
-"""Time for one comparison, from the moment the worker begins it."""
+"""Time limit of one comparison, counted from its start in the worker."""
 
 START_SECONDS = 120.0
-"""Time for the worker to import sympy; generous, because machines under load take long."""
+"""Time limit for the worker to import sympy; a loaded machine needs long."""
 
 MEMORY_BYTES = 2 << 30
-"""Address space of the worker, where the platform can limit it."""
+"""Address space of the worker, on platforms that can limit it."""
 
 
 class Grade(NamedTuple):
-    """What a response answered, and whether that is right.
+    """The extracted answer of a response and whether it is correct.
 
-    ``correct`` is None where nothing could be decided: the comparison timed out, ran out of
-    memory or crashed. ``reason`` says how it was decided.
+    ``correct`` is None if the comparison timed out, ran out of memory or crashed. ``reason`` says how the
+    grade was decided.
     """
 
     prediction: str | None
@@ -48,25 +46,16 @@ class Grade(NamedTuple):
 _NO_ANSWER = Grade(None, False, "no answer found in the response")
 
 
-@dataclass(frozen=True, slots=True)
-class GradeRequest:
-    """One response to grade against its reference answer."""
-
-    response: str
-    answer: str
-    task: str | Task = "auto"
-
-
 class Grader:
-    """Grades responses; safe to share between threads; close it, or use it as a context manager.
+    """Grades responses; thread-safe; close it, or use it as a context manager.
 
-    The worker process starts with the first comparison that needs algebra: files of plain numbers
-    never pay for it. One comparison runs at a time; a worker that misses the deadline or dies is
-    replaced, and only the item it worked on stays ungraded.
+    The worker process starts with the first comparison that needs algebra, so plain numbers need no
+    worker. One comparison runs at a time. A worker that misses the deadline or dies is replaced, and only
+    its current item stays ungraded.
 
     Args:
-        deadline_seconds: time for one comparison.
-        memory_bytes: address space of the worker, where the platform can limit it.
+        deadline_seconds: time limit of one comparison.
+        memory_bytes: address space of the worker, on platforms that can limit it.
 
     Raises:
         SettingsError: a limit is not positive.
@@ -83,7 +72,7 @@ class Grader:
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
-        # A lock of its own: the other one is held through whole comparisons, and no event loop may wait.
+        # A separate lock: an event loop must not wait for ``_lock``, which is held for whole comparisons.
         self._executor_lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
@@ -108,14 +97,10 @@ class Grader:
             comparison = self._compare_in_worker(reference, prediction)
         return Grade(prediction, comparison.equal, comparison.reason)
 
-    def grade_many(self, requests: Iterable[GradeRequest]) -> list[Grade]:
-        """Grade in order; raises as ``grade``."""
-        return [self.grade(request.response, request.answer, request.task) for request in requests]
-
     async def grade_async(self, response: str, answer: str, task: str | Task = "auto") -> Grade:
         """Grade without blocking the event loop; raises as ``grade``.
 
-        What needs no algebra is graded at once; the rest waits its turn in a thread.
+        Comparisons that need algebra run in a thread, one at a time.
         """
         resolved = get_task(task)
         prediction = resolved.extract(response)
@@ -153,7 +138,7 @@ class Grader:
                 self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grader")
             return self._executor
 
-    def _compare_in_worker(self, reference: str, prediction: str) -> Comparison:
+    def _compare_in_worker(self, reference: str, prediction: str) -> AnswerComparison:
         with self._lock:
             try:
                 if self._worker is None:
@@ -161,9 +146,9 @@ class Grader:
                 comparison = self._worker.compare(reference, prediction, self._deadline_seconds)
             except _WorkerLostError as error:
                 self._discard_worker()
-                return Comparison(None, str(error))
+                return AnswerComparison(None, str(error))
             except BaseException:
-                # An interrupt leaves a reply on its way that would answer the next request.
+                # After an interrupt the pending reply would be taken for that of the next request.
                 self._discard_worker()
                 raise
             if self._worker.spent:
@@ -177,19 +162,19 @@ class Grader:
 
 
 class _WorkerLostError(Exception):
-    """The worker missed a deadline or died; the message is the reason for the ungraded item."""
+    """The worker missed a deadline or died; the message becomes the reason of the grade."""
 
 
 class _Worker:
-    """The parent's end of one worker process.
+    """The parent's side of one worker process.
 
-    A thread reads the replies, because a pipe cannot be read with a deadline on all platforms.
-    The worker is a fresh interpreter: it shares no thread and no lock with its parent, and never
-    runs the parent's ``__main__`` again.
+    A thread reads the replies, because not all platforms can read a pipe with a deadline. The worker is
+    a fresh interpreter: it shares no thread or lock with its parent and does not run the parent's
+    ``__main__``.
     """
 
     def __init__(self, memory_bytes: int) -> None:
-        # Math-Verify parses LaTeX through antlr4, which its plain install leaves out.
+        # Math-Verify parses LaTeX with antlr4, which it installs only with its extra.
         if any(importlib.util.find_spec(module) is None for module in ("math_verify", "antlr4")):
             raise MissingDependencyError("math-verify[antlr4_13_2]", "Grading expressions")
         self.spent = False
@@ -210,8 +195,8 @@ class _Worker:
             self.kill()
             raise
 
-    def compare(self, reference: str, prediction: str, seconds: float) -> Comparison:
-        """Compare in the worker; raises _WorkerLostError after ``seconds`` or when the worker dies."""
+    def compare(self, reference: str, prediction: str, seconds: float) -> AnswerComparison:
+        """Compare in the worker; raises `_WorkerLostError` after ``seconds`` or when the worker dies."""
         request = {"reference": reference, "prediction": prediction, "seconds": seconds}
         assert self._process.stdin is not None
         try:
@@ -222,7 +207,7 @@ class _Worker:
         self._next_reply(START_SECONDS, "the grading worker did not begin")
         reply = self._next_reply(seconds, f"timed out after {seconds:g} s")
         self.spent = bool(reply.get("spent"))
-        return Comparison(reply["equal"], reply["reason"])
+        return AnswerComparison(reply["equal"], reply["reason"])
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,7 +1,7 @@
-"""Exact values of written numbers: thousand separators, fractions, percent, units, LaTeX.
+"""Parses numbers to exact fractions: thousand separators, fractions, percent, units, LaTeX.
 
-Most reference answers are plain numbers. They are compared here as fractions, without sympy and
-without rounding, so that 18, 18.0 and $18.00 are one number and 0.3333 is not 1/3.
+Most reference answers are numbers. They are compared as fractions, without sympy and without rounding:
+18, 18.0 and $18.00 are equal, 0.3333 and 1/3 are not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_NUMBER_CHARS = 400
-"""Longer texts are not read as numbers; integer arithmetic is quadratic in the digits."""
+"""Longer texts are not parsed: integer arithmetic is quadratic in the digits."""
 
 _CHARACTERS = str.maketrans(
     {
@@ -113,7 +113,7 @@ _BASE_NUMERAL = re.compile(r"(?P<digits>[0-9A-Za-z]+)_(?:\{\s*(?P<long>\d{1,2})\
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A written number; ``factor`` is what a percent sign or a word such as "million" multiplies it by."""
+    """A written number; ``factor`` is the value of its percent sign or of a word such as "million"."""
 
     value: Fraction
     factor: Fraction = Fraction(1)
@@ -121,8 +121,8 @@ class Number:
     def equals(self, other: Number) -> bool:
         """Whether both are the same number.
 
-        Where one side alone carries a percent sign or a scale word, both readings count: 25 % is
-        25 (a count of percent) and 0.25.
+        If only one side has a percent sign or a scale word, both readings count: 25 % equals 25 (a count of
+        percent) and 0.25.
         """
         if self.factor != 1 and other.factor != 1:
             return self.value * self.factor == other.value * other.factor
@@ -152,7 +152,7 @@ def clean_number_text(text: str) -> str:
 
 
 def parse_number(text: str) -> Number | None:
-    """Return the value of ``text`` if it is one number with nothing but a unit beside it, else None.
+    """Return the value of ``text`` if it is one number, with or without a unit, else None.
 
     Understood: signs, currency, thousand separators, decimals, powers of ten, fractions and mixed
     numbers (plain and LaTeX), percent, units, degrees, number words up to ninety-nine, and a name
@@ -220,7 +220,7 @@ def _parse_word(text: str) -> Number | None:
 
 
 def _with_unit(value: Fraction, tail: str) -> Number | None:
-    """Attach a percent sign, scale words and units; None where the tail is something else."""
+    """Apply a percent sign, scale words and units; None if the tail is anything else."""
     factor = Fraction(1)
     tail = tail.strip() if tail[:1].isspace() else tail
     if tail.startswith("%"):

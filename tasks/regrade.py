@@ -1,4 +1,4 @@
-"""Grade a file of existing responses."""
+"""Grades a file of existing responses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from reason_spec.errors import DataError
-from reason_spec.tasks.base import FieldError, Task, get_task
+from reason_spec.jsonl import BadLine, FieldError, JsonItem, atomic_output, parse_items, read_records
+from reason_spec.tasks.base import Task, get_task
 from reason_spec.tasks.grading import Grade, Grader
-from reason_spec.tasks.loading import BadLine, JsonRecord, bad_line_message, read_records
-from reason_spec.tasks.output import atomic_output
+from reason_spec.tasks.loading import nothing_usable
 
 RESPONSE_FIELDS: Final = ("response", "completion", "generation", "generated_text", "model_output")
+_WANTED: Final = "with question, answer and response"
 
 
 class GradeCounts(NamedTuple):
@@ -25,7 +26,7 @@ class GradeCounts(NamedTuple):
     num_wrong: int
     num_ungraded: int
     num_without_answer: int
-    """Responses in which no answer was found; they are among ``num_wrong``."""
+    """Responses in which no answer was found; ``num_wrong`` includes them."""
     bad_lines: tuple[BadLine, ...]
 
     @property
@@ -34,7 +35,7 @@ class GradeCounts(NamedTuple):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of correct responses among all, the ungraded included; None where there are none."""
+        """Share of correct responses among all, the ungraded included; None if there are none."""
         return self.num_correct / self.num_responses if self.num_responses else None
 
 
@@ -50,12 +51,12 @@ def grade_file(
     """Add ``prediction`` and ``correct`` to every record of a file of responses.
 
     Records keep their order and all their fields. ``response`` is a text, or a list of texts (the
-    results are lists then). ``correct`` is null where grading could not decide. The output appears
-    whole or not at all, and may be the input file.
+    results are lists then). ``correct`` is null if grading could not decide. The output is written
+    atomically and may be the input file.
 
     Args:
         skip_bad: leave unusable lines out of the output and return them in ``bad_lines``.
-        grader: used instead of a grader of its own; stays open.
+        grader: used instead of a new grader; stays open.
         on_record: called with the grades of each record, for progress.
 
     Raises:
@@ -63,98 +64,60 @@ def grade_file(
         SettingsError: there is no such task.
     """
     resolved = get_task(task)
-    tally = _Tally()
+    num_records = 0
+    grades: list[Grade] = []
+    bad_lines: list[BadLine] = []
     with contextlib.ExitStack() as stack:
         active = grader if grader is not None else stack.enter_context(Grader())
         output = stack.enter_context(atomic_output(Path(output_path)))
-        for item in read_records(input_path):
-            grades = _grade_item(item, resolved, active)
-            if isinstance(grades, BadLine):
-                if not skip_bad:
-                    raise DataError(bad_line_message(input_path, grades))
-                tally.bad_lines.append(grades)
-                continue
-            assert isinstance(item, JsonRecord)
+
+        def grade(item: JsonItem) -> list[Grade]:
+            found = _grade_record(item.value, resolved, active)
             output.write(_json_line(item.value))
-            tally.add(grades)
+            return found
+
+        records = read_records(input_path, f"one object a line {_WANTED}")
+        for found in parse_items(records, input_path, grade, bad_lines, skip_bad=skip_bad):
+            num_records += 1
+            grades += found
             if on_record is not None:
-                on_record(grades)
-        if not tally.num_records:
-            raise DataError(_nothing_graded(input_path, tally.bad_lines))
-    return tally.counts()
-
-
-def _grade_item(item: JsonRecord | BadLine, task: Task, grader: Grader) -> list[Grade] | BadLine:
-    if isinstance(item, BadLine):
-        return item
-    try:
-        return _grade_record(item.value, task, grader)
-    except FieldError as error:
-        return BadLine(item.line, str(error))
+                on_record(found)
+        if not num_records:
+            raise DataError(nothing_usable(input_path, bad_lines, _WANTED))
+    verdicts = [grade.correct for grade in grades]
+    return GradeCounts(
+        num_records=num_records,
+        num_correct=verdicts.count(True),
+        num_wrong=verdicts.count(False),
+        num_ungraded=verdicts.count(None),
+        num_without_answer=sum(grade.prediction is None for grade in grades),
+        bad_lines=tuple(bad_lines),
+    )
 
 
 def _grade_record(record: dict[str, Any], task: Task, grader: Grader) -> list[Grade]:
     answer = task.read_answer(record)
     if answer is None:
         raise FieldError("answer", f"is missing or empty (found {', '.join(record) or 'no field at all'})")
-    name, response = _response(record)
+    name = next((name for name in RESPONSE_FIELDS if record.get(name) is not None), None)
+    if name is None:
+        missing = "is null" if "response" in record else "is missing"
+        raise FieldError("response", f"{missing} (found {', '.join(record) or 'no field at all'})")
+    response = record[name]
     responses = response if isinstance(response, list) else [response]
     for text in responses:
         if not isinstance(text, str):
             raise FieldError(name, "holds something that is not text", text)
     grades = [grader.grade(text, answer, task) for text in responses]
-    if isinstance(response, list):
-        record["prediction"] = [grade.prediction for grade in grades]
-        record["correct"] = [grade.correct for grade in grades]
-    else:
-        record["prediction"], record["correct"] = grades[0].prediction, grades[0].correct
+    predictions, verdicts = [grade.prediction for grade in grades], [grade.correct for grade in grades]
+    several = isinstance(response, list)
+    record["prediction"] = predictions if several else predictions[0]
+    record["correct"] = verdicts if several else verdicts[0]
     return grades
-
-
-class _Response(NamedTuple):
-    field: str
-    value: Any
-
-
-def _response(record: dict[str, Any]) -> _Response:
-    for name in RESPONSE_FIELDS:
-        if record.get(name) is not None:
-            return _Response(name, record[name])
-    missing = "is null" if "response" in record else "is missing"
-    raise FieldError("response", f"{missing} (found {', '.join(record) or 'no field at all'})")
-
-
-class _Tally:
-    def __init__(self) -> None:
-        self.num_records = 0
-        self.bad_lines: list[BadLine] = []
-        self._grades: list[Grade] = []
-
-    def add(self, grades: list[Grade]) -> None:
-        self.num_records += 1
-        self._grades.extend(grades)
-
-    def counts(self) -> GradeCounts:
-        verdicts = [grade.correct for grade in self._grades]
-        return GradeCounts(
-            num_records=self.num_records,
-            num_correct=verdicts.count(True),
-            num_wrong=verdicts.count(False),
-            num_ungraded=verdicts.count(None),
-            num_without_answer=sum(grade.prediction is None for grade in self._grades),
-            bad_lines=tuple(self.bad_lines),
-        )
 
 
 def _json_line(record: dict[str, Any]) -> bytes:
     try:
         return (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8")
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold as an escape only
+    except UnicodeEncodeError:  # half a surrogate pair: JSON can hold it as an escape only
         return (json.dumps(record) + "\n").encode("ascii")
-
-
-def _nothing_graded(path: str | Path, bad_lines: list[BadLine]) -> str:
-    if not bad_lines:
-        return f"{path}: is empty; it needs one JSON object a line, with question, answer and response."
-    first = bad_lines[0]
-    return f"{path}: none of its {len(bad_lines)} lines can be graded; line {first.line}: {first.reason}."

@@ -1,8 +1,8 @@
-"""The process that runs Math-Verify: one JSON request a line in, ``started`` and a result a line out.
+"""The process that runs Math-Verify: reads one JSON request a line, writes ``started`` and a result.
 
-Started as ``python -m reason_spec.tasks.worker PARENT_PID MEMORY_BYTES`` by ``Grader``. It ends when its
-input ends or its parent is gone, and the operating system ends it when one item takes far too
-long, so that it never outlives a parent that was killed.
+``Grader`` starts it as ``python -m reason_spec.tasks.worker PARENT_PID MEMORY_BYTES``. It ends with its input
+or its parent. An alarm ends it if one comparison exceeds its time limit, so it never outlives a killed
+parent.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def _compare(reference: str, prediction: str, memory_bytes: int) -> dict[str, ob
         return {"equal": None, "reason": f"not compared: too large ({type(error).__name__})"}
     except Exception as error:
         return {"equal": None, "reason": f"not compared ({type(error).__name__})"}
-    # sympy swallows MemoryError in places and then calls the expressions different.
+    # sympy sometimes catches MemoryError and then reports that the expressions differ.
     if not comparison.equal and _peak_memory_bytes() > memory_bytes // 4:
         return {"equal": None, "reason": "not compared: too large (memory)", "spent": True}
     return {"equal": comparison.equal, "reason": comparison.reason}
 
 
 def _take_stdout() -> TextIO:
-    """Return a private stream to the parent; what libraries print to standard output is dropped."""
+    """Return a private stream to the parent; discard what libraries print to standard output."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return replies
@@ -69,7 +69,7 @@ def _reply(replies: TextIO, message: dict[str, object]) -> None:
 
 
 def _stay_below_parent(parent_pid: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     if os.name != "posix":
         return
 
@@ -87,13 +87,13 @@ def _limit_memory(memory_bytes: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     except (ImportError, ValueError, OSError):
-        return  # not offered by this platform: the deadline still holds
+        return  # not supported by this platform; the deadline remains
 
 
 def _peak_memory_bytes() -> int:
-    """Return the most memory that this process has held at once."""
+    """Return the peak memory of this process."""
     try:
-        # The peak of getrusage starts, on Linux, at that of the parent this process was forked from.
+        # On Linux, the peak of getrusage includes the memory of the parent before the fork.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -108,8 +108,8 @@ def _peak_memory_bytes() -> int:
 
 
 def _arm_alarm(seconds: float) -> None:
-    # The default action of SIGALRM ends the process even inside one long C call, which holds the
-    # interpreter lock and would keep the parent watch from running.
+    # The default action of SIGALRM ends the process even during a long C call that holds the interpreter's
+    # lock, in which no thread of this process runs.
     if hasattr(signal, "alarm"):
         signal.alarm(int(seconds) + _ALARM_GRACE_SECONDS)
 

@@ -21,7 +21,7 @@ from reason_spec.engines.base import ChatOptions, Message, Tokenizer
 from reason_spec.engines.constraints import bounded_schema
 from reason_spec.errors import EngineError, RequestError
 from reason_spec.suffix.rendering import PROBE, shows_calls, shows_results
-from reason_spec.suffix.traces import ToolCall, TraceMessage
+from reason_spec.suffix.traces import TraceCall, TraceMessage
 from reason_spec.types import Constraint
 
 _DESCRIPTION: Final = """\
@@ -156,7 +156,7 @@ def _as_result(message: Message) -> Message:
 
 def _with_written_calls(message: Message) -> Message:
     functions = [call["function"] for call in message["tool_calls"]]
-    calls = tuple(ToolCall(function["name"], function["arguments"]) for function in functions)
+    calls = tuple(TraceCall(function["name"], function["arguments"]) for function in functions)
     text = TraceMessage("assistant", message["content"], calls=calls).text_with_calls
     made = Message(role="assistant", content=text)
     if "reasoning_content" in message:

@@ -20,8 +20,7 @@ from reason_spec.evaluation.amounts import ago, counted, size
 from reason_spec.evaluation.console import Screen
 from reason_spec.lab.suffix_records import ExportHeader, export_lines, is_export, read_export, write_export
 from reason_spec.settings import EngineSettings, Settings, SuffixSettings
-from reason_spec.suffix.file_format import StoredTexts, StoreKey
-from reason_spec.suffix.merging import Document, join, merge, split
+from reason_spec.suffix.documents import Document, merge
 from reason_spec.suffix.rendering import ConversationEncoder, learn
 from reason_spec.suffix.store import (
     FileReport,
@@ -31,7 +30,7 @@ from reason_spec.suffix.store import (
     read_tenant,
     tenants_of,
 )
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.tenant_file import StoreKey, TenantFile
 from reason_spec.suffix.traces import Conversation, read_traces
 
 if TYPE_CHECKING:
@@ -131,12 +130,12 @@ def import_files(
     tokenizer = target_tokenizer(settings.target)
     key = StoreKey(identify_model("target", settings.target), tokenizer.tokenizer_id)
     conversations: list[tuple[Path, Conversation]] = []
-    documents: list[Document] = []
+    of_exports: list[Document] = []
     bad_lines: list[str] = []
     for file in files:
         if is_export(file):
             export = read_export(file, key, tokenizer.vocab_size, skip_bad=skip_bad)
-            documents += export.documents
+            of_exports += export.documents
             bad = export.bad_lines
         else:
             traces = read_traces(file, skip_bad=skip_bad)
@@ -144,13 +143,13 @@ def import_files(
             bad = traces.bad_lines
         bad_lines += [f"{file}, line {line.line}: {line.reason}" for line in bad]
     store = SuffixStore(store_path, key, max_bytes=suffix.max_bytes)
-    texts = store.load(suffix.tenant)
-    if documents:
-        texts = merge(texts, join(documents))
+    documents = store.load(suffix.tenant)
+    if of_exports:
+        documents = merge(documents, of_exports)
     num_answer_tokens = 0
     if conversations:
         encoder = ConversationEncoder(tokenizer)
-        with _learning(suffix, texts, len(conversations), screen) as (cache, advance):
+        with _learning(suffix, documents, len(conversations), screen) as (cache, advance):
             for file, conversation in conversations:
                 try:
                     num_answer_tokens += _learn_one(conversation, encoder, cache, suffix.tenant)
@@ -159,15 +158,15 @@ def import_files(
                         raise DataError(f"{file}, {error}. Leave it out with --skip-bad.") from None
                     bad_lines.append(f"{file}, {error}")
                 advance()
-            texts = cache.snapshot(suffix.tenant)
+            documents = cache.snapshot(suffix.tenant)
     return ImportReport(
         suffix.tenant,
         len(conversations),
         sum(conversation.num_answers for _, conversation in conversations),
         num_answer_tokens,
-        len(documents),
+        len(of_exports),
         tuple(bad_lines),
-        _saved(store, suffix.tenant, texts),
+        _saved(store, suffix.tenant, documents),
     )
 
 
@@ -180,7 +179,7 @@ def _learn_one(
 
 @contextmanager
 def _learning(
-    suffix: SuffixSettings, texts: TenantTexts, total: int, screen: Screen
+    suffix: SuffixSettings, documents: Sequence[Document], total: int, screen: Screen
 ) -> Iterator[tuple[SuffixCache, Callable[[], None]]]:
     # numba and the code it compiles take a second or more to load.
     from reason_spec.suffix.cache import SuffixCache
@@ -188,12 +187,12 @@ def _learning(
     with screen.bar("conversations") as progress:
         bar = progress.add_task("Learning", total=total)
         cache = SuffixCache(suffix)
-        cache.restore(suffix.tenant, texts)
+        cache.restore(suffix.tenant, documents)
         yield cache, lambda: progress.advance(bar)
 
 
-def _saved(store: SuffixStore, tenant: str, texts: TenantTexts) -> SaveReport:
-    report = store.save(tenant, texts)
+def _saved(store: SuffixStore, tenant: str, documents: Sequence[Document]) -> SaveReport:
+    report = store.save(tenant, documents)
     if report.erased:
         raise DataError(f"tenant {tenant!r} was erased meanwhile: nothing was kept. Import the files again.")
     return report
@@ -263,13 +262,12 @@ def export_tenant(settings: Settings, output: Path, *, tokens_only: bool) -> Exp
         key = StoreKey(identify_model("target", settings.target), tokenizer.tokenizer_id)
         chosen = _of_key(found, key)
         decode = None if tokens_only else tokenizer.decode_prompt
-    documents = split(chosen.texts)
-    header = ExportHeader(tenant, chosen.header.key, len(documents))
-    write_export(output, export_lines(header, documents, decode))
+    header = ExportHeader(tenant, chosen.header.key, len(chosen.documents))
+    write_export(output, export_lines(header, chosen.documents, decode))
     return header
 
 
-def _of_key(found: Sequence[StoredTexts], key: StoreKey) -> StoredTexts:
+def _of_key(found: Sequence[TenantFile], key: StoreKey) -> TenantFile:
     readable = [stored for stored in found if stored.header.key.tokenizer == key.tokenizer]
     exact = [stored for stored in readable if stored.header.key.model == key.model]
     if len(exact or readable) != 1:

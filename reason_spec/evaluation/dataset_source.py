@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from reason_spec.errors import DataError, MissingDependencyError
-from reason_spec.tasks.loading import JsonRecord
+from reason_spec.jsonl import JsonItem
 
 PREFIX: Final = "hf:"
 _SPEC = re.compile(r"hf:(?P<name>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<split>[^@]+))?")
@@ -66,7 +66,7 @@ class DatasetSource:
         known = _KNOWN.get(self.name.lower())
         return known and known.task
 
-    def records(self) -> Iterator[JsonRecord]:
+    def records(self) -> Iterator[JsonItem]:
         """Yield the rows, counted from 1. Where no split is named it is the test split, or the only one.
 
         Raises:
@@ -78,7 +78,7 @@ class DatasetSource:
         try:
             rows = self._load()
             for number, row in enumerate(rows, start=1):
-                yield JsonRecord(number, dict(row))
+                yield JsonItem(number, dict(row))
         except DataError:
             raise
         # The package, the hub's client and the readers of files each raise errors of their own.

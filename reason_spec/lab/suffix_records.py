@@ -1,4 +1,4 @@
-"""Texts of a tenant as JSON lines that another machine can import, and that people can read."""
+"""Exports of a tenant's documents: JSON lines for people, and for import on another machine."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
-import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from reason_spec.errors import DataError
-from reason_spec.suffix.base import SOURCES, Source
-from reason_spec.suffix.file_format import StoreKey
-from reason_spec.suffix.merging import Document, make_document
-from reason_spec.tasks.base import FieldError
-from reason_spec.tasks.loading import BadLine, JsonValue, bad_line_message, read_values
-from reason_spec.tasks.output import atomic_output
+from reason_spec.errors import DataError, first_mistake
+from reason_spec.jsonl import BadLine, FieldError, JsonItem, atomic_output, parse_items, read_values
+from reason_spec.suffix.base import Source
+from reason_spec.suffix.documents import Document, make_document
+from reason_spec.suffix.tenant_file import StoreKey
 
 MARK: Final = "reason_spec_suffix"
-"""The field that tells an export from other files; its value is the version of the format."""
+"""The field that identifies an export; its value is the version of the format."""
 VERSION: Final = 1
 
 _WANTED: Final = "what 'reason-spec cache export' wrote"
@@ -35,11 +33,33 @@ class ExportHeader:
 
 
 class Export(NamedTuple):
-    """What an export holds, and the lines that were left out."""
+    """The documents of an export, and the lines that were left out."""
 
     header: ExportHeader
     documents: tuple[Document, ...]
     bad_lines: tuple[BadLine, ...]
+
+
+class _HeaderLine(BaseModel):
+    tenant: str
+    model: str
+    tokenizer: str
+    documents: int
+
+
+class _Segment(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    source: Source
+    tokens: list[Annotated[int, Field(ge=0)]]
+
+
+class _DocumentLine(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    last_used: Annotated[float, Field(ge=0)] = 0.0
+    usefulness: Annotated[float, Field(ge=0)] = 0.0
+    segments: list[_Segment]
 
 
 def export_lines(
@@ -48,7 +68,7 @@ def export_lines(
     """Yield the lines of an export.
 
     Args:
-        decode: adds the text of each segment for people to read; None leaves texts out.
+        decode: adds the text of each segment for people to read; None adds no text.
     """
     about = {"tenant": header.tenant, "model": header.key.model, "tokenizer": header.key.tokenizer}
     yield json.dumps({MARK: VERSION, **about, "documents": header.num_documents})
@@ -65,10 +85,10 @@ def export_lines(
 
 
 def write_export(path: Path, lines: Iterator[str]) -> None:
-    """Write an export as a whole, for its owner alone (0600); a name that ends in ``.gz`` compresses it.
+    """Write an export atomically, readable by its owner alone; a name ending in ``.gz`` compresses it.
 
     Raises:
-        DataError: the file cannot be written; what stood there before still does.
+        DataError: the file cannot be written; an earlier file is unchanged.
     """
     with atomic_output(path, mode=0o600) as output:
         for line in lines:
@@ -76,23 +96,23 @@ def write_export(path: Path, lines: Iterator[str]) -> None:
 
 
 def is_export(path: Path) -> bool:
-    """Tell whether a file is an export; one that cannot be read is none.
+    """Whether a file is an export; False if its first line cannot be read.
 
     Raises:
         DataError: the file is missing, a folder, or of an unknown kind.
     """
     first = next(iter(read_values(path, _WANTED)), None)
-    return isinstance(first, JsonValue) and isinstance(first.value, dict) and MARK in first.value
+    return isinstance(first, JsonItem) and isinstance(first.value, dict) and MARK in first.value
 
 
 def read_export(path: Path, key: StoreKey, vocab_size: int, *, skip_bad: bool = False) -> Export:
-    """Read an export for a model with the same vocabulary.
+    """Read an export for a model with the same tokenizer.
 
     Args:
-        vocab_size: larger token ids are refused: a model asked about one would fail.
+        vocab_size: larger token ids are refused, because the model would fail on them.
 
     Raises:
-        DataError: the file cannot be read, is of another vocabulary or version, or has an unusable line.
+        DataError: the file cannot be read, is of another tokenizer or version, or has an unusable line.
     """
     values = iter(read_values(path, _WANTED))
     header = _read_header(path, next(values, None))
@@ -102,26 +122,21 @@ def read_export(path: Path, key: StoreKey, vocab_size: int, *, skip_bad: bool = 
             f"{key.tokenizer}: tokens of one mean nothing to the other. Name the model they belong to with "
             "--target, or import the conversations that they were learnt from."
         )
-    documents: list[Document] = []
     bad_lines: list[BadLine] = []
-    for item in values:
-        read = _read_document(item, vocab_size) if isinstance(item, JsonValue) else item
-        if isinstance(read, Document):
-            documents.append(read)
-        elif skip_bad:
-            bad_lines.append(read)
-        else:
-            raise DataError(bad_line_message(path, read))
+    parsed = parse_items(
+        values, path, lambda item: _read_document(item.value, vocab_size), bad_lines, skip_bad=skip_bad
+    )
+    documents = tuple(parsed)
     if not skip_bad and len(documents) != header.num_documents:
         raise DataError(
             f"{path}: holds {len(documents)} of {header.num_documents} documents: it was cut off. Export it "
-            "again, or take what is there: --skip-bad."
+            "again, or import the complete ones: --skip-bad."
         )
-    return Export(header, tuple(documents), tuple(bad_lines))
+    return Export(header, documents, tuple(bad_lines))
 
 
-def _read_header(path: Path, item: JsonValue | BadLine | None) -> ExportHeader:
-    fields = item.value if isinstance(item, JsonValue) else None
+def _read_header(path: Path, item: JsonItem | BadLine | None) -> ExportHeader:
+    fields = item.value if isinstance(item, JsonItem) else None
     if not isinstance(fields, dict) or MARK not in fields:
         raise DataError(f"{path}: is not {_WANTED}.")
     if fields[MARK] != VERSION:
@@ -129,43 +144,23 @@ def _read_header(path: Path, item: JsonValue | BadLine | None) -> ExportHeader:
             f"{path}: is an export of format {fields[MARK]!r}, and this program reads {VERSION}. Use the "
             "version of reason-spec that wrote it."
         )
-    names = [fields.get(name) for name in ("tenant", "model", "tokenizer")]
-    number = fields.get("documents")
-    if not all(isinstance(name, str) for name in names) or not isinstance(number, int):
-        raise DataError(f"{path}, line 1: lacks tenant, model, tokenizer or documents. Export it again.")
-    tenant, model, tokenizer = map(str, names)
-    return ExportHeader(tenant, StoreKey(model, tokenizer), number)
-
-
-def _read_document(item: JsonValue, vocab_size: int) -> Document | BadLine:
     try:
-        fields = item.value
-        if not isinstance(fields, dict) or not isinstance(fields.get("segments"), list):
-            raise FieldError("segments", "is missing or no list")
-        segments = [_read_segment(index, value, vocab_size) for index, value in enumerate(fields["segments"])]
-        if not any(tokens for _, tokens in segments):
-            raise FieldError("segments", "hold no tokens")
-        used, useful = (_read_number(name, fields.get(name, 0)) for name in ("last_used", "usefulness"))
-        return make_document(segments, last_used=used, usefulness=useful)
-    except FieldError as error:
-        return BadLine(item.line, str(error))
+        line = _HeaderLine.model_validate(fields)
+    except ValidationError as error:
+        raise DataError(f"{path}, line 1: {first_mistake(error)}. Export it again.") from None
+    return ExportHeader(line.tenant, StoreKey(line.model, line.tokenizer), line.documents)
 
 
-def _read_segment(index: int, value: object, vocab_size: int) -> tuple[Source, list[int]]:
-    place = f"segments[{index}]"
-    if not isinstance(value, dict):
-        raise FieldError(place, "is no object")
-    source, tokens = value.get("source"), value.get("tokens")
-    if source not in SOURCES:
-        raise FieldError(f"{place}.source", f"is none of {', '.join(SOURCES)}", source)
-    if not isinstance(tokens, list):
-        raise FieldError(f"{place}.tokens", "is no list")
-    if not all(type(token) is int and 0 <= token < vocab_size for token in tokens):
-        raise FieldError(f"{place}.tokens", f"holds something else than token ids below {vocab_size}")
-    return source, tokens
-
-
-def _read_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value) or value < 0:
-        raise FieldError(name, "is no number of at least 0", value)
-    return float(value)
+def _read_document(fields: object, vocab_size: int) -> Document:
+    try:
+        line = _DocumentLine.model_validate(fields)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"])) or "line"
+        raise FieldError(place, f"is unusable ({error.errors()[0]['msg']})") from None
+    segments = [(segment.source, segment.tokens) for segment in line.segments]
+    largest = max((token for _, tokens in segments for token in tokens), default=None)
+    if largest is None:
+        raise FieldError("segments", "hold no tokens")
+    if largest >= vocab_size:
+        raise FieldError("segments", f"hold a token id that is not below {vocab_size}", largest)
+    return make_document(segments, last_used=line.last_used, usefulness=line.usefulness)

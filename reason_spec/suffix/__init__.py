@@ -1,1 +1,1 @@
-"""The suffix cache: what was said before, and what came next. It proposes tokens and whole steps."""
+"""The suffix cache: an index of earlier texts that proposes the next tokens and steps."""

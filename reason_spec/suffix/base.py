@@ -1,4 +1,4 @@
-"""What the suffix cache is told and what it answers."""
+"""The interface of the suffix cache: a session learns final tokens and proposes the next."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 Source: TypeAlias = Literal["prompt", "tool", "output"]
-"""Where tokens come from: what a model was told, what a tool returned, what the model itself wrote."""
+"""The origin of tokens: the prompt, a tool's result, or the model's output."""
 
 SOURCES: tuple[Source, ...] = ("prompt", "tool", "output")
-"""In the order of their numbers in arrays and files."""
+"""All sources; arrays and files hold indices into it."""
 
 
 class Proposal(NamedTuple):
-    """Tokens that may come next, as a draft tree.
+    """A draft tree of tokens.
 
-    Parents stand before their children; ``parents[i]`` is the place of a node's parent, -1 where it follows
-    the text itself. A chain has the parents -1, 0, 1, ... ``chances[i]`` estimates how likely the text goes
-    on through node i, all its ancestors included. ``match_length`` counts the tokens of the text's end that
-    stood before the continuations.
+    Parents precede their children. ``parents[i]`` is the index of a node's parent, -1 for a child of the
+    text; a chain has the parents -1, 0, 1, ... ``chances[i]`` is the estimated probability that the text goes
+    on through node i and all its ancestors. ``match_length`` is the length of the longest match, in tokens.
     """
 
     tokens: tuple[int, ...] = ()
@@ -30,7 +29,7 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepProposal:
-    """The rest of a step with its boundary, and the chance that the text goes on with all of it."""
+    """The rest of a step with its boundary, and the estimated probability of all its tokens."""
 
     tokens: tuple[int, ...]
     chance: float
@@ -38,9 +37,9 @@ class StepProposal:
 
 
 def num_shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return how many tokens two texts, both tuples or both lists, have in common at their beginning."""
+    """Return the length of the common prefix of two texts, both tuples or both lists."""
     low, high = 0, min(len(first), len(second))
-    # Comparing slices is much faster than going through the tokens one by one.
+    # Bisection: comparing slices is much faster than a loop over the tokens.
     while low < high:
         middle = (low + high + 1) // 2
         if first[low:middle] == second[low:middle]:
@@ -51,29 +50,32 @@ def num_shared(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 FindEnd: TypeAlias = Callable[[Sequence[int]], int | None]
-"""Returns how many of the tokens complete the step; None where they do not."""
+"""Returns the number of tokens that complete the step, None if they do not complete it."""
 
 
 class Session(Protocol):
-    """One conversation with a model: its text so far, turn after turn."""
+    """One conversation with a model, turn after turn.
+
+    All methods raise ValueError for a negative token.
+    """
 
     def begin(self, segments: Sequence[tuple[Source, Sequence[int]]]) -> None:
-        """Take the whole prompt of the next turn.
+        """Start the next turn with its whole prompt.
 
-        What it shares with the text so far is found again, wherever the two part, and only what is new
-        is learnt.
+        Keeps the common prefix with the text so far. After it, long runs of tokens that the cache already
+        holds are skipped; the rest is learnt.
         """
 
     def extend(self, tokens: Sequence[int], source: Source = "output") -> None:
-        """Take tokens that became certain."""
+        """Append final tokens and learn them."""
 
     def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        """Return up to ``budget`` tokens that may come next, behind the text and ``behind``."""
+        """Draft up to ``budget`` tokens after the text and ``behind``, tokens that are not final yet."""
 
     def propose_step(
         self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
     ) -> StepProposal | None:
-        """Return the rest of the step where its chance is ``min_chance`` or more, else None."""
+        """Return the rest of the step if its probability is at least ``min_chance``, else None."""
 
     def close(self) -> None:
-        """End the conversation; what was learnt from it stays in the cache."""
+        """End the conversation; the cache keeps its tokens."""

@@ -1,52 +1,31 @@
-"""The suffix cache of a process: tenants apart from each other, each within its bound."""
+"""The suffix cache of a process: isolated tenants, each of limited size."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix import scoring
-from reason_spec.suffix.base import SOURCES, Source
+from reason_spec.suffix.documents import Document
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.session import CacheSession, Tenant
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.snapshot import restore, snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatistics:
-    """Tokens of one source: kept, proposed, and accepted of those that were proposed."""
-
-    num_tokens: int
-    num_tokens_proposed: int
-    num_tokens_accepted: int
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStatistics:
-    """What the cache keeps for a tenant, and what it was worth in this process."""
+class CacheSize(NamedTuple):
+    """Allocated bytes and number of tokens of a tenant's index."""
 
     num_bytes: int
-    num_documents: int
-    num_open_sessions: int
-    num_proposals: int
-    sources: Mapping[Source, SourceStatistics] = field(default_factory=dict)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens kept, of all sources."""
-        return sum(source.num_tokens for source in self.sources.values())
+    num_tokens: int
 
 
 class SuffixCache:
-    """Texts of tenants and what came next in them, in memory. All methods may be called by any thread.
+    """The suffix indices of all tenants, in memory. Thread-safe.
 
-    A tenant's texts never influence what another tenant is offered, unless the settings name it under
-    ``reads``; even then reading leaves no trace with the tenant that is read.
+    A tenant's texts never influence the proposals of another tenant, unless the settings name it under
+    ``reads``; reading does not change the tenant that is read.
     """
 
     def __init__(self, settings: SuffixSettings, clock: Callable[[], float] = time.time) -> None:
@@ -55,55 +34,52 @@ class SuffixCache:
         self._tenants: dict[str, Tenant] = {}
         self._lock = threading.Lock()
 
-    @property
-    def tenants(self) -> tuple[str, ...]:
-        """The tenants that anything is kept for."""
-        with self._lock:
-            return tuple(self._tenants)
-
     def open_session(self, tenant: str | None = None) -> CacheSession:
-        """Begin a conversation of a tenant, the settings' own by default; also a context manager."""
+        """Start a conversation of a tenant, by default that of the settings; also a context manager."""
         name = self._settings.tenant if tenant is None else tenant
         with self._lock:
             readable = [self._tenant(other) for other in self._settings.reads if other != name]
             return CacheSession(self._tenant(name), readable, self._settings.min_chance)
 
-    def statistics(self) -> dict[str, TenantStatistics]:
-        """Return what is kept and what became of proposals, by tenant and source."""
+    def size(self, tenant: str) -> CacheSize:
+        """Return the size of a tenant's index, zeros if there is none."""
         with self._lock:
-            tenants = dict(self._tenants)
-        return {name: _statistics(tenant) for name, tenant in tenants.items()}
+            found = self._tenants.get(tenant)
+        if found is None:
+            return CacheSize(0, 0)
+        with found.lock:
+            return CacheSize(found.index.num_bytes, found.index.num_tokens)
 
     def erase(self, tenant: str) -> None:
-        """Forget all that a tenant's conversations taught; its open sessions begin anew, without a text."""
+        """Delete a tenant's index; its open sessions continue with an empty text."""
         with self._lock:
             found = self._tenants.get(tenant)
             if found is None:
                 return
             with found.lock:
-                found.forget(self._new_index(), scoring.initial_model())
+                found.forget(self._new_index())
                 if found.num_sessions == 0:
                     del self._tenants[tenant]
 
-    def snapshot(self, tenant: str) -> TenantTexts:
-        """Return the texts of a tenant as arrays of their own."""
+    def snapshot(self, tenant: str) -> list[Document]:
+        """Return a copy of a tenant's documents."""
         with self._lock:
             found = self._tenants.get(tenant)
         if found is None:
-            return TenantTexts.empty()
+            return []
         with found.lock:
-            return found.index.snapshot()
+            return snapshot(found.index)
 
-    def restore(self, tenant: str, texts: TenantTexts) -> None:
-        """Add texts to a tenant's; beyond its bound the least useful go, as always."""
+    def restore(self, tenant: str, documents: Sequence[Document]) -> None:
+        """Add documents to a tenant's index; evicts as usual if they exceed its size limit."""
         with self._lock:
             found = self._tenant(tenant)
         with found.lock:
-            found.index.restore(texts)
+            restore(found.index, documents)
 
     def _tenant(self, name: str) -> Tenant:
         if name not in self._tenants:
-            self._tenants[name] = Tenant(self._new_index(), scoring.initial_model())
+            self._tenants[name] = Tenant(self._new_index())
         return self._tenants[name]
 
     def _new_index(self) -> TokenIndex:
@@ -111,10 +87,10 @@ class SuffixCache:
 
 
 def warm_up() -> float:
-    """Make or load the machine code that a cache needs; return the seconds that took.
+    """Compile or load the machine code of the kernels; return the seconds it took.
 
-    The first time on a machine that is some ten seconds, later under one. Without this call the first
-    proposal waits for it.
+    The first time on a machine takes some ten seconds, later under one. Otherwise the first proposal would
+    wait for it.
     """
     start = time.perf_counter()
     cache = SuffixCache(SuffixSettings(max_bytes=1 << 16))
@@ -127,21 +103,3 @@ def warm_up() -> float:
         for number in range(40):
             session.extend(range(1000 * number, 1000 * number + 100))
     return time.perf_counter() - start
-
-
-def _statistics(tenant: Tenant) -> TenantStatistics:
-    with tenant.lock:
-        index = tenant.index
-        tokens = np.zeros(len(SOURCES), np.int64)
-        for piece in index.pieces:
-            tokens += np.bincount(index.sources[piece.start : piece.stop], minlength=len(SOURCES))
-        counts = zip(
-            SOURCES, tokens.tolist(), tenant.proposed.tolist(), tenant.accepted.tolist(), strict=True
-        )
-        return TenantStatistics(
-            num_bytes=index.num_bytes,
-            num_documents=len(index.pieces),
-            num_open_sessions=tenant.num_sessions,
-            num_proposals=tenant.num_proposals,
-            sources={source: SourceStatistics(*numbers) for source, *numbers in counts},
-        )

@@ -1,31 +1,35 @@
-"""The texts of one tenant and where every short context stands in them, within a bound in bytes."""
+"""The suffix index of one tenant: a log of tokens and a table of their contexts, of limited size."""
 
 from __future__ import annotations
 
 import bisect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from reason_spec.suffix import kernels
-from reason_spec.suffix.kernels import END, NONE, Bytes, Ints, Longs
-from reason_spec.suffix.texts import TenantTexts, staleness
+from reason_spec.suffix import index_kernels as kernels
+from reason_spec.suffix.documents import staleness
+from reason_spec.suffix.index_kernels import END, NONE, Bytes, Ints, Longs
 
 PIECE_TOKENS: Final = 4096
-"""A longer text lies in several pieces, so that part of it can be evicted."""
+"""Maximum length of a piece. Longer texts have several pieces, so that part of one can be evicted."""
 MIN_RUN: Final = 32
-"""So many tokens in a row must be known for a prompt's part not to be written again."""
+"""Minimum number of tokens in a row that must be in the log for `write` to skip them."""
 _BLOCK: Final = 1024
+"""Maximum number of tokens appended by one kernel call."""
 _RESERVED: Final = 64
-_FIRST_PLACES: Final = 256
+"""Places reserved for a piece while several conversations are written in turns."""
+_INITIAL_PLACES: Final = 256
 _KEPT: Final = 0.7
-_LOAD: Final = 0.75
+"""Share of the tokens that an eviction keeps."""
+_MAX_LOAD: Final = 0.75
+"""Maximum share of occupied slots in the table."""
 _GROWTH: Final = 1.5
-# Growing by less would mean to grow again at once; then it is time to evict.
-_LEAST_GROWTH: Final = 1.02
+_MIN_GROWTH: Final = 1.02
+"""Below this growth factor the index evicts: a smaller resize would soon be followed by another."""
 _BYTES_OF_PIECE: Final = 160
 _BYTES_OF_PLACE: Final = 4 + 1 + 4 * kernels.NUM_ORDERS
 
@@ -37,24 +41,24 @@ class Piece:
     start: int
     stop: int
     limit: int
-    """The forward link stands at ``stop``; up to ``limit`` the places are this piece's to write."""
+    """End of the places reserved for this piece; its forward link is at ``stop``."""
     last_used: float
     usefulness: float = 0.0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Writer:
-    """One conversation that is being written: its text and where its tokens stand in the log."""
+class IndexWriter:
+    """The state of one conversation that is being written: its text and the places of its tokens."""
 
     text: Ints = field(default_factory=lambda: np.empty(1024, np.int32))
     places: Ints = field(default_factory=lambda: np.empty(1024, np.int32))
     length: int = 0
     known_from: int = 0
-    """From here on the log holds the text without a gap."""
+    """From this index on, the log holds the text without a gap."""
     piece: Piece | None = None
 
     def make_room(self, length: int) -> None:
-        """Let text and places hold ``length`` tokens."""
+        """Grow the arrays to hold ``length`` tokens."""
         if length > len(self.text):
             size = max(length, 2 * len(self.text))
             self.text = np.concatenate([self.text, np.empty(size - len(self.text), np.int32)])
@@ -62,19 +66,18 @@ class Writer:
 
 
 class TokenIndex:
-    """An index over all texts of a tenant. It is not thread-safe; `SuffixCache` locks it.
+    """The suffix index of one tenant. Not thread-safe; `SuffixCache` locks it.
 
-    Appending takes some 100 ns a token. Once the arrays would take more than ``max_bytes``, the pieces that
-    were longest unused and least useful go, about a third of the tokens at a time.
+    If the arrays would exceed ``max_bytes``, the stalest pieces are evicted, 30 % of the tokens at a time.
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
         self._max_bytes = max_bytes
         self._clock = clock
-        self.log: Ints = np.full(_FIRST_PLACES, END, np.int32)
-        self.sources: Bytes = np.zeros(_FIRST_PLACES, np.uint8)
-        self.earlier: Ints = np.empty((_FIRST_PLACES, kernels.NUM_ORDERS), np.int32)
-        self.table: Ints = np.full(2 * _FIRST_PLACES, NONE, np.int32)
+        self.log: Ints = np.full(_INITIAL_PLACES, END, np.int32)
+        self.sources: Bytes = np.zeros(_INITIAL_PLACES, np.uint8)
+        self.earlier: Ints = np.empty((_INITIAL_PLACES, kernels.NUM_ORDERS), np.int32)
+        self.table: Ints = np.full(2 * _INITIAL_PLACES, NONE, np.int32)
         self.meta: Longs = np.zeros(kernels.META_SIZE, np.int64)
         self.pieces: list[Piece] = []
         self._starts: list[int] = []
@@ -82,39 +85,39 @@ class TokenIndex:
         self._piece_tokens = min(PIECE_TOKENS, most // 8)
         self._block = min(_BLOCK, self._piece_tokens)
         self._count_pieces()
-        self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self._writers: weakref.WeakSet[IndexWriter] = weakref.WeakSet()
 
     @property
     def num_bytes(self) -> int:
-        """What the arrays take, used or not."""
+        """Allocated bytes."""
         arrays = self.log.nbytes + self.sources.nbytes + self.earlier.nbytes + self.table.nbytes
         return arrays + _BYTES_OF_PIECE * len(self.pieces)
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens are kept."""
+        """Number of tokens in the log."""
         return sum(piece.stop - piece.start for piece in self.pieces)
 
-    def open_writer(self) -> Writer:
+    def open_writer(self) -> IndexWriter:
         """Return a writer for a new conversation."""
-        writer = Writer()
+        writer = IndexWriter()
         self._writers.add(writer)
         return writer
 
-    def close_writer(self, writer: Writer) -> None:
-        """Give back the room that was reserved for the conversation."""
+    def close_writer(self, writer: IndexWriter) -> None:
+        """Release the places reserved for the conversation."""
         self._writers.discard(writer)
         self._leave_piece(writer)
 
-    def write(self, writer: Writer, stop: int, source: int, *, only_new: bool = False) -> None:
-        """Learn ``writer.text`` up to ``stop``; ``only_new`` passes over long runs that are known already."""
+    def write(self, writer: IndexWriter, stop: int, source: int, *, only_new: bool = False) -> None:
+        """Append ``writer.text`` up to ``stop``; ``only_new`` skips long runs that the log already holds."""
         min_run = MIN_RUN if only_new else 0
         now = self._clock()
         while writer.length < stop:
             at = writer.length
-            if only_new and self._pass_over(writer, stop, now):
+            if only_new and self._skip_known(writer, stop, now):
                 continue
-            count = self._make_place(writer, min(stop - at, self._block))
+            count = self._make_room(writer, min(stop - at, self._block))
             piece = writer.piece
             assert piece is not None
             reached = kernels.append(
@@ -125,35 +128,22 @@ class TokenIndex:
             piece.last_used = now
             writer.length = reached
 
-    def cut(self, writer: Writer, length: int) -> None:
-        """Let the text end after ``length`` tokens; what stood behind stays learnt."""
+    def cut(self, writer: IndexWriter, length: int) -> None:
+        """Truncate the text to ``length`` tokens; the log keeps the rest."""
         writer.length = length
         writer.known_from = min(writer.known_from, length)
         self._leave_piece(writer)
 
     def credit(self, place: int, accepted: int) -> None:
-        """Note that so many tokens proposed from ``place`` were accepted."""
+        """Add accepted tokens to the usefulness of the piece that they were proposed from."""
         piece = self._piece_of(place)
         if piece is not None:
             piece.usefulness += accepted
             piece.last_used = self._clock()
 
-    def check(self) -> None:
-        """Assert that log, pieces and table fit together."""
-        end = 0
-        for piece in self.pieces:
-            assert end < piece.start <= piece.stop <= piece.limit < len(self.log)
-            assert (self.log[piece.start : piece.stop] >= 0).all()
-            assert self.log[piece.start - 1] < 0
-            assert self.log[piece.stop] < 0
-            end = piece.limit
-        assert self.meta[kernels.LOG_END] == (end + 1 if self.pieces else 0)
-        assert int((self.table != NONE).sum()) == self.meta[kernels.ENTRIES]
-        assert self.num_bytes <= self._max_bytes
+    # --- size -------------------------------------------------------------------------------------------
 
-    # --- room -------------------------------------------------------------------------------------------
-
-    def _pass_over(self, writer: Writer, stop: int, now: float) -> bool:
+    def _skip_known(self, writer: IndexWriter, stop: int, now: float) -> bool:
         at = writer.length
         reached = kernels.skip_known(
             self.log, self.table, writer.text, writer.places, at, stop, writer.known_from, MIN_RUN
@@ -168,16 +158,16 @@ class TokenIndex:
         self._leave_piece(writer)
         return True
 
-    def _leave_piece(self, writer: Writer) -> None:
-        """Write no more into the writer's piece, and give back its room where it is the last."""
+    def _leave_piece(self, writer: IndexWriter) -> None:
+        """End the writer's piece, and release its reserved places if it is the last one."""
         piece = writer.piece
         if piece is not None and self.pieces and piece is self.pieces[-1]:
             piece.limit = piece.stop
             self.meta[kernels.LOG_END] = piece.stop + 1
         writer.piece = None
 
-    def _make_place(self, writer: Writer, wanted: int) -> int:
-        """Let the writer's piece have room for ``wanted`` tokens, or fewer; return for how many."""
+    def _make_room(self, writer: IndexWriter, wanted: int) -> int:
+        """Reserve places for up to ``wanted`` tokens in the writer's piece; return how many."""
         piece = writer.piece
         if piece is not None and piece.limit > piece.stop:
             self._fit(0, wanted)
@@ -192,15 +182,15 @@ class TokenIndex:
             return count
         return self._begin_piece(writer, wanted)
 
-    def _begin_piece(self, writer: Writer, wanted: int) -> int:
+    def _begin_piece(self, writer: IndexWriter, wanted: int) -> int:
         at = writer.length
         before = int(writer.places[at - 1]) if at > writer.known_from else NONE
         if before != NONE:
-            known = kernels.reach(self.log, before, writer.text, at)
-            if known < kernels.MATCH_CAP:
+            known = kernels.count_linked(self.log, before, writer.text, at)
+            if known < kernels.MAX_MATCH:
                 writer.known_from = max(writer.known_from, at - known)
         start = int(self.meta[kernels.LOG_END]) + 1
-        # Others write in turns with this one: without room of its own it would soon need another piece.
+        # Several conversations write in turns: without reserved places each turn would need a new piece.
         reserved = _RESERVED if len(self._writers) > 1 else 0
         writer.piece = Piece(start, start, start + max(wanted, reserved), self._clock())
         self.meta[kernels.LOG_END] = writer.piece.limit + 1
@@ -214,16 +204,16 @@ class TokenIndex:
         return wanted
 
     def _fit(self, places: int, tokens: int) -> None:
-        """Make room in the arrays for so many more places and tokens; evict where the bound asks for it."""
+        """Grow the arrays for more places and tokens, or evict if the size limit requires it."""
         while True:
             length = self.meta.item(kernels.LOG_END) + places
-            slots = int((self.meta.item(kernels.ENTRIES) + kernels.NUM_ORDERS * tokens) / _LOAD) + 1
+            slots = int((self.meta.item(kernels.ENTRIES) + kernels.NUM_ORDERS * tokens) / _MAX_LOAD) + 1
             if length <= len(self.log) and slots <= len(self.table) and len(self.pieces) < self._most_pieces:
                 return
-            length, slots = max(length, _FIRST_PLACES), max(slots, 2 * _FIRST_PLACES)
+            length, slots = max(length, _INITIAL_PLACES), max(slots, 2 * _INITIAL_PLACES)
             free = self._max_bytes - _BYTES_OF_PIECE * (len(self.pieces) + 1)
             growth = min(_GROWTH, free / (_BYTES_OF_PLACE * length + 4 * slots))
-            if growth >= _LEAST_GROWTH and length * growth <= kernels.MAX_PLACE:
+            if growth >= _MIN_GROWTH and length * growth <= kernels.MAX_PLACE:
                 self._resize(int(length * growth), int(slots * growth))
                 return
             self._evict()
@@ -242,7 +232,7 @@ class TokenIndex:
         self._count_pieces()
 
     def _count_pieces(self) -> None:
-        """Note how many pieces the bound allows beside the arrays, one being begun left out."""
+        """Compute how many pieces fit into the size limit beside the arrays."""
         places, slots = len(self.log), len(self.table)
         self._most_pieces = (self._max_bytes - _BYTES_OF_PLACE * places - 4 * slots) // _BYTES_OF_PIECE
 
@@ -259,31 +249,35 @@ class TokenIndex:
         self._compact([piece for piece in self.pieces if piece not in gone])
 
     def _compact(self, kept: list[Piece]) -> None:
-        """Keep these pieces only, close up the log and index it anew."""
-        starts = np.array([piece.start for piece in kept], np.int64)
-        stops = np.array([piece.stop for piece in kept], np.int64)
-        sizes = stops - starts + 2
-        targets = np.cumsum(sizes) - sizes + 1
-        kernels.move_pieces(self.log, self.sources, starts, stops, targets)
-        end = int(sizes.sum())
+        """Drop all other pieces, move these together and rebuild the table. O(tokens)."""
+        # The cells of the pieces with their links, in order, and the new index of each.
+        runs = [np.arange(piece.start - 1, piece.stop + 1, dtype=np.int32) for piece in kept]
+        cells = np.concatenate([np.empty(0, np.int32), *runs])
+        end = len(cells)
+        moved = np.full(len(self.log), NONE, np.int32)
+        moved[cells] = np.arange(end, dtype=np.int32)
+        self.log[:end], self.sources[:end] = self.log[cells], self.sources[cells]
         self.log[end:] = END
-        cells = np.concatenate([targets - 1, targets + stops - starts])
-        kernels.move_links(self.log, cells, starts, stops, targets)
+        links = np.flatnonzero(self.log[:end] < END)
+        targets = moved[-2 - self.log[links]]
+        self.log[links] = np.where(targets == NONE, END, -2 - targets)
+        for piece in kept:
+            piece.start, piece.stop = int(moved[piece.start - 1]) + 1, int(moved[piece.stop])
+            piece.limit = piece.stop
         for writer in self._writers:
             places = writer.places[: writer.length]
-            kernels.moved_places(places, starts, stops, targets)
-            lost = np.flatnonzero(places == NONE)
-            writer.known_from = int(lost[-1]) + 1 if len(lost) else 0
+            places[:] = np.where(places == NONE, NONE, moved[places])
+            evicted = np.flatnonzero(places == NONE)
+            writer.known_from = int(evicted[-1]) + 1 if len(evicted) else 0
             if writer.piece not in kept:
                 writer.piece = None
-        for piece, start in zip(kept, targets.tolist(), strict=True):
-            piece.start, piece.stop = start, start + piece.stop - piece.start
-            piece.limit = piece.stop
         self.pieces = kept
-        self._starts = targets.tolist()
+        self._starts = [piece.start for piece in kept]
         self.meta[kernels.LOG_END], self.meta[kernels.ENTRIES] = end, 0
         self.table[:] = NONE
-        kernels.reindex(self.log, self.earlier, self.table, self.meta, targets, targets + stops - starts)
+        starts = np.array(self._starts, np.int64)
+        stops = np.array([piece.stop for piece in kept], np.int64)
+        kernels.reindex(self.log, self.earlier, self.table, self.meta, starts, stops)
 
     def _piece_of(self, place: int) -> Piece | None:
         if place < 0:
@@ -291,81 +285,31 @@ class TokenIndex:
         found = bisect.bisect_right(self._starts, place) - 1
         return self.pieces[found] if found >= 0 and place < self.pieces[found].stop else None
 
-    # --- as plain arrays --------------------------------------------------------------------------------
+    # --- restoring ---------------------------------------------------------------------------------------
 
-    def snapshot(self) -> TenantTexts:
-        """Return all texts; pieces that follow each other become one document."""
-        documents = [chain for chain in self._chains() if chain[0].stop > chain[0].start]
-        if not documents:
-            return TenantTexts.empty()
-        runs = [slice(piece.start, piece.stop) for chain in documents for piece in chain]
-        sizes = [sum(piece.stop - piece.start for piece in chain) for chain in documents]
-        tokens = np.concatenate([self.log[run] for run in runs])
-        sources = np.concatenate([self.sources[run] for run in runs])
-        document_starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-        changes = np.flatnonzero(np.diff(sources)) + 1
-        segment_starts = np.union1d(document_starts, changes).astype(np.int64)
-        return TenantTexts(
-            tokens=tokens,
-            document_starts=document_starts,
-            segment_starts=segment_starts,
-            segment_sources=sources[segment_starts],
-            last_used=np.array([max(piece.last_used for piece in chain) for chain in documents]),
-            usefulness=np.array([sum(piece.usefulness for piece in chain) for chain in documents]),
-        )
-
-    def restore(self, texts: TenantTexts) -> None:
-        """Add all texts of a snapshot."""
-        segments = np.append(texts.segment_starts, len(texts.tokens))
-        stops = np.append(texts.document_starts[1:], len(texts.tokens))
-        first = np.searchsorted(segments, texts.document_starts)
-        self._make_room_for(texts)
-        for number, start in enumerate(texts.document_starts.tolist()):
-            stop = int(stops[number])
-            writer = self.open_writer()
-            writer.make_room(stop - start)
-            writer.text[: stop - start] = texts.tokens[start:stop]
-            segment = int(first[number])
-            while segments[segment] < stop:
-                self.write(writer, int(segments[segment + 1]) - start, int(texts.segment_sources[segment]))
-                segment += 1
-            written = writer.places[: stop - start]
-            self._date(written[written != NONE], texts.last_used[number], texts.usefulness[number])
-            self.close_writer(writer)
-
-    def _make_room_for(self, texts: TenantTexts) -> None:
-        """Let the arrays have their final size at once, if the bound allows: each growth costs time."""
-        tokens, starts = texts.tokens, texts.document_starts
-        sample = np.empty(kernels.NUM_ORDERS * len(tokens) // (kernels.SAMPLED // 2) + 1, np.int64)
-        found = np.unique(sample[: kernels.sample_contexts(tokens, starts, sample)])
-        entries = self.meta.item(kernels.ENTRIES) + 1.05 * kernels.SAMPLED * len(found) + _BLOCK
-        pieces = len(starts) + len(tokens) // self._piece_tokens
-        length = self.meta.item(kernels.LOG_END) + len(tokens) + 3 * pieces + _BLOCK
-        slots = int((entries + kernels.NUM_ORDERS * _BLOCK) / _LOAD)
+    def reserve(self, texts: Sequence[Ints]) -> None:
+        """Resize the arrays once for these texts, if they fit into the limit: each growth costs time."""
+        num_tokens = sum(map(len, texts))
+        sample = np.empty(kernels.NUM_ORDERS * num_tokens // (kernels.SAMPLED // 2) + 1, np.int64)
+        count = 0
+        for text in texts:
+            count = kernels.sample_contexts(text, sample, count)
+        num_contexts = kernels.SAMPLED * len(np.unique(sample[:count]))
+        entries = self.meta.item(kernels.ENTRIES) + 1.05 * num_contexts + _BLOCK
+        pieces = len(texts) + num_tokens // self._piece_tokens
+        length = self.meta.item(kernels.LOG_END) + num_tokens + 3 * pieces + _BLOCK
+        slots = int((entries + kernels.NUM_ORDERS * _BLOCK) / _MAX_LOAD)
         needed = _BYTES_OF_PLACE * length + 4 * slots + _BYTES_OF_PIECE * (len(self.pieces) + pieces)
         if needed <= self._max_bytes:
             self._resize(max(length, len(self.log)), max(slots, len(self.table)))
 
-    def _date(self, places: Ints, last_used: float, usefulness: float) -> None:
+    def date(self, places: Ints, last_used: float, usefulness: float) -> None:
+        """Set last use and usefulness of the pieces that hold these places."""
         numbers = np.unique(np.searchsorted(self._starts, places, side="right") - 1)
         for number in numbers.tolist():
             piece = self.pieces[number]
             piece.last_used = last_used
             piece.usefulness = usefulness * (piece.stop - piece.start) / max(len(places), 1)
-
-    def _chains(self) -> Iterator[list[Piece]]:
-        by_start = {piece.start: piece for piece in self.pieces}
-        following: dict[int, Piece] = {}
-        for piece in self.pieces:
-            behind = by_start.get(-2 - int(self.log[piece.stop]))
-            if behind is not None and self.log[behind.start - 1] == -2 - (piece.stop - 1):
-                following[piece.start] = behind
-        heads = by_start.keys() - {piece.start for piece in following.values()}
-        for start in sorted(heads):
-            chain = [by_start[start]]
-            while chain[-1].start in following:
-                chain.append(following[chain[-1].start])
-            yield chain
 
 
 def _staleness(piece: Piece, now: float) -> float:
@@ -373,6 +317,6 @@ def _staleness(piece: Piece, now: float) -> float:
 
 
 def _resized(array: Any, length: int) -> Any:
-    # In place where the allocator can: the old and the new array need not stand side by side.
+    # In place if the allocator can: the old and the new array need not exist at the same time.
     array.resize((length, *array.shape[1:]), refcheck=False)
     return array

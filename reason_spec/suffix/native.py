@@ -1,9 +1,8 @@
-"""Turns Python functions over arrays into machine code, and keeps the code for the next process."""
+"""Compiles Python functions over arrays to machine code with numba, and caches the code on disk."""
 
 from __future__ import annotations
 
-import os
-import sys
+import hashlib
 import tempfile
 import threading
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import platformdirs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -20,46 +20,41 @@ _lock = threading.Lock()
 def compiled(function: Function) -> Function:
     """Return ``function`` as machine code that runs without the interpreter's lock.
 
-    The code is made at the first call, some seconds, and read back by later processes from
-    ``code_folder()``; where that cannot be written, every process makes it anew.
+    The first call compiles it, which takes seconds. Later processes load the code from ``code_folder()``; if
+    that cannot be written, every process compiles again.
     """
-    return cast("Function", _compile(function, inline=False))
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    # numba reads the folder from its global configuration, which other users of numba in this process, such
+    # as vLLM, must find unchanged.
+    with _lock:
+        before = numba.config.CACHE_DIR
+        folder = _writable_code_folder()
+        if folder is None:
+            # With cache=True numba would fall back to the package's own folder.
+            return cast("Function", numba.njit(function, **options))
+        try:
+            numba.config.CACHE_DIR = folder
+            return cast("Function", numba.njit(function, cache=True, **options))
+        finally:
+            numba.config.CACHE_DIR = before
 
 
 def inlined(function: Function) -> Function:
-    """Return ``function`` as machine code to be called by other compiled functions only."""
-    return cast("Function", _compile(function, inline=True))
+    """Return ``function`` as machine code for calls from compiled functions, which are cached with it."""
+    return cast("Function", numba.njit(function, nogil=True, error_model="numpy"))
 
 
 def code_folder() -> Path:
-    """Return where machine code is kept: the user's cache, never the package's own folder."""
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "reason-spec" / "numba"
+    """Return the folder of the machine code: in numba's own, if one is set, else in the user's cache.
 
-
-def _compile(function: Callable[..., Any], inline: bool) -> Any:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    if inline:
-        # Kept with the code of its callers.
-        return numba.njit(function, **options)
-    # numba reads the folder from its global configuration; other users of numba in this process, such as
-    # vLLM, must not find theirs changed.
-    with _lock:
-        before = numba.config.CACHE_DIR
-        folder = before or _writable_code_folder()
-        if folder is None:
-            # Asked to keep the code, numba would fall back to the package's own folder.
-            return numba.njit(function, **options)
-        try:
-            numba.config.CACHE_DIR = folder
-            return numba.njit(function, cache=True, **options)
-        finally:
-            numba.config.CACHE_DIR = before
+    Each version of the kernels has a folder of its own: numba checks only the file of a cached function for
+    changes, not the files of the functions that it calls.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for file in sorted(Path(__file__).parent.glob("*_kernels.py")):
+        digest.update(file.read_bytes())
+    folder = numba.config.CACHE_DIR or platformdirs.user_cache_path("reason-spec") / "numba"
+    return Path(folder) / digest.hexdigest()
 
 
 def _writable_code_folder() -> str | None:

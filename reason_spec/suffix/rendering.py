@@ -1,80 +1,71 @@
-"""Past conversations as the tokens that a real one would have: prompts by the chat template, and answers."""
+"""Encodes past conversations to the tokens of real ones: prompts by the chat template, and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
 
 from reason_spec.errors import DataError, EngineError
 from reason_spec.suffix.base import Session, Source, num_shared
-from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, openai_messages
+from reason_spec.suffix.traces import Conversation, TraceCall, TraceMessage, openai_messages
 
 PROBE: Final = "QZPROBE"
-"""What a chat template is told to find out what it shows."""
+"""A text that finds out what a chat template renders."""
 
 
 class ChatTokenizer(Protocol):
-    """What is needed of a model's tokenizer; ``reason_spec.engines.base.Tokenizer`` has all of it."""
+    """The required part of ``reason_spec.engines.base.Tokenizer``."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Ids that end the text."""
+        """End-of-text token ids."""
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Encode text by itself, without special tokens."""
+        """Encode text without special tokens."""
 
     def decode_prompt(self, tokens: Sequence[int]) -> str:
-        """Decode with special tokens by their names."""
+        """Decode with the names of special tokens."""
 
     def encode_chat(self, messages: Sequence[Any]) -> tuple[int, ...]:
-        """Encode a conversation up to where the assistant's answer begins."""
+        """Encode a conversation up to the start of the assistant's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedTurn:
-    """The whole prompt of one turn by source, and what the model answered; the last may have no answer."""
+    """The whole prompt of one turn by source, and the model's output, which may be empty in the last turn."""
 
     prompt: tuple[tuple[Source, tuple[int, ...]], ...]
     output: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """Tokens with the source of each; ``ends`` says where a run of one source ends."""
+class _Text(NamedTuple):
+    """Tokens, each with its source."""
 
     tokens: tuple[int, ...] = ()
     sources: tuple[Source, ...] = ()
-    ends: tuple[int, ...] = ()
 
     @property
     def segments(self) -> tuple[tuple[Source, tuple[int, ...]], ...]:
-        starts = (0, *self.ends[:-1])
-        runs = zip(self.sources, starts, self.ends, strict=False)
-        return tuple((source, self.tokens[start:end]) for source, start, end in runs)
+        runs = groupby(zip(self.sources, self.tokens, strict=True), key=itemgetter(0))
+        return tuple((source, tuple(token for _, token in run)) for source, run in runs)
 
     def extended(self, tokens: tuple[int, ...], source: Source) -> _Text:
-        if not tokens:
-            return self
-        end = len(self.tokens) + len(tokens)
-        if self.sources and self.sources[-1] == source:
-            return _Text(self.tokens + tokens, self.sources, (*self.ends[:-1], end))
-        return _Text(self.tokens + tokens, (*self.sources, source), (*self.ends, end))
+        return _Text(self.tokens + tokens, self.sources + (source,) * len(tokens))
 
     def shared_with(self, tokens: tuple[int, ...]) -> _Text:
-        """Return the beginning of this text that ``tokens`` begin with too."""
+        """Return the common prefix with ``tokens``."""
         shared = num_shared(self.tokens, tokens)
-        starts = (0, *self.ends[:-1])
-        num_runs = sum(start < shared for start in starts[: len(self.ends)])
-        ends = tuple(min(end, shared) for end in self.ends[:num_runs])
-        return _Text(self.tokens[:shared], self.sources[:num_runs], ends)
+        return _Text(self.tokens[:shared], self.sources[:shared])
 
 
 class ConversationEncoder:
     """Encodes conversations with a model's tokenizer and chat template.
 
-    Where a template shows no tool calls they become part of the text, in the form that most models
-    write; where it refuses results of tools, these become the user's.
+    If the template does not render tool calls, they become part of the text in the form that most models
+    write. If it refuses tool results, these become user messages.
     """
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
@@ -90,13 +81,14 @@ class ConversationEncoder:
         """
         messages = conversation.messages
         places = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        # A model that is not asked anything writes from nothing.
+        # A conversation that starts with an answer has an empty prompt.
         prompts = {index: self._encode(messages[:index]) if index else () for index in places}
         known = _Text()
         last = -1
-        for place, behind in zip(places, [*places[1:], None], strict=True):
+        for place, following in zip(places, [*places[1:], None], strict=True):
             known = self._attributed(prompts[place], known, messages[:place], last)
-            output = self._answer(messages, place, prompts[place], prompts.get(behind) if behind else None)
+            next_prompt = prompts.get(following) if following else None
+            output = self._answer(messages, place, prompts[place], next_prompt)
             yield EncodedTurn(known.segments, output)
             known = known.extended(output, "output")
             last = place
@@ -107,7 +99,7 @@ class ConversationEncoder:
     def _attributed(
         self, prompt: tuple[int, ...], known: _Text, messages: Sequence[TraceMessage], last: int
     ) -> _Text:
-        """Return a prompt with the source of each token: as it was, or by the messages behind ``last``."""
+        """Return a prompt by source: that of the known prefix, then that of the messages after ``last``."""
         made = known.shared_with(prompt)
         for place in range(last + 1, len(messages)):
             source = messages[place].source
@@ -127,10 +119,10 @@ class ConversationEncoder:
         prompt: tuple[int, ...],
         next_prompt: tuple[int, ...] | None,
     ) -> tuple[int, ...]:
-        """Return what the model wrote behind the prompt: as the template shows it, up to its end of text."""
+        """Return the model's output as the template renders it, up to its end of text."""
         message = messages[place]
         if next_prompt is None or message.reasoning:
-            # Most templates show the reasoning of the last answer only.
+            # Most templates render the reasoning of the last answer only.
             next_prompt = self._encode(messages[: place + 1])
         if prompt and next_prompt[: len(prompt)] == prompt:
             shown = next_prompt[len(prompt) :]
@@ -147,13 +139,13 @@ class ConversationEncoder:
 
 
 def shows_calls(tokenizer: ChatTokenizer) -> bool:
-    """Tell whether a model's chat template shows calls of tools."""
-    call = TraceMessage("assistant", "", calls=(ToolCall(PROBE, {"a": 1}),))
+    """Whether a model's chat template renders tool calls."""
+    call = TraceMessage("assistant", "", calls=(TraceCall(PROBE, {"a": 1}),))
     return _shows(tokenizer, call, calls=True)
 
 
 def shows_results(tokenizer: ChatTokenizer) -> bool:
-    """Tell whether a model's chat template shows what tools returned."""
+    """Whether a model's chat template renders tool results."""
     return _shows(tokenizer, TraceMessage("tool", PROBE), calls=False)
 
 
@@ -167,7 +159,7 @@ def _shows(tokenizer: ChatTokenizer, message: TraceMessage, *, calls: bool) -> b
 
 
 def learn(conversation: Conversation, encoder: ConversationEncoder, session: Session) -> int:
-    """Play a past conversation through a session of the cache; return how many tokens the model wrote.
+    """Learn a past conversation in a session; return the number of its output tokens.
 
     Raises:
         DataError: the model's chat template refuses the conversation; the message names its line.

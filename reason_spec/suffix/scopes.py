@@ -1,4 +1,4 @@
-"""Suffix caches that must not learn from each other: one for each thing that is compared."""
+"""Suffix caches by scope: runs that are compared, such as candidates of tuning, must not share a cache."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol, TypeAlias
 
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import Session
-from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.store import SuffixStore
+from reason_spec.suffix.tenant_file import StoreKey
 
 logger = logging.getLogger(__name__)
 
 
 class Cache(Protocol):
-    """What is known of a model's texts, tenant by tenant."""
+    """A suffix cache for all tenants of one scope."""
 
     def open_session(self, tenant: str) -> Session:
-        """Return a new conversation of a tenant."""
+        """Start a conversation of a tenant."""
 
     def save(self) -> None:
-        """Keep what was learnt, where there is a place for it."""
+        """Save the learnt texts if there is a store."""
 
 
 MakeCache: TypeAlias = Callable[[str], Cache]
@@ -29,7 +29,7 @@ MakeCache: TypeAlias = Callable[[str], Cache]
 
 
 class SuffixCaches:
-    """A cache for each scope, made when it is first asked for."""
+    """One cache for each scope, created on first use."""
 
     def __init__(self, make: MakeCache) -> None:
         self._make = make
@@ -41,24 +41,20 @@ class SuffixCaches:
         return self._caches[scope].open_session(tenant)
 
     def forget(self, scope: str) -> None:
-        """Let a scope begin anew, with what was kept when it is asked for again."""
+        """Drop a scope's cache; its next use loads the saved texts again."""
         self._caches.pop(scope, None)
 
     def save(self) -> None:
-        """Keep what was learnt, where there is a place for it. May be called in another thread."""
+        """Save the learnt texts of all scopes. May be called in another thread."""
         for cache in list(self._caches.values()):
             cache.save()
 
 
-class KeptCache:
-    """The cache of a scope with the store it begins from.
-
-    Args:
-        saves: whether what is learnt goes into the store.
-    """
+class StoredCache:
+    """A cache that loads a tenant from the store on first use, and saves to it if ``saves`` is set."""
 
     def __init__(self, settings: SuffixSettings, store: SuffixStore | None, *, saves: bool) -> None:
-        # It brings numba, which those who cache nothing need not wait for.
+        # Imports numba, which takes a second.
         from reason_spec.suffix.cache import SuffixCache
 
         self._reads = settings.reads
@@ -75,7 +71,7 @@ class KeptCache:
         return self._cache.open_session(tenant)
 
     def save(self) -> None:
-        """Keep what was learnt.
+        """Save the texts of the tenants that had a session.
 
         Raises:
             DataError: the folder cannot be written.
@@ -83,15 +79,12 @@ class KeptCache:
         if not self._saves or self._store is None:
             return
         for tenant in sorted(self._own):
-            texts = self._cache.snapshot(tenant)
-            if not len(texts.tokens):
-                continue
-            report = self._store.save(tenant, texts)
-            if report.erased:
+            documents = self._cache.snapshot(tenant)
+            if documents and self._store.save(tenant, documents).erased:
                 self._cache.erase(tenant)
-                # What it is taught from now on may be kept again, once the store was read.
+                # After the next load, new texts of the tenant can be saved again.
                 self._loaded.discard(tenant)
-                logger.warning("what tenant %r taught was erased meanwhile, and is not kept", tenant)
+                logger.warning("tenant %r was erased by another process; its texts are not saved", tenant)
 
     def _load(self, tenant: str) -> None:
         if self._store is not None and tenant not in self._loaded:
@@ -100,16 +93,16 @@ class KeptCache:
 
 
 def open_caches(settings: SuffixSettings, key: StoreKey, *, saves: bool = True) -> SuffixCaches:
-    """Return the caches that settings describe, for the tokens of one model; the first time takes seconds.
+    """Return the caches for one model, and load the kernels, which takes seconds the first time.
 
-    All scopes begin with what was kept, and only the nameless one is kept: what is compared must not
-    influence what is compared later either.
+    All scopes start with the saved texts. Only the scope ``""`` is saved, so that runs that are compared do
+    not influence later ones.
 
     Args:
-        saves: False: what was kept is read, and nothing is written.
+        saves: False: load the saved texts, but save nothing.
 
     Raises:
-        DataError: what was kept cannot be read.
+        DataError: the saved texts cannot be read.
     """
     from reason_spec.suffix.cache import warm_up
 
@@ -118,9 +111,9 @@ def open_caches(settings: SuffixSettings, key: StoreKey, *, saves: bool = True) 
     def make(scope: str) -> Cache:
         path = settings.path
         store = SuffixStore(path, key, max_bytes=settings.max_bytes) if path is not None else None
-        return KeptCache(settings, store, saves=saves and not scope)
+        return StoredCache(settings, store, saves=saves and not scope)
 
     caches = SuffixCaches(make)
-    # Read now; what was kept for others is read when they first ask, and their answer waits for it.
+    # Loads the default tenant now; the first request of any other tenant waits for its load.
     caches.open_session("", settings.tenant).close()
     return caches

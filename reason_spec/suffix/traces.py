@@ -1,17 +1,16 @@
-"""Files of past conversations: JSON lines of messages in OpenAI's form, read into roles and texts."""
+"""Reads files of past conversations: JSON lines with messages in OpenAI's format."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from reason_spec.errors import DataError
+from reason_spec.jsonl import BadLine, FieldError, JsonItem, check_unicode, parse_items, read_values
 from reason_spec.suffix.base import Source
-from reason_spec.tasks.base import FieldError
-from reason_spec.tasks.loading import BadLine, JsonValue, bad_line_message, check_unicode, read_values
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -22,7 +21,7 @@ SOURCE_OF: Final[Mapping[Role, Source]] = {
     "tool": "tool",
 }
 MESSAGE_FIELDS: Final = ("messages", "traj")
-"""Where a line keeps its messages; agent benchmarks write ``traj``."""
+"""Fields of a line that may hold the messages; agent benchmarks use ``traj``."""
 
 _WANTED: Final = "one conversation a line, an object with its messages or the list of them"
 _ROLES: Final[Mapping[str, Role]] = {
@@ -36,8 +35,8 @@ _ROLES: Final[Mapping[str, Role]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call that a model wrote; ``arguments`` is a mapping where they are an object in JSON."""
+class TraceCall:
+    """A tool call; ``arguments`` is a mapping if they are a JSON object, else their text."""
 
     name: str
     arguments: dict[str, Any] | str
@@ -45,12 +44,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class TraceMessage:
-    """One message; ``reasoning`` is what the model thought before it, where the file has it."""
+    """One message, with its tool calls and the reasoning before it, if the file has any."""
 
     role: Role
     text: str
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[TraceCall, ...] = ()
 
     @property
     def source(self) -> Source:
@@ -58,7 +57,7 @@ class TraceMessage:
 
     @property
     def text_with_calls(self) -> str:
-        """The text, with the calls behind it as most models write them."""
+        """The text followed by the calls, in the form that most models write."""
         calls = [
             f"<tool_call>\n{json.dumps({'name': call.name, 'arguments': call.arguments})}\n</tool_call>"
             for call in self.calls
@@ -68,7 +67,7 @@ class TraceMessage:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A past conversation and the line it stood in."""
+    """A past conversation and its line in the file."""
 
     line: int
     messages: tuple[TraceMessage, ...]
@@ -99,42 +98,31 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
         DataError: the file cannot be read, holds no conversation, or has an unusable line; the message
             names file, line and field.
     """
-    conversations: list[Conversation] = []
     bad_lines: list[BadLine] = []
-    for item in _values(path):
-        read = item if isinstance(item, BadLine) else _read_conversation(item)
-        if isinstance(read, Conversation):
-            conversations.append(read)
-        elif skip_bad:
-            bad_lines.append(read)
-        else:
-            raise DataError(bad_line_message(path, read))
+    parsed = parse_items(_values(path), path, _read_conversation, bad_lines, skip_bad=skip_bad)
+    conversations = tuple(parsed)
     if not conversations:
         first = f"; line {bad_lines[0].line}: {bad_lines[0].reason}" if bad_lines else ""
         raise DataError(f"{path}: holds no conversation{first}. It needs {_WANTED}.")
-    return Traces(tuple(conversations), tuple(bad_lines))
+    return Traces(conversations, tuple(bad_lines))
 
 
-def _values(path: Path) -> Iterator[JsonValue | BadLine]:
+def _values(path: Path) -> list[JsonItem | BadLine]:
     items = list(read_values(path, _WANTED))
-    values = [item.value for item in items if isinstance(item, JsonValue)]
+    values = [item.value for item in items if isinstance(item, JsonItem)]
     if len(values) == len(items) and values and all(map(_is_message, values)):
-        # One conversation, one message a line or in an array.
-        yield JsonValue(1, values)
-    else:
-        yield from items
+        # The file is one conversation: one message a line, or an array of messages.
+        return [JsonItem(1, values)]
+    return items
 
 
 def _is_message(value: object) -> bool:
     return isinstance(value, dict) and "role" in value and not any(name in value for name in MESSAGE_FIELDS)
 
 
-def _read_conversation(item: JsonValue) -> Conversation | BadLine:
-    try:
-        name, listed = _listed_messages(item.value)
-        messages = tuple(_read_message(f"{name}[{index}]", message) for index, message in enumerate(listed))
-    except FieldError as error:
-        return BadLine(item.line, str(error))
+def _read_conversation(item: JsonItem) -> Conversation:
+    name, listed = _listed_messages(item.value)
+    messages = tuple(_read_message(f"{name}[{index}]", message) for index, message in enumerate(listed))
     return Conversation(item.line, messages)
 
 
@@ -187,7 +175,7 @@ def _read_content(place: str, value: object) -> str:
     return "".join(texts)
 
 
-def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[TraceCall, ...]:
     listed = message.get("tool_calls") or []
     if not isinstance(listed, list):
         raise FieldError(f"{place}.tool_calls", "is not a list", listed)
@@ -196,7 +184,7 @@ def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
     return tuple(_read_call(f"{place}.tool_calls[{index}]", call) for index, call in enumerate(listed))
 
 
-def _read_call(place: str, value: object) -> ToolCall:
+def _read_call(place: str, value: object) -> TraceCall:
     call = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise FieldError(place, "has no function name", value)
@@ -207,11 +195,11 @@ def _read_call(place: str, value: object) -> ToolCall:
     if not isinstance(arguments, (dict, str)):
         raise FieldError(f"{place}.arguments", "is neither an object nor text", arguments)
     check_unicode(f"{place}.arguments", json.dumps(arguments, ensure_ascii=False))
-    return ToolCall(call["name"], arguments)
+    return TraceCall(call["name"], arguments)
 
 
 def _parsed(arguments: str) -> dict[str, Any] | str:
-    # Chat templates write arguments as JSON themselves: of a text they would make a quoted one.
+    # Chat templates encode arguments as JSON themselves and would quote a text.
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -220,11 +208,11 @@ def _parsed(arguments: str) -> dict[str, Any] | str:
 
 
 def openai_messages(messages: Sequence[TraceMessage], *, calls: bool, tools: bool) -> list[dict[str, Any]]:
-    """Return messages as a chat template takes them.
+    """Return messages in the format of chat templates.
 
     Args:
-        calls: tool calls go into their own field; else they are part of the text.
-        tools: results of tools have the role ``tool``; else ``user``.
+        calls: put tool calls into their own field; else append them to the text.
+        tools: give tool results the role ``tool``; else ``user``.
     """
     made: list[dict[str, Any]] = []
     for message in messages:

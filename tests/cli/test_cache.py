@@ -17,9 +17,9 @@ from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.pair import embedded_path
 from reason_spec.settings import load_settings
-from reason_spec.suffix.file_format import StoreKey
-from reason_spec.suffix.merging import join, make_document, split
+from reason_spec.suffix.documents import make_document
 from reason_spec.suffix.store import SuffixStore, files_of_tenant, read_tenant
+from reason_spec.suffix.tenant_file import StoreKey
 from tests.cli_runner import fail, invoke, succeed
 
 SECRET = "Zanzibar"
@@ -47,7 +47,7 @@ def embedded_key() -> StoreKey:
 
 def keep(folder: Path, tenant: str, *tokens: int, key: StoreKey | None = None) -> None:
     document = make_document([("prompt", [5, 6]), ("output", tokens)], last_used=1e9, usefulness=2.0)
-    SuffixStore(folder, key or embedded_key(), max_bytes=1 << 20).save(tenant, join([document]))
+    SuffixStore(folder, key or embedded_key(), max_bytes=1 << 20).save(tenant, [document])
 
 
 def as_json(*arguments: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def as_json(*arguments: str) -> dict[str, Any]:
 def text_of(folder: Path, tenant: str) -> str:
     tokenizer = load_tokenizer(str(embedded_path("target")))
     (stored,) = read_tenant(folder, tenant)
-    return "\n".join(tokenizer.decode_prompt(document.tokens.tolist()) for document in split(stored.texts))
+    return "\n".join(tokenizer.decode_prompt(document.tokens.tolist()) for document in stored.documents)
 
 
 # Import --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reason_spec.suffix.base import Proposal
-from reason_spec.suffix.scoring import initial_model
+from reason_spec.suffix.session import initial_model
 
 ORDERS = (1, 2, 4, 8, 16)
 PER_ORDER = 8

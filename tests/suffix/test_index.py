@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix import kernels
+from reason_spec.suffix import draft_kernels as kernels
 from reason_spec.suffix import session as session_module
 from reason_spec.suffix.base import SOURCES
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.session import CacheSession
 from tests.suffix.reference import Reference
+from tests.suffix.some_documents import check_index
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,4 +91,4 @@ def test_matches_and_proposals_equal_the_reference(
                 assert proposal.parents == again.parents
                 assert proposal.chances == pytest.approx(again.chances)
                 assert proposal.match_length == again.match_length
-    cache._tenants["default"].index.check()
+    check_index(cache._tenants["default"].index)

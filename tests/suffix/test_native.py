@@ -38,3 +38,13 @@ def test_a_folder_that_the_user_chose_is_kept_to(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "chosen"))
     assert native.compiled(double)(21) == 42
     assert list((tmp_path / "chosen").rglob("*.nbi"))
+
+
+def test_a_change_of_any_kernel_changes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one_kernels.py", "other_kernels.py"):
+        (tmp_path / name).write_text("first")
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    before = native.code_folder()
+    assert native.code_folder() == before
+    (tmp_path / "one_kernels.py").write_text("second")
+    assert native.code_folder() != before

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import Source
 from reason_spec.suffix.cache import SuffixCache
-from reason_spec.suffix.merging import content_ids
+from reason_spec.suffix.documents import content_ids
 from reason_spec.suffix.store import SuffixStore, erase
-from tests.suffix.some_texts import KEY, ROOMY
+from tests.suffix.some_documents import KEY, ROOMY, num_tokens
 
 PROMPT: list[tuple[Source, list[int]]] = [("prompt", list(range(100, 160)))]
 ANSWER = [7, 8, 9, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
@@ -78,7 +78,7 @@ def test_texts_come_back_as_they_were(
     save(cache, folder, "a")
     kept = restarted(folder, "a")
     assert content_ids(kept.snapshot("a")) == content_ids(cache.snapshot("a"))
-    assert len(kept.snapshot("a").tokens) == len(cache.snapshot("a").tokens)
+    assert num_tokens(kept.snapshot("a")) == num_tokens(cache.snapshot("a"))
 
 
 def test_over_restarts_too_tenants_are_apart(tmp_path: Path) -> None:
@@ -106,5 +106,5 @@ def test_what_is_kept_may_be_more_than_a_smaller_cache_holds(tmp_path: Path) -> 
     save(cache, tmp_path, "a")
     small = new_cache(1 << 17)
     small.restore("a", SuffixStore(tmp_path, KEY, max_bytes=ROOMY).load("a"))
-    assert small.statistics()["a"].num_bytes <= 1 << 17
-    assert 500 < len(small.snapshot("a").tokens) < 10_000
+    assert small.size("a").num_bytes <= 1 << 17
+    assert 500 < num_tokens(small.snapshot("a")) < 10_000

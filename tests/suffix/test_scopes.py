@@ -11,7 +11,7 @@ from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.scopes import SuffixCaches, open_caches
 from reason_spec.suffix.store import erase
-from tests.suffix.some_texts import KEY
+from tests.suffix.some_documents import KEY
 
 TEXT = list(range(100, 180))
 

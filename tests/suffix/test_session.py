@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.index import TokenIndex
-from reason_spec.suffix.kernels import END
-from reason_spec.suffix.scoring import least_chance
-from reason_spec.suffix.session import CacheSession
+from reason_spec.suffix.index_kernels import END
+from reason_spec.suffix.session import CacheSession, least_chance
+from tests.suffix.some_documents import check_index
 
 texts = st.lists(st.integers(0, 3), max_size=120)
 
@@ -28,7 +28,7 @@ def session() -> CacheSession:
 
 
 def num_kept(cache: SuffixCache) -> int:
-    return cache.statistics()["default"].num_tokens
+    return cache.size("default").num_tokens
 
 
 def test_nothing_is_proposed_behind_nothing(session: CacheSession) -> None:
@@ -155,7 +155,7 @@ def test_every_context_of_an_edited_prompt_is_known(edits: list[tuple[list[int],
             session.begin([("prompt", prompt)])
             assert len(session) == len(prompt)
         index = cache._tenants["default"].index
-        index.check()
+        check_index(index)
     known = set(foretold(index))
     for at in range(16, len(prompt)):
         assert tuple(prompt[at - 16 : at + 1]) in known

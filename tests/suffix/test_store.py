@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -12,16 +13,20 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save as save_tensors
 
 from reason_spec.errors import DataError
-from reason_spec.suffix import file_format
-from reason_spec.suffix.file_format import StoreKey, num_bytes_of
-from reason_spec.suffix.merging import bounded, content_ids, join, make_document, merge, split
+from reason_spec.suffix import tenant_file
+from reason_spec.suffix.documents import Document, bounded, content_ids, make_document, merge
 from reason_spec.suffix.store import (
     SuffixStore,
     erase,
@@ -30,17 +35,18 @@ from reason_spec.suffix.store import (
     read_tenant,
     tenants_of,
 )
-from reason_spec.suffix.texts import TenantTexts
+from reason_spec.suffix.tenant_file import FileHeader, StoreKey, UnreadableFileError
 from tests.full_disk import full_beyond
-from tests.suffix.some_texts import (
+from tests.suffix.some_documents import (
     KEY,
     ROOMY,
+    any_documents,
     assert_equal,
     contents,
-    many_texts,
+    documents_of,
+    num_tokens,
     one,
-    random_texts,
-    texts_of,
+    random_documents,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -65,45 +71,45 @@ def folder(tmp_path: Path) -> Path:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=many_texts, tenant=st.text(min_size=1, max_size=20))
+@given(documents=any_documents, tenant=st.text(min_size=1, max_size=20))
 def test_what_is_saved_is_what_another_process_loads(
-    tmp_path_factory: pytest.TempPathFactory, texts: TenantTexts, tenant: str
+    tmp_path_factory: pytest.TempPathFactory, documents: list[Document], tenant: str
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    report = open_store(folder).save(tenant, texts)
-    assert_equal(open_store(folder).load(tenant), texts)
-    assert (report.num_documents, report.num_tokens) == (len(texts.document_starts), len(texts.tokens))
+    report = open_store(folder).save(tenant, documents)
+    assert_equal(open_store(folder).load(tenant), documents)
+    assert (report.num_documents, report.num_tokens) == (len(documents), num_tokens(documents))
     assert report.num_bytes == the_file(folder, tenant).stat().st_size
     assert tenants_of(folder) == [tenant]
 
 
 def test_nothing_is_loaded_where_nothing_was_saved_and_nothing_is_written(folder: Path) -> None:
-    assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+    assert_equal(open_store(folder).load("a"), [])
     assert not folder.exists()
 
 
 def test_a_save_replaces_what_the_same_process_saved(folder: Path) -> None:
     store = open_store(folder)
-    store.save("a", texts_of([1, 2], [3]))
-    store.save("a", texts_of([3], [4]))
+    store.save("a", documents_of([1, 2], [3]))
+    store.save("a", documents_of([3], [4]))
     assert contents(open_store(folder).load("a")) == {(3,), (4,)}
 
 
 def test_a_million_tokens_take_well_under_two_seconds_each_way(folder: Path) -> None:
-    texts = random_texts(1_000_000, 5000)
+    documents = random_documents(1_000_000, 5000)
     start = time.perf_counter()
-    open_store(folder).save("a", texts)
+    open_store(folder).save("a", documents)
     saved = time.perf_counter()
     loaded = open_store(folder).load("a")
     assert time.perf_counter() - saved < 2
     assert saved - start < 2
-    assert_equal(loaded, texts)
+    assert_equal(loaded, documents)
 
 
 def test_folder_and_files_are_their_owners_alone(folder: Path) -> None:
     before = os.umask(0)
     try:
-        open_store(folder).save("a", texts_of([1]))
+        open_store(folder).save("a", documents_of([1]))
         erase(folder, "b")
     finally:
         os.umask(before)
@@ -117,112 +123,112 @@ def test_names_of_tenants_are_never_paths(folder: Path) -> None:
     names = ["../../up", "/root", "a/b", "..", "\0", "x" * 300, "Ä€", "con", "a", "A", "a "]
     store = open_store(folder)
     for number, name in enumerate(names):
-        store.save(name, texts_of([number]))
+        store.save(name, documents_of([number]))
     assert tenants_of(folder) == sorted(names)
     for number, name in enumerate(names):
         assert contents(open_store(folder).load(name)) == {(number,)}
     assert [place.name for place in folder.parent.iterdir()] == [folder.name]
     with pytest.raises(DataError, match="1 to 1024"):
-        store.save("x" * 1025, TenantTexts.empty())
+        store.save("x" * 1025, [])
 
 
 # The bound -----------------------------------------------------------------------------------
 
 
 def test_the_file_keeps_to_the_bound_and_the_oldest_go_first(folder: Path) -> None:
-    texts = join([one([n] * 100, last_used=1000.0 * (7 * n % 50)) for n in range(50)])
-    report = open_store(folder, max_bytes=8000).save("a", texts)
+    documents = [one([n] * 100, last_used=1000.0 * (7 * n % 50)) for n in range(50)]
+    report = open_store(folder, max_bytes=8000).save("a", documents)
     assert the_file(folder).stat().st_size <= 8000
     assert 10 < report.num_documents < 20
     assert report.num_documents_left_out == 50 - report.num_documents
-    kept = sorted(open_store(folder).load("a").last_used.tolist())
-    assert kept == sorted(texts.last_used.tolist())[-len(kept) :]
+    kept = sorted(document.last_used for document in open_store(folder).load("a"))
+    assert kept == sorted(document.last_used for document in documents)[-len(kept) :]
 
 
 def test_of_documents_of_one_age_the_useful_ones_stay() -> None:
     documents = [make_document([("output", [n] * 10)], last_used=5.0, usefulness=n) for n in range(10)]
     newest = make_document([("output", [10] * 10)], last_used=9.0)
-    kept = split(bounded(join([*documents, newest]), num_bytes_of(join(documents[:4]))))
+    kept = bounded([*documents, newest], sum(document.num_bytes for document in documents[:4]))
     assert [document.usefulness for document in kept] == [7, 8, 9, 0]
 
 
-@given(texts=many_texts, max_bytes=st.integers(0, 600))
-def test_bounded_texts_are_some_of_the_documents_in_their_order(texts: TenantTexts, max_bytes: int) -> None:
-    kept = bounded(texts, max_bytes)
-    assert num_bytes_of(kept) <= max_bytes
-    remaining = iter(document.content_id for document in split(texts))
-    assert all(document.content_id in remaining for document in split(kept))
+@given(documents=any_documents, max_bytes=st.integers(0, 600))
+def test_bounding_keeps_documents_and_their_order(documents: list[Document], max_bytes: int) -> None:
+    kept = bounded(documents, max_bytes)
+    assert sum(document.num_bytes for document in kept) <= max_bytes
+    remaining = iter(document.content_id for document in documents)
+    assert all(document.content_id in remaining for document in kept)
 
 
 # Several processes ---------------------------------------------------------------------------
 
 
 def test_what_another_process_saved_since_is_kept(folder: Path) -> None:
-    open_store(folder).save("a", texts_of([1], [2]))
+    open_store(folder).save("a", documents_of([1], [2]))
     first, second = open_store(folder), open_store(folder)
     first.load("a")
     second.load("a")
-    first.save("a", texts_of([1], [3]))
-    report = second.save("a", texts_of([1], [2], [4]))
-    assert report.num_documents_of_others == 1
+    first.save("a", documents_of([1], [3]))
+    second.save("a", documents_of([1], [2], [4]))
     assert contents(open_store(folder).load("a")) >= {(1,), (3,), (4,)}
 
 
 def test_a_document_that_was_evicted_does_not_come_back_by_itself(folder: Path) -> None:
     store, other = open_store(folder), open_store(folder)
-    store.save("a", texts_of([1], [2]))
+    store.save("a", documents_of([1], [2]))
     other.load("a")
-    other.save("a", texts_of([1], [2], [5]))
-    store.save("a", texts_of([2]))
+    other.save("a", documents_of([1], [2], [5]))
+    store.save("a", documents_of([2]))
     assert contents(open_store(folder).load("a")) == {(2,), (5,)}
 
 
-@given(ours=many_texts, theirs=many_texts)
+@given(ours=any_documents, theirs=any_documents)
 @settings(deadline=None)
-def test_merging_loses_nothing_and_is_done_once(ours: TenantTexts, theirs: TenantTexts) -> None:
+def test_merging_loses_nothing_and_is_done_once(ours: list[Document], theirs: list[Document]) -> None:
     merged = merge(ours, theirs)
-    assert list(merged.last_used) == sorted(merged.last_used)
+    last_used = [document.last_used for document in merged]
+    assert last_used == sorted(last_used)
     assert contents(merged) == contents(ours) | contents(theirs)
-    assert len(merged.tokens) <= len(ours.tokens) + len(theirs.tokens)
+    assert num_tokens(merged) <= num_tokens(ours) + num_tokens(theirs)
     again = merge(merged, theirs)
     assert content_ids(again) == content_ids(merged)
-    assert len(again.tokens) == len(merged.tokens)
+    assert num_tokens(again) == num_tokens(merged)
 
 
 def test_how_often_a_short_answer_was_given_is_kept() -> None:
-    ours = texts_of([1, 2], [1, 2], [1])
-    theirs = texts_of([1, 2], [3], [3])
-    tokens = sorted(document.tokens.tolist() for document in split(merge(ours, theirs)))
+    ours = documents_of([1, 2], [1, 2], [1])
+    theirs = documents_of([1, 2], [3], [3])
+    tokens = sorted(document.tokens.tolist() for document in merge(ours, theirs))
     assert tokens == [[1], [1, 2], [1, 2], [3], [3]]
 
 
 def test_the_beginning_of_a_longer_conversation_is_left_out_and_its_use_kept() -> None:
     half, whole = list(range(64)), list(range(70))
-    old = join([make_document([("output", half)], last_used=1.0, usefulness=9.0), one([5])])
-    new = join([make_document([("output", whole)], last_used=5.0, usefulness=2.0)])
+    old = [make_document([("output", half)], last_used=1.0, usefulness=9.0), one([5])]
+    new = [make_document([("output", whole)], last_used=5.0, usefulness=2.0)]
     for merged in (merge(old, new), merge(new, old)):
-        short, document = split(merged)
+        short, document = merged
         assert short.tokens.tolist() == [5]
         assert document.tokens.tolist() == whole
         assert (document.last_used, document.usefulness) == (5.0, 9.0)
 
 
 def test_equal_tokens_of_other_sources_are_another_document() -> None:
-    assert content_ids(join([one([1], "tool")])) != content_ids(join([one([1], "output")]))
+    assert content_ids([one([1], "tool")]) != content_ids([one([1], "output")])
 
 
 SAVING = """
     import sys
     from pathlib import Path
     from reason_spec.suffix.store import SuffixStore
-    from tests.suffix.some_texts import KEY, ROOMY, texts_of, join, split
+    from tests.suffix.some_documents import KEY, ROOMY, documents_of
     folder, writer, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     store = SuffixStore(folder, KEY, max_bytes=ROOMY)
-    documents = split(store.load("a"))
+    documents = store.load("a")
     print("ready", flush=True)
     for round in range(rounds):
-        documents += split(texts_of([writer, round, *range(int(sys.argv[4]))]))
-        store.save("a", join(documents))
+        documents += documents_of([writer, round, *range(int(sys.argv[4]))])
+        store.save("a", documents)
     print("done", flush=True)
 """
 
@@ -246,7 +252,7 @@ def test_threads_of_one_process_lose_nothing(folder: Path) -> None:
     def save(writer: int) -> None:
         store = open_store(folder)
         for n in range(20):
-            store.save("a", texts_of(*[[writer, m] for m in range(n + 1)]))
+            store.save("a", documents_of(*[[writer, m] for m in range(n + 1)]))
 
     threads = [threading.Thread(target=save, args=(writer,)) for writer in range(4)]
     for thread in threads:
@@ -258,9 +264,9 @@ def test_threads_of_one_process_lose_nothing(folder: Path) -> None:
 
 def test_a_full_disk_leaves_the_file_as_it_was_and_a_later_save_keeps_all(folder: Path) -> None:
     store = open_store(folder)
-    store.save("a", texts_of([1, 2, 3]))
+    store.save("a", documents_of([1, 2, 3]))
     before = the_file(folder).read_bytes()
-    more = texts_of([1, 2, 3], range(500))
+    more = documents_of([1, 2, 3], range(500))
     with full_beyond(len(before) + 10), pytest.raises(DataError, match=r"cannot be written.*suffix\.path"):
         store.save("a", more)
     assert the_file(folder).read_bytes() == before
@@ -273,7 +279,7 @@ def test_a_process_killed_while_it_saves_leaves_an_old_or_a_new_state(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     moments = random.Random(7)
-    open_store(folder).save("a", texts_of([99]))
+    open_store(folder).save("a", documents_of([99]))
     for turn in range(8):
         writer = start_saving(folder, turn, 100_000, 20_000)
         assert writer.stdout is not None
@@ -290,14 +296,14 @@ def test_a_process_killed_while_it_saves_leaves_an_old_or_a_new_state(
     assert caplog.records == []
     assert not list(folder.glob("*damaged*"))
     # Whoever comes next takes the lock, and what was half written goes.
-    open_store(folder).save("a", texts_of([1]))
+    open_store(folder).save("a", documents_of([1]))
     assert not list(folder.glob("*.tmp")) + list(folder.glob(".*.tmp"))
 
 
 def test_readers_do_not_wait_for_a_writer(folder: Path) -> None:
     from reason_spec.suffix import store as module
 
-    open_store(folder).save("a", texts_of([1]))
+    open_store(folder).save("a", documents_of([1]))
     with module._locked(folder):
         assert contents(open_store(folder).load("a")) == {(1,)}
         assert list_files(folder)[0].tenant == "a"
@@ -306,10 +312,10 @@ def test_readers_do_not_wait_for_a_writer(folder: Path) -> None:
 def test_a_writer_that_waits_too_long_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from reason_spec.suffix import store as module
 
-    open_store(folder).save("a", texts_of([1]))
+    open_store(folder).save("a", documents_of([1]))
     monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
     with module._locked(folder), pytest.raises(DataError, match="locked by another process"):
-        open_store(folder).save("a", texts_of([2]))
+        open_store(folder).save("a", documents_of([2]))
 
 
 # Damage --------------------------------------------------------------------------------------
@@ -323,8 +329,8 @@ def places_in(size: int) -> list[int]:
 def test_a_damaged_file_is_set_aside_and_never_gives_a_wrong_text(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    texts = random_texts(60, 13)
-    open_store(folder).save("a", texts)
+    documents = random_documents(60, 13)
+    open_store(folder).save("a", documents)
     file = the_file(folder)
     sound = file.read_bytes()
     for place in places_in(len(sound)):
@@ -333,7 +339,7 @@ def test_a_damaged_file_is_set_aside_and_never_gives_a_wrong_text(
             damaged[place] ^= mask
             file.write_bytes(bytes(damaged))
             caplog.clear()
-            assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+            assert_equal(open_store(folder).load("a"), [])
             assert not file.exists()
             (aside,) = folder.glob("*.damaged-1")
             assert aside.read_bytes() == bytes(damaged)
@@ -343,26 +349,26 @@ def test_a_damaged_file_is_set_aside_and_never_gives_a_wrong_text(
             assert aside.name in record.getMessage()
             aside.unlink()
     file.write_bytes(sound)
-    assert_equal(open_store(folder).load("a"), texts)
+    assert_equal(open_store(folder).load("a"), documents)
 
 
 @pytest.mark.parametrize("more", [b"", b"\0", b"more"])
 def test_a_file_of_another_length_is_damaged(folder: Path, more: bytes) -> None:
-    open_store(folder).save("a", random_texts(60, 13))
+    open_store(folder).save("a", random_documents(60, 13))
     file = the_file(folder)
     sound = file.read_bytes()
     cuts = [sound + more] if more else [sound[:end] for end in range(0, len(sound), 5)]
     for number, content in enumerate(cuts, start=1):
         file.write_bytes(content)
-        assert len(open_store(folder).load("a").tokens) == 0
+        assert num_tokens(open_store(folder).load("a")) == 0
         assert (folder / f"{file.name}.damaged-{number}").read_bytes() == content
 
 
 def test_a_save_over_a_damaged_file_sets_it_aside(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(folder)
-    store.save("a", texts_of([1]))
+    store.save("a", documents_of([1]))
     the_file(folder).write_bytes(b"rubbish")
-    store.save("a", texts_of([1], [2]))
+    store.save("a", documents_of([1], [2]))
     assert "set aside" in caplog.text
     assert contents(open_store(folder).load("a")) == {(1,), (2,)}
 
@@ -370,25 +376,25 @@ def test_a_save_over_a_damaged_file_sets_it_aside(folder: Path, caplog: pytest.L
 def test_a_damaged_file_in_a_folder_that_cannot_be_written_costs_only_what_it_held(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_store(folder).save("a", texts_of([1]))
+    open_store(folder).save("a", documents_of([1]))
     the_file(folder).write_bytes(b"rubbish")
 
     def refuse(self: Path, target: Path) -> Path:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "rename", refuse)
-    assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+    assert_equal(open_store(folder).load("a"), [])
     assert "by hand" in caplog.text
 
 
 def test_a_file_of_a_later_version_is_set_aside_unharmed(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_format, "VERSION", 9)
-    open_store(folder).save("a", texts_of([1]))
+    monkeypatch.setattr(tenant_file, "FORMAT", 9)
+    open_store(folder).save("a", documents_of([1]))
     monkeypatch.undo()
     content = the_file(folder).read_bytes()
-    assert_equal(open_store(folder).load("a"), TenantTexts.empty())
+    assert_equal(open_store(folder).load("a"), [])
     assert "its format is 9" in caplog.text
     (aside,) = folder.glob("*.damaged-1")
     assert aside.read_bytes() == content
@@ -398,7 +404,7 @@ def test_a_full_disk_leaves_the_file_before_and_nothing_beside(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(folder)
-    store.save("a", texts_of([1]))
+    store.save("a", documents_of([1]))
     names = {file.name for file in folder.iterdir()}
 
     def fail(descriptor: int) -> None:
@@ -406,35 +412,63 @@ def test_a_full_disk_leaves_the_file_before_and_nothing_beside(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(DataError, match="No space left on device"):
-        store.save("a", texts_of([1], [2]))
+        store.save("a", documents_of([1], [2]))
     assert {file.name for file in folder.iterdir()} == names
     assert contents(open_store(folder).load("a")) == {(1,)}
 
 
-@pytest.mark.parametrize("header", [b"{}", b"[]", b"5", b"{", b'{"parts": {}}'])
-def test_a_header_that_lacks_something_is_damaged_whatever_its_checksum(header: bytes) -> None:
-    prefix = file_format._PREFIX.pack(file_format._MAGIC, file_format.VERSION, len(header))
-    content = prefix + file_format._digest(prefix + header) + header
-    with pytest.raises(file_format.DamagedError, match="header lacks something"):
-        file_format.unpack(content)
+def test_a_file_of_the_earlier_format_is_set_aside_with_its_remedy(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_store(folder).save("a", documents_of([1]))
+    file = the_file(folder)
+    file.write_bytes(b"\x89RSPECsx" + bytes(200))
+    (report,) = list_files(folder)
+    assert report.problem is not None
+    assert "its format is 1" in report.problem
+    assert_equal(open_store(folder).load("a"), [])
+    assert "its format is 1" in caplog.text
+    assert "Delete it" in caplog.text
+    assert erase(folder, "a") == [folder / f"{file.name}.damaged-1"]
 
 
-def test_impossible_lengths_are_damage(folder: Path) -> None:
-    open_store(folder).save("a", texts_of([1]))
-    sound = the_file(folder).read_bytes()
-    start = file_format._PREFIX.size + 16
-    for wrong in (b'"items": -1', b'"items": ""'):
-        about = sound[start:].partition(b"}}}")[0] + b"}}}"
-        about = about.replace(b'"items": 1', wrong)
-        prefix = file_format._PREFIX.pack(file_format._MAGIC, file_format.VERSION, len(about))
-        with pytest.raises(file_format.DamagedError, match="impossible lengths"):
-            file_format.unpack(prefix + file_format._digest(prefix + about) + about)
+@pytest.mark.parametrize(
+    "metadata", [{}, {"reason_spec": "{}"}, {"reason_spec": "5"}, {"reason_spec": '{"format": 2}'}]
+)
+def test_a_header_that_lacks_something_is_damaged(tmp_path: Path, metadata: dict[str, str]) -> None:
+    (tmp_path / "file").write_bytes(save_tensors({"tokens": np.zeros(1, np.int32)}, metadata))
+    with pytest.raises(UnreadableFileError, match="header lacks something"):
+        tenant_file.read_file(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens", np.array([-5], np.int32)),
+        ("tokens", np.array([1, 2], np.int64)),
+        ("starts", np.array([1], np.int64)),
+        ("starts", np.array([0, 0], np.int64)),
+        ("sources", np.array([3], np.uint8)),
+        ("sources", np.array([0, 0], np.uint8)),
+        ("last_used", np.array([1.0, 2.0])),
+    ],
+)
+def test_impossible_arrays_are_refused_whatever_their_checksum(
+    tmp_path: Path, name: str, value: npt.NDArray[Any]
+) -> None:
+    header = FileHeader("a", KEY, "0", "1", 2.0)
+    arrays = {**tenant_file._to_arrays(documents_of([7])), name: value}
+    about = json.dumps({"format": tenant_file.FORMAT, **asdict(header)})
+    metadata = {"reason_spec": about, "blake2b": tenant_file._checksum(about, arrays)}
+    (tmp_path / "file").write_bytes(save_tensors(arrays, metadata))
+    with pytest.raises(UnreadableFileError, match="contradict each other"):
+        tenant_file.read_file(tmp_path / "file")
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("")
-    for work in (lambda: open_store(place).load("a"), lambda: open_store(place).save("a", texts_of([1]))):
+    for work in (lambda: open_store(place).load("a"), lambda: open_store(place).save("a", documents_of([1]))):
         with pytest.raises(DataError, match=r"file.*suffix\.path"):
             work()
     with pytest.raises(DataError, match="folder"):
@@ -445,10 +479,10 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_texts_of_another_model_or_vocabulary_lie_beside(folder: Path) -> None:
-    open_store(folder).save("a", texts_of([1]))
+    open_store(folder).save("a", documents_of([1]))
     other = open_store(folder, OTHER_KEY)
-    assert len(other.load("a").tokens) == 0
-    other.save("a", texts_of([2]))
+    assert num_tokens(other.load("a")) == 0
+    other.save("a", documents_of([2]))
     assert contents(open_store(folder).load("a")) == {(1,)}
     assert contents(open_store(folder, OTHER_KEY).load("a")) == {(2,)}
     assert {report.key for report in list_files(folder)} == {KEY, OTHER_KEY}
@@ -456,8 +490,8 @@ def test_texts_of_another_model_or_vocabulary_lie_beside(folder: Path) -> None:
 
 
 def test_a_file_under_the_name_of_another_is_refused(folder: Path) -> None:
-    open_store(folder).save("a", texts_of([1]))
-    open_store(folder, OTHER_KEY).save("b", texts_of([2]))
+    open_store(folder).save("a", documents_of([1]))
+    open_store(folder, OTHER_KEY).save("b", documents_of([2]))
     the_file(folder, "a").replace(the_file(folder, "b"))
     with pytest.raises(DataError, match=r"texts of tenant 'a'.*not of tenant 'b'.*renamed"):
         open_store(folder, OTHER_KEY).load("b")
@@ -465,20 +499,20 @@ def test_a_file_under_the_name_of_another_is_refused(folder: Path) -> None:
 
 def test_saving_one_tenant_leaves_the_others_bytes_alone(folder: Path) -> None:
     store = open_store(folder, max_bytes=4000)
-    store.save("a", texts_of([1]))
+    store.save("a", documents_of([1]))
     before = the_file(folder, "a").read_bytes()
-    store.save("b", random_texts(10_000, 100))
+    store.save("b", random_documents(10_000, 100))
     assert the_file(folder, "a").read_bytes() == before
 
 
 def test_erasing_removes_every_file_of_a_tenant_and_no_other(folder: Path) -> None:
     store = open_store(folder)
-    store.save("a", texts_of([1]))
+    store.save("a", documents_of([1]))
     the_file(folder).write_bytes(b"rubbish")
-    store.save("a", texts_of([2]))
-    open_store(folder, OTHER_KEY).save("a", texts_of([3]))
+    store.save("a", documents_of([2]))
+    open_store(folder, OTHER_KEY).save("a", documents_of([3]))
     (folder / f".{the_file_of_key(folder).name}.tmp").write_bytes(b"half written")
-    store.save("b", texts_of([4]))
+    store.save("b", documents_of([4]))
     assert len(files_of_tenant(folder, "a")) == 4
     assert len(erase(folder, "a")) == 4
     assert files_of_tenant(folder, "a") == []
@@ -493,29 +527,29 @@ def the_file_of_key(folder: Path) -> Path:
 
 def test_a_process_under_way_does_not_write_an_erased_tenant_again(folder: Path) -> None:
     store, fresh = open_store(folder), open_store(folder)
-    store.save("a", texts_of([1]))
-    store.save("b", texts_of([2]))
-    assert len(fresh.load("a").tokens) == 1
+    store.save("a", documents_of([1]))
+    store.save("b", documents_of([2]))
+    assert num_tokens(fresh.load("a")) == 1
     erase(folder, "a")
-    assert store.save("a", texts_of([1], [3])).erased
+    assert store.save("a", documents_of([1], [3])).erased
     assert files_of_tenant(folder, "a") == []
     # It stays so when another process begins the tenant anew.
-    open_store(folder).save("a", texts_of([5]))
+    open_store(folder).save("a", documents_of([5]))
     for late in (store, fresh):
-        assert late.save("a", texts_of([1], [3])).erased
+        assert late.save("a", documents_of([1], [3])).erased
     assert contents(open_store(folder).load("a")) == {(5,)}
-    assert not store.save("b", texts_of([2], [6])).erased
+    assert not store.save("b", documents_of([2], [6])).erased
     store.load("a")
-    assert not store.save("a", texts_of([5], [7])).erased
+    assert not store.save("a", documents_of([5], [7])).erased
     assert contents(open_store(folder).load("a")) == {(5,), (7,)}
 
 
 def test_a_tenant_that_was_never_saved_is_not_after_an_erasure(folder: Path) -> None:
     store = open_store(folder)
     store.load("a")
-    open_store(folder).save("a", texts_of([1]))
+    open_store(folder).save("a", documents_of([1]))
     erase(folder, "a")
-    assert store.save("a", texts_of([1], [2])).erased
+    assert store.save("a", documents_of([1], [2])).erased
 
 
 # Reports -------------------------------------------------------------------------------------
@@ -526,7 +560,7 @@ def test_reports_count_by_source(folder: Path) -> None:
         make_document([("prompt", [1, 2, 3]), ("output", [4])], last_used=10.0, usefulness=2.0),
         make_document([("tool", [5, 6]), ("output", [7])], last_used=20.0, usefulness=3.0),
     ]
-    open_store(folder).save("a", join(documents))
+    open_store(folder).save("a", documents)
     (report,) = list_files(folder)
     assert report.tokens_by_source == (("prompt", 3), ("tool", 2), ("output", 2))
     assert (report.num_documents, report.num_tokens, report.accepted_tokens) == (2, 7, 5.0)
@@ -534,7 +568,7 @@ def test_reports_count_by_source(folder: Path) -> None:
     assert report.problem is None
     the_file(folder).write_bytes(b"rubbish")
     open_store(folder).load("a")
-    open_store(folder).save("b", TenantTexts.empty())
+    open_store(folder).save("b", [])
     good, bad = list_files(folder)
     assert (good.tenant, good.last_used) == ("b", None)
     assert bad.problem == "was set aside as damaged"

@@ -22,11 +22,11 @@ from reason_spec.lab.suffix_records import (
 )
 from reason_spec.pair import embedded_path
 from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
-from reason_spec.suffix.file_format import StoreKey
-from reason_spec.suffix.merging import make_document
+from reason_spec.suffix.documents import make_document
 from reason_spec.suffix.rendering import ConversationEncoder, learn
-from reason_spec.suffix.traces import Conversation, ToolCall, TraceMessage, read_traces
-from tests.suffix.some_texts import KEY
+from reason_spec.suffix.tenant_file import StoreKey
+from reason_spec.suffix.traces import Conversation, TraceCall, TraceMessage, read_traces
+from tests.suffix.some_documents import KEY
 
 CALL = {"type": "function", "id": "c1", "function": {"name": "look_up", "arguments": '{"id": 7}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -68,7 +68,7 @@ def test_messages_in_every_form_are_read(file: Path) -> None:
     expected = (
         TraceMessage("system", "Be brief."),
         TraceMessage("user", "Who is number 7?"),
-        TraceMessage("assistant", "", calls=(ToolCall("look_up", {"id": 7}),)),
+        TraceMessage("assistant", "", calls=(TraceCall("look_up", {"id": 7}),)),
         TraceMessage("tool", '{"name": "Ann"}'),
         TraceMessage("assistant", "Ann is number 7.", "It says so."),
         TraceMessage("user", "Thanks."),
@@ -88,7 +88,7 @@ def test_flat_and_old_tool_calls_are_read(file: Path) -> None:
     bare = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
     result = {"role": "function", "name": "f", "content": "x"}
     read = read_one(file, [flat, old, bare, result]).messages
-    assert all(message.calls == (ToolCall("f", {"a": 1}),) for message in read[:3])
+    assert all(message.calls == (TraceCall("f", {"a": 1}),) for message in read[:3])
     assert read[3].role == "tool"
     assert read[0].text_with_calls == '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
@@ -96,7 +96,7 @@ def test_flat_and_old_tool_calls_are_read(file: Path) -> None:
 def test_arguments_that_are_no_json_object_stay_as_they_are(file: Path) -> None:
     call = {"name": "f", "arguments": "not json"}
     (message,) = read_one(file, [{"role": "assistant", "tool_calls": [call]}]).messages
-    assert message.calls == (ToolCall("f", "not json"),)
+    assert message.calls == (TraceCall("f", "not json"),)
 
 
 def test_one_message_a_line_is_one_conversation(file: Path) -> None:
@@ -361,16 +361,17 @@ def test_an_export_goes_to_models_of_the_same_vocabulary_only(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{}", "'segments' is missing"),
+        ("{}", "'segments' is unusable .Field required"),
+        ("5", "'line' is unusable"),
         ('{"segments": []}', "hold no tokens"),
-        ('{"segments": [5]}', r"segments\[0\]' is no object"),
-        ('{"segments": [{"source": "x", "tokens": [1]}]}', "is none of prompt, tool, output"),
-        ('{"segments": [{"source": "tool", "tokens": 5}]}', "is no list"),
-        ('{"segments": [{"source": "tool", "tokens": [100]}]}', "token ids below 100"),
-        ('{"segments": [{"source": "tool", "tokens": [-1]}]}', "token ids below 100"),
-        ('{"segments": [{"source": "tool", "tokens": [true]}]}', "token ids below 100"),
-        ('{"last_used": "x", "segments": [{"source": "tool", "tokens": [1]}]}', "'last_used' is no number"),
-        ('{"usefulness": NaN, "segments": [{"source": "tool", "tokens": [1]}]}', "'usefulness' is no number"),
+        ('{"segments": [5]}', r"segments\.0' is unusable"),
+        ('{"segments": [{"source": "x", "tokens": [1]}]}', "'prompt', 'tool' or 'output'"),
+        ('{"segments": [{"source": "tool", "tokens": 5}]}', r"'segments\.0\.tokens' is unusable .*list"),
+        ('{"segments": [{"source": "tool", "tokens": [100]}]}', "not below 100"),
+        ('{"segments": [{"source": "tool", "tokens": [-1]}]}', r"tokens\.0' is unusable"),
+        ('{"segments": [{"source": "tool", "tokens": [true]}]}', r"tokens\.0' is unusable"),
+        ('{"last_used": "x", "segments": [{"source": "tool", "tokens": [1]}]}', "'last_used' is unusable"),
+        ('{"usefulness": NaN, "segments": [{"source": "tool", "tokens": [1]}]}', "'usefulness' is unusable"),
         ("{", "is not valid JSON"),
     ],
 )
@@ -393,7 +394,7 @@ def test_an_export_that_is_cut_off_or_of_another_format_is_refused(tmp_path: Pat
     with pytest.raises(DataError, match="format 7"):
         read_export(path, KEY, 100)
     write_export(path, iter(['{"reason_spec_suffix": 1}']))
-    with pytest.raises(DataError, match="line 1: lacks tenant"):
+    with pytest.raises(DataError, match="line 1: tenant: Field required"):
         read_export(path, KEY, 100)
     write_lines(path, MESSAGES)
     assert not is_export(path)

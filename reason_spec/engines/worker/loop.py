@@ -20,8 +20,8 @@ from reason_spec.engines.weights import identify_model
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.suffix.file_format import StoreKey
 from reason_spec.suffix.scopes import open_caches
+from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.types import Prefix
 
 logger = logging.getLogger(__name__)
