@@ -24,7 +24,7 @@ class PairIdentity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class StepRoute:
     """A router's answer. ``score`` is its estimate that the target would write the better step, 0 to 1."""
 
     writer: Writer
@@ -50,11 +50,11 @@ class Router(ABC):
     def score(self, features: StepFeatures) -> float:
         """Return the chance, 0 to 1, that the target would write the better step."""
 
-    def route(self, features: StepFeatures) -> Route:
+    def route(self, features: StepFeatures) -> StepRoute:
         """Return who is to write the step."""
         score = self.score(features)
         reason = f"{self.name}: score {score:.3f}, escalated above {self.threshold:g}"
-        return Route("target" if score > self.threshold else "draft", score, reason)
+        return StepRoute("target" if score > self.threshold else "draft", score, reason)
 
 
 def _threshold(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001

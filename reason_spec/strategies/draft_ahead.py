@@ -73,7 +73,7 @@ class DraftAhead:
     No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
-    With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
+    With ``budget`` it writes no further ahead than the load controller allows at the time.
     The cost of a run does not depend on the length of the generation.
     The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     Where the draft's engine fails, nothing more is handed over, and the target goes on alone.
@@ -89,10 +89,10 @@ class DraftAhead:
         min_chance: float,
         waits: bool = False,
         notes: RunNotes | None = None,
-        live: SpeculationBudget | None = None,
+        budget: SpeculationBudget | None = None,
     ) -> None:
         self._draft = draft
-        self._live = live
+        self._budget = budget
         self._generation = generation
         self._request = replace(request, max_tokens=_RUN_LENGTH * max_ahead)
         self._max_ahead = max_ahead
@@ -120,9 +120,9 @@ class DraftAhead:
         """Take tokens of the target's generation that became certain."""
         expected = self._ahead[: len(tokens)]
         self._certain += tokens
-        if self._live is not None:
+        if self._budget is not None:
             num_right = num_shared(expected, list(tokens))
-            self._live.checked(num_right, num_right < len(expected))
+            self._budget.checked(num_right, num_right < len(expected))
             if self._running is not None and self._num_allowed == 0:
                 self._running.generation.cancel()
         if expected != list(tokens[: len(expected)]):
@@ -192,7 +192,9 @@ class DraftAhead:
     @property
     def _num_allowed(self) -> int:
         """How many tokens may wait to be checked now."""
-        return self._max_ahead if self._live is None else min(self._max_ahead, self._live.num_draft_tokens)
+        return (
+            self._max_ahead if self._budget is None else min(self._max_ahead, self._budget.num_draft_tokens)
+        )
 
     async def _write_ahead(self) -> None:
         while not self._generation.done:

@@ -11,7 +11,7 @@ from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.autoregressive import (
     Autoregressive,
     DraftModelSpeculation,
-    TokenSpeculation,
+    PromptLookup,
 )
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -25,7 +25,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
     for strategy in (
         Autoregressive,
-        TokenSpeculation,
+        PromptLookup,
         DraftModelSpeculation,
         Lookahead,
         SpecReason,

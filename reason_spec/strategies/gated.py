@@ -1,4 +1,4 @@
-"""From steps ahead to one request for the rest of the answer, and back, as the load gate says."""
+"""From steps ahead to one request for the rest of the answer, and back, as the load controller allows."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import TypeAlias
 
 from reason_spec.engines.base import Engine
 from reason_spec.events import Recorder
-from reason_spec.strategies.base import SolveRequest, tokens_for
+from reason_spec.strategies.base import SolveRequest
+from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import Step
 
-Writes: TypeAlias = Callable[[SolveRequest], AsyncGenerator[Step]]
+Writer: TypeAlias = Callable[[SolveRequest], AsyncGenerator[Step]]
 
 
 async def write_gated(
-    search: Writes, whole: Writes, request: SolveRequest, recorder: Recorder, target: Engine, draft: Engine
+    stepwise: Writer, whole: Writer, request: SolveRequest, recorder: Recorder, target: Engine, draft: Engine
 ) -> AsyncGenerator[Step]:
-    """Yield an answer's steps, searched for while the gate allows steps ahead, else written in one request.
+    """Yield an answer's steps, written stepwise while steps ahead are allowed, else in one request.
 
-    A step asked for by itself costs a request and a pass of its own, which a full engine has no time for.
-    Where words are told before their step is final, or learnt, what is one request stays one: a step in the
-    place of a begun one could have other words.
+    A request for each step costs a pass of its own, which a full engine has no time for. An answer whose text
+    streams before its steps are final, or is learnt, does not leave its one request: the step that would take
+    the place of a begun one could have other words.
 
     Args:
-        search: writes stepwise, and ends before the text does where no steps ahead are allowed any more.
+        stepwise: ends before the text does where no steps ahead are allowed any more.
         whole: writes all the rest.
     """
-    live = request.live
-    if live is None:
-        async with aclosing(search(request)) as steps:
+    budget = request.budget
+    if budget is None:
+        async with aclosing(stepwise(request)) as steps:
             async for step in steps:
                 yield step
         return
-    may_return = recorder.on_text is None and request.memory is None
+    may_return = recorder.on_text is None and request.suffix_session is None
     left = request
     while True:
-        stepwise = live.depth > 0
-        async with aclosing(search(left) if stepwise else whole(left)) as steps:
+        is_stepwise = budget.depth > 0
+        async with aclosing(stepwise(left) if is_stepwise else whole(left)) as steps:
             async for step in steps:
                 yield step
-                num_left = left.max_tokens - len(tokens_for(step, target))
-                if step.ends_text or num_left < 1:
+                if step.ends_text or left.max_tokens - len(tokens_for(step, target)) < 1:
                     return
                 left = left.behind((step,), target, draft)
-                if not stepwise and may_return and live.depth > 0:
+                if not is_stepwise and may_return and budget.depth > 0:
                     break
             else:
-                if not stepwise:
+                if not is_stepwise:
                     return
-                # Once is enough: each change costs what is under way.
+                # Each change discards what is running, so there is one return at most.
                 may_return = False

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Final
 
 from reason_spec.engines.base import Engine, EngineRequest, TokenDrafterName
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.base import SolveRequest, tokens_for
+from reason_spec.strategies.answer_work import ModelLane
+from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.branch import Branch
+from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import Sampling, Step
 
-ModelLane: TypeAlias = Literal["draft", "target"]
-_SIBLING_TEMPERATURE = 0.8
+_SIBLING_TEMPERATURE: Final = 0.8
 """Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
 
 
@@ -63,7 +64,7 @@ class StepRequests:
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,
             # One answer alone is the planner's business, however many branches it has.
-            limit_drafts=self.solve.live is not None and self.solve.live.beside_others,
+            limit_drafts=self.solve.budget is not None and self.solve.budget.beside_others,
             priority=branch.distance,
             stream=self.redrafts,
             delta_tokens=1 if lane == "target" else self.settings.draft_run_tokens,

@@ -24,8 +24,8 @@ from reason_spec.engines.base import (
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
-from reason_spec.strategies.base import step_from_result, tokens_for
 from reason_spec.strategies.draft_ahead import can_share_tokens
+from reason_spec.strategies.step_tokens import step_from_result, tokens_for
 from reason_spec.suffix.base import Session, Source, num_shared
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Step, Usage
@@ -63,7 +63,6 @@ class SuffixCacheSession:
         self._conversation = conversation
         self._target = target
         self._tenant = conversation.tenant
-        self._num_steps: int | None = None
 
     @property
     def text(self) -> int | None:
@@ -87,11 +86,10 @@ class SuffixCacheSession:
     def proposes_steps(self) -> bool:
         return self._owner.settings.use in ("steps", "both") and not self._owner.has_failed(self._tenant)
 
-    def learn(self, index: int, step: Step) -> None:
-        """Take the final step of a place; one that was taken before is passed over."""
-        if self._owner.has_failed(self._tenant) or (self._num_steps is not None and index < self._num_steps):
+    def learn(self, step: Step) -> None:
+        """Take the next final step of the answer."""
+        if self._owner.has_failed(self._tenant):
             return
-        self._num_steps = index + 1
         tokens = tokens_for(step, self._target)
         session = self._conversation.session
         with _costs_only_the_cache(self._owner, self._tenant):
