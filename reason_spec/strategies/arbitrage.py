@@ -15,6 +15,7 @@ from reason_spec.strategies.base import RoutedStrategy, SolveRequest
 from reason_spec.strategies.gated import write_gated
 from reason_spec.strategies.routed import judge_by
 from reason_spec.strategies.specreason import SpecReasonLoop
+from reason_spec.strategies.step_loop import LoopOptions
 from reason_spec.types import Step
 from reason_spec.verifiers.base import VerificationContext
 
@@ -44,10 +45,9 @@ class Arbitrage(RoutedStrategy):
         return SpecReasonLoop(
             AnswerWork(self.target, self.draft, self.settings, request, recorder),
             judge_by(_ByFeatures(self.router, self.draft.tokenizer)),
-            first_by_target=self.settings.first_by_target,
             # The router reads the draft's log-probabilities, which a step of the suffix cache has not got.
-            proposes_known_steps=False,
-            hands_over=True,
+            LoopOptions(proposes_known_steps=False, hands_over=True),
+            first_by_target=self.settings.first_by_target,
         )
 
 

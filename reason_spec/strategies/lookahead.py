@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from reason_spec.control.planner import NOTHING_KNOWN
 from reason_spec.errors import SettingsError
@@ -16,7 +16,7 @@ from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
 from reason_spec.strategies.gated import write_gated
-from reason_spec.strategies.step_loop import StepLoop
+from reason_spec.strategies.step_loop import LoopOptions, StepLoop
 from reason_spec.types import LossClass, Plan, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -36,8 +36,8 @@ class LookaheadLoop(StepLoop):
 
     _streams_drafts: ClassVar[bool] = True
 
-    def __init__(self, answer: AnswerWork, compare: Compare, **options: Any) -> None:
-        super().__init__(answer, **options)
+    def __init__(self, answer: AnswerWork, compare: Compare, options: LoopOptions) -> None:
+        super().__init__(answer, options)
         self._compare = compare
 
     async def _write_position(self, branch: Branch) -> None:
@@ -136,5 +136,5 @@ class Lookahead(Strategy):
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
     ) -> AsyncGenerator[Step]:
         answer = AnswerWork(self.target, self.draft, settings, request, recorder)
-        is_exact = self.verifier.loss_class == "exact"
-        return LookaheadLoop(answer, self.verifier.verify, is_exact=is_exact, hands_over=True).steps()
+        options = LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True)
+        return LookaheadLoop(answer, self.verifier.verify, options).steps()

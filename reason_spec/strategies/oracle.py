@@ -9,7 +9,8 @@ from reason_spec.events import Recorder
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
 from reason_spec.strategies.lookahead import LookaheadLoop
-from reason_spec.types import Step, Verdict
+from reason_spec.strategies.step_loop import LoopOptions
+from reason_spec.types import Decision, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
@@ -28,7 +29,7 @@ class Oracle(RoutedStrategy):
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         answer = AnswerWork(self.target, self.draft, self.settings, request, recorder)
-        return LookaheadLoop(answer, self._choose, proposes_known_steps=False).steps()
+        return LookaheadLoop(answer, self._choose, LoopOptions(proposes_known_steps=False)).steps()
 
     async def _choose(self, context: VerificationContext, drafted: Step, own: Step) -> Verdict:
         """Score both steps; the draft's stands where it is worth as much (tau = 0 in the paper)."""
@@ -38,6 +39,6 @@ class Oracle(RoutedStrategy):
         second = (await self.verifier.verify(context, own)).after(first)
         if first.score is None or second.score is None:
             return Verdict("unknown", reason=f"{first.reason}; {second.reason}").after(second)
-        decision = "accept" if first.score >= second.score else "reject"
+        decision: Decision = "accept" if first.score >= second.score else "reject"
         reason = f"{first.score:.3f} for the draft's, {second.score:.3f} for the target's"
         return Verdict(decision, first.score, reason=reason).after(second)

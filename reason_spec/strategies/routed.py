@@ -7,7 +7,7 @@ from typing import Protocol
 
 from reason_spec.routers.base import StepRoute
 from reason_spec.strategies.specreason import Judge
-from reason_spec.types import Step, Verdict
+from reason_spec.types import Decision, Step, Verdict
 from reason_spec.verifiers.base import CUT, VerificationContext
 
 
@@ -33,7 +33,7 @@ def judge_by(router: StepRouter) -> Judge:
         except Exception as error:
             return Verdict("unknown", reason=f"{type(error).__name__}: {error}")
         seconds = time.perf_counter() - started
-        decision = "accept" if route.writer == "draft" else "reject"
+        decision: Decision = "accept" if route.writer == "draft" else "reject"
         return Verdict(decision, 1.0 - route.score, seconds, reason=route.reason)
 
     return judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.events import Recorder
@@ -16,7 +16,7 @@ from reason_spec.strategies.branch import Branch, Draft, DraftState
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.gated import write_gated
 from reason_spec.strategies.lookahead import Compare
-from reason_spec.strategies.step_loop import StepLoop
+from reason_spec.strategies.step_loop import LoopOptions, StepLoop
 from reason_spec.types import LossClass, Prefix, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -41,14 +41,14 @@ class SpecReasonLoop(StepLoop):
         self,
         answer: AnswerWork,
         judge: Judge,
-        compare: Compare | None = None,
+        options: LoopOptions,
         *,
+        compare: Compare | None = None,
         first_by_target: int = 0,
         max_corrections: int = 0,
         reads_prompt: bool = False,
-        **options: Any,
     ) -> None:
-        super().__init__(answer, **options)
+        super().__init__(answer, options)
         self._judge_alone = judge
         self._compare = compare
         self._first_by_target = first_by_target
@@ -139,7 +139,7 @@ class SpecReasonLoop(StepLoop):
         return None if room < 1 or self._requests.ends_step(request, mended) else begun
 
     def _is_certain(self, branch: Branch) -> bool:
-        return self._is_exact or not branch.drafts_in(DraftState.UNDECIDED)
+        return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)
 
     async def _read_prompt(self) -> None:
         """Let the target read the prompt; else the first verdict would wait for it."""
@@ -184,12 +184,11 @@ class SpecReason(Strategy):
         return SpecReasonLoop(
             AnswerWork(self.target, self.draft, self.settings, request, recorder),
             self.verifier.verify,
-            self.verifier.verify if self.verifier.compares else None,
+            LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True),
+            compare=self.verifier.verify if self.verifier.compares else None,
             first_by_target=self.settings.first_by_target,
             max_corrections=max_corrections,
             reads_prompt=self.verifier.asks_target,
-            is_exact=self.verifier.loss_class == "exact",
-            hands_over=True,
         )
 
 

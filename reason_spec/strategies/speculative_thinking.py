@@ -26,6 +26,7 @@ from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest
 from reason_spec.strategies.routed import judge_by
 from reason_spec.strategies.specreason import SpecReasonLoop
+from reason_spec.strategies.step_loop import LoopOptions
 from reason_spec.types import Step
 from reason_spec.verifiers.base import VerificationContext
 
@@ -65,8 +66,8 @@ class SpeculativeThinking(RoutedStrategy):
         return SpecReasonLoop(
             AnswerWork(self.target, self.draft, settings, request, recorder),
             judge_by(cues),
+            LoopOptions(takeover_tokens=settings.cues.takeover_tokens),
             first_by_target=first_by_target,
-            takeover_tokens=settings.cues.takeover_tokens,
         )
 
     def _is_due(self, num_turns: int, step: Step) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from reason_spec.engines.base import EngineRequest
@@ -21,28 +21,27 @@ from reason_spec.types import Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext
 
 
-class StepLoop(ABC):
-    """Writes one answer step by step. Each open position runs `_write_position` as a task of its own.
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """What strategies that share a loop set differently."""
 
-    Args:
-        is_exact: a draft stands only where the target wrote the same tokens.
-        proposes_known_steps: the suffix cache may propose a step in the draft's place.
-        hands_over: end before the text does when the load controller allows no steps ahead.
-        takeover_tokens: tokens that the target writes at most behind a drafted step; None: a whole step.
-    """
+    is_exact: bool = False
+    """A draft stands only where the target wrote the same tokens."""
+    proposes_known_steps: bool = True
+    """The suffix cache may propose a step in the draft's place."""
+    hands_over: bool = False
+    """The loop ends before the text does when the load controller allows no steps ahead."""
+    takeover_tokens: int | None = None
+    """Tokens that the target writes at most in the place of a drafted step; None: a whole step."""
+
+
+class StepLoop(ABC):
+    """Writes one answer step by step. Each open position runs `_write_position` as a task of its own."""
 
     _streams_drafts: ClassVar[bool] = False
     """Whether the target, writing the same step, is handed parts of it."""
 
-    def __init__(
-        self,
-        answer: AnswerWork,
-        *,
-        is_exact: bool = False,
-        proposes_known_steps: bool = True,
-        hands_over: bool = False,
-        takeover_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, answer: AnswerWork, options: LoopOptions) -> None:
         settings, target = answer.settings, answer.target
         hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
         hinted = hinted and target.takes_hints
@@ -50,11 +49,11 @@ class StepLoop(ABC):
         self._answer = answer
         self._recorder = answer.recorder
         self._sampling = answer.request.sampling
-        self._requests = StepRequests(answer.request, settings, target, self._redrafts, takeover_tokens)
+        self._requests = StepRequests(
+            answer.request, settings, target, self._redrafts, options.takeover_tokens
+        )
         self._tree = StepTree(answer, self._write_position)
-        self._is_exact = is_exact
-        self._proposes_known_steps = proposes_known_steps
-        self._hands_over = hands_over
+        self._options = options
 
     async def steps(self) -> AsyncGenerator[Step]:
         """Yield the steps as they become final; cancel what is left when closed.
@@ -66,13 +65,13 @@ class StepLoop(ABC):
             root = self._tree.open_root()
             while True:
                 step = await self._answer.wait_for(root.decision)
-                for work in (root.target, root.chosen and root.chosen.work):
+                for work in (root.target, None if root.chosen is None else root.chosen.work):
                     if work is not None:
                         work.kept = True
                 yield step
                 if self._tree.is_last(root, step):
                     return
-                if self._hands_over and self._tree.is_stopped and root.successor is None:
+                if self._options.hands_over and self._tree.is_stopped and root.successor is None:
                     return
                 root = self._tree.advance()
         finally:
@@ -106,7 +105,7 @@ class StepLoop(ABC):
 
     def _known_step(self, branch: Branch) -> Step | None:
         session = self._answer.request.suffix_session
-        if session is None or not (self._proposes_known_steps and session.proposes_steps):
+        if session is None or not (self._options.proposes_known_steps and session.proposes_steps):
             return None
         self._recorder.num_cache_asked += 1
         return session.next_step(self._requests.request("target", branch, self._sampling))
@@ -180,7 +179,7 @@ class StepLoop(ABC):
 
     def _is_certain(self, branch: Branch) -> bool:
         """Whether no draft can take the place of what the target is writing at the root."""
-        return self._is_exact
+        return self._options.is_exact
 
     # --- Verify ------------------------------------------------------------------------------------
 
