@@ -37,6 +37,7 @@ def accelerator(
         (Policy(loss_class="verified"), "lookahead", None, "verified"),
         (Policy(loss_class="routed"), "lookahead", None, "verified"),
         (Policy(strategy="prompt_lookup"), "prompt_lookup", None, "exact"),
+        (Policy(strategy="token"), "prompt_lookup", None, "exact"),
         (Policy(strategy="hybrid"), "hybrid", None, "routed"),
         (Policy(verifier="numbers"), "lookahead", "numbers", "verified"),
         (Policy(verifier="exact", loss_class="exact"), "lookahead", "exact", "exact"),

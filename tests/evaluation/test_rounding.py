@@ -62,4 +62,6 @@ async def test_the_table_and_a_sentence_show_it() -> None:
     assert "parted by bfloat16" in list(table.columns[0].cells)
     assert [flip_cell(rounding, name) for name in STRATEGIES] == ["-", "2 of 2"]
     (line,) = rounding_lines(rounding)
-    assert line.startswith("token in bfloat16: 2 of 2 answers part from autoregressive, at tokens 0.125")
+    assert line.startswith(
+        "prompt_lookup in bfloat16: 2 of 2 answers part from autoregressive, at tokens 0.125"
+    )
