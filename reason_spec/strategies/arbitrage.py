@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from reason_spec.engines.base import Tokenizer, has_digit
-from reason_spec.events import Recorder
 from reason_spec.routers.base import Router, StepRoute
 from reason_spec.routers.features import StepFeatures
 from reason_spec.strategies.answer_work import AnswerWork
-from reason_spec.strategies.autoregressive import whole_answer
-from reason_spec.strategies.base import RoutedStrategy, SolveRequest
-from reason_spec.strategies.gated import write_gated
+from reason_spec.strategies.base import RoutedStrategy
+from reason_spec.strategies.gated import GatedStrategy
 from reason_spec.strategies.routed import judge_by
 from reason_spec.strategies.specreason import SpecReasonLoop
 from reason_spec.strategies.step_loop import LoopOptions
@@ -20,7 +17,7 @@ from reason_spec.types import Step
 from reason_spec.verifiers.base import VerificationContext
 
 
-class Arbitrage(RoutedStrategy):
+class Arbitrage(RoutedStrategy, GatedStrategy):
     """Algorithm 1 (appendix D): the draft writes, and the target writes the steps that the router escalates.
 
     Unlike in the authors' program the target does no work for a step that stands. It reads the drafted steps
@@ -30,20 +27,9 @@ class Arbitrage(RoutedStrategy):
     name: ClassVar[str] = "arbitrage"
     needs_router: ClassVar[bool] = True
 
-    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        whole = whole_answer(self.settings, self.target, self.draft)
-        return write_gated(
-            lambda left: self._loop(left, recorder).steps(),
-            lambda left: whole._write_steps(left, recorder),
-            request,
-            recorder,
-            self.target,
-            self.draft,
-        )
-
-    def _loop(self, request: SolveRequest, recorder: Recorder) -> SpecReasonLoop:
+    def _loop(self, answer: AnswerWork) -> SpecReasonLoop:
         return SpecReasonLoop(
-            AnswerWork(self.target, self.draft, self.settings, request, recorder),
+            answer,
             judge_by(_ByFeatures(self.router, self.draft.tokenizer)),
             # The router reads the draft's log-probabilities, which a step of the suffix cache has not got.
             LoopOptions(proposes_known_steps=False, hands_over=True),

@@ -19,7 +19,7 @@ from reason_spec.settings import StrategySettings
 from reason_spec.strategies.step_tokens import blocks_behind, tokens_for
 from reason_spec.strategies.suffix_session import SuffixCacheSession
 from reason_spec.types import Constraint, LossClass, Prefix, Sampling, Step
-from reason_spec.verifiers.base import AUTO, Verifier
+from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,11 @@ class SolveRequest:
     def draft_text(self) -> int | None:
         """The number of the answer's text in the draft's engine."""
         return None if self.suffix_session is None else self.suffix_session.draft_text
+
+    @property
+    def context(self) -> VerificationContext:
+        """What a step that is judged follows."""
+        return VerificationContext(self.question, self.text_before, self.target_prompt, self.num_steps_before)
 
     def stop_context(self, text: str) -> str:
         """Return the end of earlier text that may belong to a stop string."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from reason_spec.segment import OpenBlocks
 from reason_spec.strategies.answer_work import Place, Work
+from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.target_hints import TargetHints
-from reason_spec.types import Prefix, Step, Verdict
+from reason_spec.types import Step, Verdict
 
 
 class BranchState(Enum):
@@ -55,15 +55,12 @@ class Draft:
 
 @dataclass(eq=False, slots=True)
 class Branch:
-    """A position of an answer: the prefix that is assumed, and the steps written behind it."""
+    """A position of an answer: the steps that are assumed before it, and those written for it."""
 
     place: Place
-    target_prefix: Prefix
-    draft_prefix: Prefix
-    num_tokens_left: int
+    request: SolveRequest
+    """The rest of the answer behind the assumed steps."""
     previous: Step | None
-    text_before: str
-    begins_in: OpenBlocks
     decision: asyncio.Future[Step]
     distance: int
     """Positions between it and the first one that is not final; the priority of its requests."""

@@ -1,53 +1,58 @@
-"""From steps ahead to one request for the rest of the answer, and back, as the load controller allows."""
+"""Steps ahead, or one request for the rest of the answer, as the load controller allows."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeAlias
 
-from reason_spec.engines.base import Engine
 from reason_spec.events import Recorder
-from reason_spec.strategies.base import SolveRequest
-from reason_spec.strategies.step_tokens import tokens_for
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.answer_work import AnswerWork
+from reason_spec.strategies.autoregressive import whole_answer
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.step_loop import StepLoop
 from reason_spec.types import Step
 
-Writer: TypeAlias = Callable[[SolveRequest], AsyncGenerator[Step]]
 
-
-async def write_gated(
-    stepwise: Writer, whole: Writer, request: SolveRequest, recorder: Recorder, target: Engine, draft: Engine
-) -> AsyncGenerator[Step]:
-    """Yield an answer's steps, written stepwise while steps ahead are allowed, else in one request.
+class GatedStrategy(Strategy):
+    """A strategy that writes step by step only while steps ahead are allowed.
 
     A request for each step costs a pass of its own, which a full engine has no time for. An answer whose text
     streams before its steps are final, or is learnt, does not leave its one request: the step that would take
     the place of a begun one could have other words.
-
-    Args:
-        stepwise: ends before the text does where no steps ahead are allowed any more.
-        whole: writes all the rest.
     """
-    budget = request.budget
-    if budget is None:
-        async with aclosing(stepwise(request)) as steps:
-            async for step in steps:
-                yield step
-        return
-    may_return = recorder.on_text is None and request.suffix_session is None
-    left = request
-    while True:
-        is_stepwise = budget.depth > 0
-        async with aclosing(stepwise(left) if is_stepwise else whole(left)) as steps:
-            async for step in steps:
-                yield step
-                if step.ends_text or left.max_tokens - len(tokens_for(step, target)) < 1:
-                    return
-                left = left.behind((step,), target, draft)
-                if not is_stepwise and may_return and budget.depth > 0:
-                    break
+
+    @abstractmethod
+    def _loop(self, answer: AnswerWork) -> StepLoop:
+        """Return what writes step by step; it hands over when no steps ahead are allowed any more."""
+
+    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        return self._write_gated(self.settings, request, recorder)
+
+    async def _write_gated(
+        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> AsyncGenerator[Step]:
+        budget, left = request.budget, request
+        may_return = recorder.on_text is None and request.suffix_session is None
+        while True:
+            is_stepwise = budget is None or budget.depth > 0
+            if is_stepwise:
+                writing = self._loop(AnswerWork(self.target, self.draft, settings, left, recorder)).steps()
             else:
-                if not is_stepwise:
-                    return
-                # Each change discards what is running, so there is one return at most.
-                may_return = False
+                # One request instead of several has the draft tokens of all of them.
+                whole = whole_answer(self.settings, self.target, self.draft)
+                writing = whole._write_steps(left, recorder)
+            async with aclosing(writing) as steps:
+                async for step in steps:
+                    yield step
+                    left = left.behind((step,), self.target, self.draft)
+                    if step.ends_text or left.max_tokens < 1:
+                        return
+                    if not is_stepwise and may_return and budget is not None and budget.depth > 0:
+                        break
+                else:
+                    if not is_stepwise:
+                        return
+                    # Each change discards what is running, so there is one return at most.
+                    may_return = False

@@ -13,9 +13,9 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
-from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
-from reason_spec.strategies.gated import write_gated
+from reason_spec.strategies.gated import GatedStrategy
 from reason_spec.strategies.step_loop import LoopOptions, StepLoop
 from reason_spec.types import LossClass, Plan, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -60,7 +60,7 @@ class LookaheadLoop(StepLoop):
 
     async def _verify(self, branch: Branch, draft: Draft, own: Step) -> None:
         assert draft.step is not None
-        judging = self._compare(self._context(branch), draft.step, own)
+        judging = self._compare(branch.request.context, draft.step, own)
         await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
 
     def _give_up_late_drafts(self, branch: Branch) -> None:
@@ -72,7 +72,7 @@ class LookaheadLoop(StepLoop):
             self._recorder.num_held_drafts += branch.held_back
 
 
-class Lookahead(Strategy):
+class Lookahead(GatedStrategy):
     """The target writes every step; drafted steps that are the same let it write several at once."""
 
     name: ClassVar[str] = "lookahead"
@@ -114,27 +114,14 @@ class Lookahead(Strategy):
     def _write(
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
     ) -> AsyncGenerator[Step]:
-        """Write with lookahead; without steps ahead in one request, whose token level has all there is."""
-        if settings.depth == 0:
-            if settings.num_draft_tokens > 0:
-                writer = whole_answer(settings, self.target, self.draft)
-            else:
-                writer = Autoregressive(settings, self.target, self.draft, None)
-            return writer._write_steps(request, recorder)
-        # One request instead of several has the draft tokens of all of them.
-        whole = whole_answer(self.settings, self.target, self.draft)
-        return write_gated(
-            lambda left: self._loop(settings, left, recorder),
-            lambda left: whole._write_steps(left, recorder),
-            request,
-            recorder,
-            self.target,
-            self.draft,
-        )
+        if settings.depth > 0:
+            return self._write_gated(settings, request, recorder)
+        if settings.num_draft_tokens > 0:
+            writer = whole_answer(settings, self.target, self.draft)
+        else:
+            writer = Autoregressive(settings, self.target, self.draft, None)
+        return writer._write_steps(request, recorder)
 
-    def _loop(
-        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
-    ) -> AsyncGenerator[Step]:
-        answer = AnswerWork(self.target, self.draft, settings, request, recorder)
+    def _loop(self, answer: AnswerWork) -> StepLoop:
         options = LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True)
-        return LookaheadLoop(answer, self.verifier.verify, options).steps()
+        return LookaheadLoop(answer, self.verifier.verify, options)

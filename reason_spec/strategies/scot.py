@@ -29,7 +29,7 @@ from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.strategies.step_requests import sampling_of_sibling
 from reason_spec.strategies.step_tokens import step_for
 from reason_spec.types import Prefix, Step, Usage, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.base import Verifier
 
 _NUM_DRAFTS: Final = 5
 """The paper's number of drafts, used where ``width`` is 1: one draft leaves nothing to pick."""
@@ -231,12 +231,9 @@ class _WholeDrafts:
         key = before.text_before, step.tokens
         if (shared := self._verdicts.get(key)) is not None:
             return replace(await shared, cost_seconds=0.0, cost_tokens=0, work=Usage())
-        context = VerificationContext(
-            before.question, before.text_before, before.target_prompt, before.num_steps_before
-        )
         place = Place(before.num_steps_before, 0)
         number = self._recorder.start("verifier", *place, "verdict", about=written_by)
-        self._verdicts[key] = self._answer.spawn(self._verifier.verify(context, step))
+        self._verdicts[key] = self._answer.spawn(self._verifier.verify(before.context, step))
         verdict = await self._verdicts[key]
         self._recorder.add_work("target", verdict.work, kept=True)
         self._recorder.emit(

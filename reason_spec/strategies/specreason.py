@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar, TypeAlias
 
 from reason_spec.errors import EngineError, SettingsError
-from reason_spec.events import Recorder
 from reason_spec.strategies.answer_work import AnswerWork
-from reason_spec.strategies.autoregressive import whole_answer
-from reason_spec.strategies.base import SolveRequest, Strategy, check_judges_alone
+from reason_spec.strategies.base import check_judges_alone
 from reason_spec.strategies.branch import Branch, Draft, DraftState
 from reason_spec.strategies.draft_ahead import can_share_tokens
-from reason_spec.strategies.gated import write_gated
+from reason_spec.strategies.gated import GatedStrategy
 from reason_spec.strategies.lookahead import Compare
 from reason_spec.strategies.step_loop import LoopOptions, StepLoop
 from reason_spec.types import LossClass, Prefix, Step, Verdict
@@ -104,13 +102,13 @@ class SpecReasonLoop(StepLoop):
     async def _judge(self, branch: Branch, draft: Draft) -> None:
         assert draft.step is not None
         unknown = DraftState.REJECTED if self._compare is None else DraftState.UNDECIDED
-        judging = self._judge_alone(self._context(branch), draft.step)
+        judging = self._judge_alone(branch.request.context, draft.step)
         await self._take_verdict(branch, draft, judging, unknown)
 
     async def _verify(self, branch: Branch, draft: Draft, own: Step) -> None:
         assert self._compare is not None
         assert draft.step is not None
-        judging = self._compare(self._context(branch), draft.step, own)
+        judging = self._compare(branch.request.context, draft.step, own)
         await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
 
     async def _mend(self, branch: Branch, draft: Draft) -> tuple[int, ...] | None:
@@ -135,7 +133,7 @@ class SpecReasonLoop(StepLoop):
                 return None
             mended = step.tokens[0]
         begun = (*sound, mended)
-        room = min(self._answer.settings.step_max_tokens, branch.num_tokens_left) - len(begun)
+        room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(begun)
         return None if room < 1 or self._requests.ends_step(request, mended) else begun
 
     def _is_certain(self, branch: Branch) -> bool:
@@ -155,7 +153,7 @@ class SpecReasonLoop(StepLoop):
         self._recorder.add_work("target", scored.usage, kept=True)
 
 
-class SpecReason(Strategy):
+class SpecReason(GatedStrategy):
     """SpecReason: the target scores drafted steps and writes those that it rejects."""
 
     name: ClassVar[str] = "specreason"
@@ -169,27 +167,20 @@ class SpecReason(Strategy):
     def check_verifier(cls, verifier: Verifier) -> None:
         check_judges_alone(cls.name, verifier)
 
-    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        whole = whole_answer(self.settings, self.target, self.draft)
-        return write_gated(
-            lambda left: self._loop(left, recorder).steps(),
-            lambda left: whole._write_steps(left, recorder),
-            request,
-            recorder,
-            self.target,
-            self.draft,
-        )
-
-    def _loop(self, request: SolveRequest, recorder: Recorder, max_corrections: int = 0) -> SpecReasonLoop:
+    def _loop(self, answer: AnswerWork) -> SpecReasonLoop:
         return SpecReasonLoop(
-            AnswerWork(self.target, self.draft, self.settings, request, recorder),
+            answer,
             self.verifier.verify,
             LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True),
             compare=self.verifier.verify if self.verifier.compares else None,
             first_by_target=self.settings.first_by_target,
-            max_corrections=max_corrections,
+            max_corrections=self._max_corrections,
             reads_prompt=self.verifier.asks_target,
         )
+
+    @property
+    def _max_corrections(self) -> int:
+        return 0
 
 
 class Rsd(SpecReason):
@@ -218,5 +209,6 @@ class Hybrid(SpecReason):
                 f"join it with one that does ({verifier.name}+semantic), or use strategy specreason"
             )
 
-    def _loop(self, request: SolveRequest, recorder: Recorder, max_corrections: int = 0) -> SpecReasonLoop:
-        return super()._loop(request, recorder, self.settings.max_corrections)
+    @property
+    def _max_corrections(self) -> int:
+        return self.settings.max_corrections

@@ -18,7 +18,6 @@ from reason_spec.strategies.step_requests import StepRequests, sampling_of_sibli
 from reason_spec.strategies.step_tree import StepTree
 from reason_spec.strategies.target_hints import TargetHints, TokenListener
 from reason_spec.types import Sampling, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,7 @@ class StepLoop(ABC):
         self._answer = answer
         self._recorder = answer.recorder
         self._sampling = answer.request.sampling
-        self._requests = StepRequests(
-            answer.request, settings, target, self._redrafts, options.takeover_tokens
-        )
+        self._requests = StepRequests(settings, target, self._redrafts, options.takeover_tokens)
         self._tree = StepTree(answer, self._write_position)
         self._options = options
 
@@ -164,10 +161,9 @@ class StepLoop(ABC):
 
     def _listener(self, branch: Branch, request: EngineRequest) -> TokenListener | None:
         """Return what passes on the target's text while it is written, where that is certain to stand."""
-        on_text, solve = self._recorder.on_text, self._answer.request
+        on_text, start = self._recorder.on_text, branch.request.chars_before
         if on_text is None:
             return None
-        start = solve.chars_before + len(branch.text_before) - len(solve.text_before)
         certain = CertainText(on_text, self._answer.target.tokenizer, request, start)
 
         def tell(tokens: Sequence[int]) -> None:
@@ -182,11 +178,6 @@ class StepLoop(ABC):
         return self._options.is_exact
 
     # --- Verify ------------------------------------------------------------------------------------
-
-    def _context(self, branch: Branch) -> VerificationContext:
-        return VerificationContext(
-            self._answer.request.question, branch.text_before, branch.target_prefix, branch.step_index
-        )
 
     async def _take_verdict(
         self, branch: Branch, draft: Draft, judging: Awaitable[Verdict], unknown: DraftState

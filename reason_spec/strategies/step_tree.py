@@ -10,11 +10,10 @@ from typing import Any, Final, TypeAlias
 
 from reason_spec.engines.base import EngineRequest
 from reason_spec.events import Purpose
-from reason_spec.segment import OpenBlocks
 from reason_spec.strategies.answer_work import AnswerWork, ModelLane, Place, Work
+from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
-from reason_spec.strategies.step_tokens import blocks_behind, tokens_for
-from reason_spec.types import Prefix, Step
+from reason_spec.types import Step
 
 logger = logging.getLogger(__name__)
 MOST_BRANCHES: Final = 32
@@ -60,17 +59,7 @@ class StepTree:
         return self._request.budget is not None and self._request.budget.depth == 0
 
     def open_root(self) -> Branch:
-        request = self._request
-        assert request.draft_prompt is not None
-        self._root = self._open(
-            step_index=request.num_steps_before,
-            target_prefix=request.target_prompt,
-            draft_prefix=request.draft_prompt,
-            num_tokens_left=request.max_tokens,
-            previous=None,
-            text_before=request.text_before,
-            begins_in=request.begins_in,
-        )
+        self._root = self._open(self._request, None)
         return self._root
 
     def advance(self) -> Branch:
@@ -93,7 +82,8 @@ class StepTree:
 
     async def may_draft(self, branch: Branch) -> bool:
         """Wait until a position is less than ``depth`` behind the root; False where nothing is drafted."""
-        if len(branch.draft_prefix) >= self._answer.draft.max_context:
+        prompt = branch.request.draft_prompt
+        if prompt is None or len(prompt) >= self._answer.draft.max_context:
             return False
         while (depth := self.depth) > 0 and branch.step_index - self.root_index >= depth:
             await self._root_moved.wait()
@@ -162,7 +152,7 @@ class StepTree:
     @staticmethod
     def is_last(branch: Branch, step: Step) -> bool:
         """Whether the answer ends with this step."""
-        return step.ends_text or branch.num_tokens_left <= len(step.tokens)
+        return step.ends_text or branch.request.max_tokens <= len(step.tokens)
 
     def warn_of_bound(self) -> None:
         """Log where the bound on open positions held drafts back."""
@@ -194,39 +184,17 @@ class StepTree:
             branch.successor = self._open_behind(branch, step)
 
     def _open_behind(self, branch: Branch, step: Step) -> Branch:
-        target_tokens = tokens_for(step, self._answer.target)
-        return self._open(
-            step_index=branch.step_index + 1,
-            target_prefix=branch.target_prefix.extend(target_tokens),
-            draft_prefix=branch.draft_prefix.extend(tokens_for(step, self._answer.draft)),
-            num_tokens_left=branch.num_tokens_left - len(target_tokens),
-            previous=step,
-            text_before=branch.text_before + step.text,
-            begins_in=blocks_behind(step, self._request.boundary, branch.begins_in),
-        )
+        request = branch.request.behind((step,), self._answer.target, self._answer.draft)
+        return self._open(request, step)
 
-    def _open(
-        self,
-        *,
-        step_index: int,
-        target_prefix: Prefix,
-        draft_prefix: Prefix,
-        num_tokens_left: int,
-        previous: Step | None,
-        text_before: str,
-        begins_in: OpenBlocks,
-    ) -> Branch:
-        distance = step_index - self.root_index
+    def _open(self, request: SolveRequest, previous: Step | None) -> Branch:
+        distance = request.num_steps_before - self.root_index
         # A decided root moves on at once.
         moves = self._root is not None and self._root.state is BranchState.DECIDED
         branch = Branch(
-            Place(step_index, self._num_opened),
-            target_prefix,
-            draft_prefix,
-            num_tokens_left,
+            Place(request.num_steps_before, self._num_opened),
+            request,
             previous,
-            text_before,
-            begins_in,
             asyncio.get_running_loop().create_future(),
             distance,
             held_back=distance - moves >= self.depth,
