@@ -1,4 +1,4 @@
-"""Who writes the next step: the draft's stands, or the target is asked to write its own."""
+"""Routers: the drafted step stands, or the target writes its own."""
 
 from __future__ import annotations
 

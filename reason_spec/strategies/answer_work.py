@@ -117,7 +117,7 @@ class AnswerWork:
         for work in self._works:
             work.generation.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        closing = (drafter.close(self.recorder) for drafter in self.drafters)
+        closing = (drafter.close() for drafter in self.drafters)
         await asyncio.gather(*closing, return_exceptions=True)
         for work in self._works:
             usage = await work.generation.closed()

@@ -12,7 +12,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.certain_text import CertainText
-from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
+from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.types import LossClass, Step
 
@@ -65,7 +65,7 @@ class Autoregressive(Strategy):
             generation.cancel()
             recorder.add_work("target", await generation.closed(), kept=kept)
             if ahead is not None:
-                await ahead.close(recorder)
+                await ahead.close()
 
     def _whole_request(self, request: SolveRequest) -> EngineRequest:
         return EngineRequest(
@@ -148,9 +148,10 @@ class DraftModelSpeculation(PromptLookup):
                 num_draft_tokens=self.settings.num_draft_tokens,
                 delta_tokens=self.settings.draft_run_tokens,
             ),
+            recorder,
             max_ahead=self.settings.num_draft_tokens,
             min_chance=self.settings.min_draft_chance,
-            notes=RunNotes(recorder, request.num_steps_before),
+            place=(request.num_steps_before, 0),
             budget=request.budget,
         )
 

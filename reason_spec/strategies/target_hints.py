@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from reason_spec.engines.base import EngineRequest
 from reason_spec.strategies.answer_work import AnswerWork, Work
-from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes
+from reason_spec.strategies.draft_ahead import DraftAhead
 
 TokenListener: TypeAlias = Callable[[Sequence[int]], None]
 
@@ -33,10 +33,11 @@ class TargetHints:
                 answer.draft,
                 target.generation,
                 redraft,
+                answer.recorder,
                 max_ahead=answer.settings.num_draft_tokens,
                 min_chance=answer.settings.min_draft_chance,
                 waits=True,
-                notes=RunNotes(answer.recorder, *target.place),
+                place=target.place,
                 budget=answer.request.budget,
             )
             answer.drafters.append(self._ahead)

@@ -104,8 +104,8 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
     base = _with(given, strategy={"planner": False})
     by_key: dict[str, Way] = {}
     left_out: dict[str, str] = {}
-    given = list(map(current_strategy_name, grid.strategies))
-    for strategy in given or strategy_names():
+    named = [current_strategy_name(name) for name in grid.strategies]
+    for strategy in named or strategy_names():
         if strategy in _NOT_TRIED:
             continue
         try:
