@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -126,30 +125,47 @@ class SuffixCacheSession:
                 return None
             return None if written.finish is None else len(written.tokens)
 
-        step: Step | None = None
         with self._owner.guarded(self._tenant):
             found = self._conversation.session.propose_step(
                 find_end, request.max_tokens, min_chance=self._owner.settings.min_step_chance, behind=behind
             )
             written = None if found is None else follow(found.tokens)
             if written is not None and written.finish is not None:
-                step = step_from_result(written.result(written.finish, Usage()), "cache", self._target)
-        return step
+                return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
+        return None
 
     def known(self, num_draft_tokens: int) -> Known:
         """Return what the target's engine would be drafted for the next pass, behind the final steps."""
         if not self._owner.drafts_tokens or self._owner.has_failed(self._tenant):
             return NOTHING_KNOWN
-        known = NOTHING_KNOWN
         with self._owner.guarded(self._tenant):
             budget = TIMES_IF_LIKELY * num_draft_tokens
             found = self._conversation.session.propose_tokens(budget, tree=True)
-            known = Known(len(found.tokens), sum(found.chances))
-        return known
+            return Known(len(found.tokens), sum(found.chances))
+        return NOTHING_KNOWN
 
     def close(self) -> None:
         """Keep the conversation for its next turn."""
         self._owner.take_back(self._conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The statement behind `SuffixCacheSessions.guarded`."""
+
+    failed: set[str]
+    tenant: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.failed.add(self.tenant)
+        message = "the suffix cache of tenant %s is left out from now on: %s: %s"
+        logger.warning(message, self.tenant, type(error).__name__, error)
+        return True
 
 
 class SuffixCacheSessions:
@@ -182,19 +198,9 @@ class SuffixCacheSessions:
         """Tell whether a tenant's cache is left out."""
         return tenant in self._failed
 
-    @contextmanager
-    def guarded(self, tenant: str) -> Iterator[None]:
+    def guarded(self, tenant: str) -> _Guard:
         """Turn an error of a tenant's cache into a warning, and leave that cache out from then on."""
-        try:
-            yield
-        except Exception as error:
-            self._failed.add(tenant)
-            logger.warning(
-                "the suffix cache of tenant %s is left out from now on: %s: %s",
-                tenant,
-                type(error).__name__,
-                error,
-            )
+        return _Guard(self._failed, tenant)
 
     def open(
         self,
@@ -215,7 +221,6 @@ class SuffixCacheSessions:
         if self.has_failed(tenant):
             return None
         tokens = [token for _, part in segments for token in part]
-        opened: SuffixCacheSession | None = None
         with self.guarded(tenant):
             conversation = self._take_up(tokens, tenant, scope)
             conversation.session.begin(segments)
@@ -225,8 +230,8 @@ class SuffixCacheSessions:
             if self._draft is not None and self.drafts_for_draft:
                 opening = Opening(tenant, scope, of_draft or segments)
                 self._draft.tell(BeginText(conversation.number, opening))
-            opened = SuffixCacheSession(self, conversation, self._target)
-        return opened
+            return SuffixCacheSession(self, conversation, self._target)
+        return None
 
     def forget(self, scope: str) -> None:
         """Let a scope begin anew; no answer may be under way in it."""
