@@ -40,7 +40,7 @@ class StepTree:
         self._most_open = max(MOST_BRANCHES, answer.settings.depth + 1)
         self._root_moved = asyncio.Event()
         self._root: Branch | None = None
-        self.root_index = answer.request.num_steps_before
+        self._root_index = answer.request.num_steps_before
 
     @property
     def root(self) -> Branch:
@@ -65,12 +65,12 @@ class StepTree:
     def advance(self) -> Branch:
         """Make the position behind the decided root the root, and let the draft look further ahead."""
         root = self.root
-        self.root_index += 1
+        self._root_index += 1
         if root.successor is None:
             root.successor = self._open_behind(root, root.decision.result())
         self._root = root.successor
         for branch in [self._root, *self._root.descendants()]:
-            branch.distance = branch.step_index - self.root_index
+            branch.distance = branch.step_index - self._root_index
             for work in branch.works:
                 work.generation.set_priority(branch.distance)
             if branch.hints is not None:
@@ -85,7 +85,7 @@ class StepTree:
         prompt = branch.request.draft_prompt
         if prompt is None or len(prompt) >= self._answer.draft.max_context:
             return False
-        while (depth := self.depth) > 0 and branch.step_index - self.root_index >= depth:
+        while (depth := self.depth) > 0 and branch.step_index - self._root_index >= depth:
             await self._root_moved.wait()
         return depth > 0
 
@@ -179,7 +179,7 @@ class StepTree:
         if branch is self._root or branch.state is not BranchState.DECIDED or branch.successor is not None:
             return
         step = branch.decision.result()
-        within = branch.step_index - self.root_index < self.depth
+        within = branch.step_index - self._root_index < self.depth
         if within and self._has_room and not self.is_last(branch, step):
             branch.successor = self._open_behind(branch, step)
 
@@ -188,7 +188,7 @@ class StepTree:
         return self._open(request, step)
 
     def _open(self, request: SolveRequest, previous: Step | None) -> Branch:
-        distance = request.num_steps_before - self.root_index
+        distance = request.num_steps_before - self._root_index
         # A decided root moves on at once.
         moves = self._root is not None and self._root.state is BranchState.DECIDED
         branch = Branch(
