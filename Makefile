@@ -25,7 +25,7 @@ PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
-REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,token --max-tokens 256 --output runs/real --fresh
+REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,prompt_lookup --max-tokens 256 --output runs/real --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq

@@ -44,7 +44,7 @@ STEP_ALONE = {
 FIXED = {"strategy.planner": False}
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("autoregressive", "autoregressive", {}),
-    ("token:prompt_lookup", "token", {}),
+    ("prompt_lookup", "prompt_lookup", {}),
     ("token:draft_model", "speculative", {}),
     ("step:exact", "lookahead", {"verifier.name": "exact", **STEP_ALONE}),
     ("step:semantic", "lookahead", {"verifier.name": "semantic", **STEP_ALONE}),

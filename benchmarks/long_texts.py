@@ -130,7 +130,7 @@ async def runs_ahead(engine: Engine, text: Prefix, repeats: int) -> Cost:
     )
     # Twice as many as may wait are one run, and so one hint.
     request = EngineRequest(Prefix((first,)), 1, delta_tokens=2 * _STEP_TOKENS)
-    ahead = DraftAhead(engine, generation, request, max_ahead=_STEP_TOKENS, min_chance=0.0)
+    ahead = DraftAhead(engine, generation, request, Recorder(), max_ahead=_STEP_TOKENS, min_chance=0.0)
     ahead.confirm(answer)
     certain = len(answer)
 
@@ -142,7 +142,7 @@ async def runs_ahead(engine: Engine, text: Prefix, repeats: int) -> Cost:
         certain += len(new)
 
     cost = await timed(engine, len(text), "run", repeats, run)
-    await ahead.close(Recorder())
+    await ahead.close()
     return cost
 
 

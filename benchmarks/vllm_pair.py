@@ -48,7 +48,7 @@ ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("token:ngram", "ngram", "autoregressive", {}),
     ("token:suffix", "suffix", "autoregressive", {}),
     ("token:draft_model", "draft_model", "autoregressive", {}),
-    ("token:prompt_lookup", "hint", "token", {}),
+    ("prompt_lookup", "hint", "prompt_lookup", {}),
     ("token:draft_ahead", "hint", "speculative", {}),
     ("step:semantic", "none", "lookahead", STEP_ALONE),
     ("step:semantic, ngram", "ngram", "lookahead", STEP_ALONE),

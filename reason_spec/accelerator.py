@@ -22,8 +22,9 @@ from reason_spec.errors import EngineError
 from reason_spec.events import Listener, Recorder
 from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import EngineSettings, RouterSettings, Settings, StrategySettings, load_settings
-from reason_spec.strategies.base import SolveRequest, Strategy, tokens_for
+from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
+from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.strategies.suffix_session import SuffixCacheSession, SuffixCacheSessions, segments_of
 from reason_spec.suffix.scopes import open_caches
 from reason_spec.suffix.tenant_file import StoreKey
@@ -407,11 +408,11 @@ class Accelerator:
         request = self.resolve(ask, prompts)
         memory = self._open_memory(ask, prompts)
         try:
-            request = replace(request, memory=memory)
+            request = replace(request, suffix_session=memory)
             with ExitStack() as held:
                 if self.gate is not None:
                     live = held.enter_context(self.gate.enter(writer.wish))
-                    request = replace(request, live=live)
+                    request = replace(request, budget=live)
                 async with aclosing(writer.solve(request, recorder)) as steps:
                     async for step in steps:
                         yield step

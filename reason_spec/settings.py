@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import yaml
 from pydantic import (
@@ -30,6 +32,7 @@ from reason_spec.segment import AUTO, Boundary
 from reason_spec.settings_server import ServerSettings
 from reason_spec.types import NoiseKey, Sampling
 
+logger = logging.getLogger(__name__)
 ENV_PREFIX = "REASON_SPEC_"
 API_KEY_VARIABLE = ServerSettings().api_key_variable
 """The one variable with the prefix that is no setting."""
@@ -204,13 +207,30 @@ class CueSettings(_Section):
         return cues
 
 
+_RENAMED_STRATEGIES: Final = {"token": "prompt_lookup"}
+
+
+def current_strategy_name(name: str, *, warn: bool = True) -> str:
+    """Return the name that a strategy has now; an old one logs a warning, once a process."""
+    if name not in _RENAMED_STRATEGIES:
+        return name
+    if warn:
+        _warn_of_old_name(name)
+    return _RENAMED_STRATEGIES[name]
+
+
+@cache
+def _warn_of_old_name(name: str) -> None:
+    logger.warning("strategy %s is now called %s; use the new name", name, _RENAMED_STRATEGIES[name])
+
+
 class StrategySettings(_Section):
     """Who writes the steps, and how far ahead."""
 
     name: str = Field(
         default="lookahead",
-        description="autoregressive, token, speculative, lookahead, specreason, rsd, hybrid, arbitrage, "
-        "speculative_thinking, scot, oracle",
+        description="autoregressive, prompt_lookup, speculative, lookahead, specreason, rsd, hybrid, "
+        "arbitrage, speculative_thinking, scot, oracle",
     )
     planner: bool = Field(
         default=True, description="choose depth and token drafts for each answer, by what passes cost here"
@@ -269,6 +289,11 @@ class StrategySettings(_Section):
     judge_whole: bool = Field(
         default=False, description="scot: a draft is judged as one step at its end, not step by step"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _take_old_names(cls, name: str) -> str:
+        return current_strategy_name(name)
 
 
 class VerifierSettings(_Section):

@@ -1,8 +1,8 @@
-"""Who writes the next step: the draft's stands, or the target is asked to write its own."""
+"""Routers: the drafted step stands, or the target writes its own."""
 
 from __future__ import annotations
 
-from reason_spec.routers.base import PairIdentity, Route, Router, create_router, router_names
+from reason_spec.routers.base import PairIdentity, Router, StepRoute, create_router, router_names
 from reason_spec.routers.features import StepFeatures
 
-__all__ = ["PairIdentity", "Route", "Router", "StepFeatures", "create_router", "router_names"]
+__all__ = ["PairIdentity", "Router", "StepFeatures", "StepRoute", "create_router", "router_names"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -13,19 +12,19 @@ from reason_spec.settings import RouterSettings
 
 Writer: TypeAlias = Literal["draft", "target"]
 AUTO: Final = "auto"
-"""Stands for the trained router where it belongs to the models in use, else for the draft's own doubt."""
+"""The trained router where it belongs to the models in use, else ``threshold``."""
 
 
 class PairIdentity(NamedTuple):
-    """What tells a pair of models from another: digests of their files, or ids."""
+    """Identifies a pair of models by digests of their files, or by ids."""
 
     target: str
     draft: str
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """A router's answer. ``score`` is its estimate that the target would write the better step, 0 to 1."""
+class StepRoute:
+    """Which model writes a step. ``score`` (0 to 1) estimates that the target would write the better one."""
 
     writer: Writer
     score: float
@@ -33,10 +32,10 @@ class Route:
 
 
 class Router(ABC):
-    """Decides, from what the draft wrote alone, whether a step is worth the target's time.
+    """Decides from the features of a drafted step whether the target writes its own; costs no pass.
 
-    Costs no pass of the target. The escalated are those whose score is above ``threshold``: for a budget of
-    escalations that is the best choice (Arbitrage, arXiv 2512.05033, theorem B.1).
+    Steps with a score above ``threshold`` are escalated: for a budget of escalations that is the best choice
+    (Arbitrage, arXiv 2512.05033, theorem B.1).
     """
 
     name: str
@@ -50,73 +49,42 @@ class Router(ABC):
     def score(self, features: StepFeatures) -> float:
         """Return the chance, 0 to 1, that the target would write the better step."""
 
-    def route(self, features: StepFeatures) -> Route:
+    def route(self, features: StepFeatures) -> StepRoute:
         """Return who is to write the step."""
         score = self.score(features)
         reason = f"{self.name}: score {score:.3f}, escalated above {self.threshold:g}"
-        return Route("target" if score > self.threshold else "draft", score, reason)
+        return StepRoute("target" if score > self.threshold else "draft", score, reason)
 
 
-def _threshold(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
-    from reason_spec.routers.simple import ThresholdRouter
+def _make(name: str, settings: RouterSettings, pair: PairIdentity | None) -> Router:
+    """Build a router; the modules are imported here since they import this one."""
+    from reason_spec.routers import learned, simple
 
-    return ThresholdRouter(_or_default(settings.threshold, 0.05))
-
-
-def _learned(settings: RouterSettings, pair: PairIdentity | None) -> Router:
-    from reason_spec.routers.learned import LearnedRouter, load_model, shipped_model
-
-    path = settings.file or shipped_model()
-    model = load_model(path)
-    if not settings.any_pair:
-        model.check_pair(pair, path)
-    return LearnedRouter(model, settings.threshold)
-
-
-def _random(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
-    from reason_spec.routers.simple import RandomRouter
-
-    return RandomRouter(_or_default(settings.threshold, 0.5), settings.seed)
-
-
-def _draft(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
-    from reason_spec.routers.simple import DraftRouter
-
-    return DraftRouter()
+    if name == AUTO:
+        wanted = settings.file is not None or settings.any_pair
+        shipped = learned.shipped_model()
+        fits = wanted or (shipped.exists() and learned.load_model(shipped).pair == pair)
+        name = "learned" if fits else "threshold"
+    if name == "learned":
+        path = settings.file or learned.shipped_model()
+        model = learned.load_model(path)
+        if not settings.any_pair:
+            model.check_pair(pair, path)
+        return learned.LearnedRouter(model, settings.threshold)
+    if name == "threshold":
+        return simple.ThresholdRouter(0.05 if settings.threshold is None else settings.threshold)
+    if name == "random":
+        threshold = 0.5 if settings.threshold is None else settings.threshold
+        return simple.RandomRouter(threshold, settings.seed)
+    return simple.DraftRouter() if name == "draft" else simple.TargetRouter()
 
 
-def _target(settings: RouterSettings, pair: PairIdentity | None) -> Router:  # noqa: ARG001
-    from reason_spec.routers.simple import TargetRouter
-
-    return TargetRouter()
-
-
-def _or_default(threshold: float | None, default: float) -> float:
-    return default if threshold is None else threshold
-
-
-def _auto(settings: RouterSettings, pair: PairIdentity | None) -> Router:
-    from reason_spec.routers.learned import load_model, shipped_model
-
-    path = shipped_model()
-    wanted = settings.file is not None or settings.any_pair
-    fits = wanted or (path.exists() and load_model(path).pair == pair)
-    return (_learned if fits else _threshold)(settings, pair)
-
-
-_FACTORIES: Final[dict[str, Callable[[RouterSettings, PairIdentity | None], Router]]] = {
-    AUTO: _auto,
-    "learned": _learned,
-    "threshold": _threshold,
-    "random": _random,
-    "draft": _draft,
-    "target": _target,
-}
+_NAMES: Final = (AUTO, "learned", "threshold", "random", "draft", "target")
 
 
 def router_names() -> tuple[str, ...]:
     """Return the names that ``create_router`` knows, the default first."""
-    return tuple(_FACTORIES)
+    return _NAMES
 
 
 def create_router(settings: RouterSettings | None = None, pair: PairIdentity | None = None) -> Router:
@@ -131,6 +99,6 @@ def create_router(settings: RouterSettings | None = None, pair: PairIdentity | N
         DataError: the file of a trained router is missing or damaged.
     """
     settings = settings or RouterSettings()
-    if settings.name not in _FACTORIES:
-        raise unknown_name("router", settings.name, _FACTORIES)
-    return _FACTORIES[settings.name](settings, pair)
+    if settings.name not in _NAMES:
+        raise unknown_name("router", settings.name, _NAMES)
+    return _make(settings.name, settings, pair)

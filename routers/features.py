@@ -1,4 +1,4 @@
-"""What is known of a drafted step before the target has written anything."""
+"""Features of a drafted step that are known before the target has written anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepFeatures:
 
     Log-probabilities are the draft's own, at temperature 1; those of digits are of tokens with a digit in
     them, and 0 where there is none. ``progress`` says how the step goes on with its question. ``key`` names
-    the step and its place, the same in every run; no router that was trained reads it.
+    the step and its place, the same in every run; trained routers do not read it.
     """
 
     step_index: int
@@ -121,7 +121,7 @@ FEATURE_NAMES: Final = (*_PLAIN, *(f"exp({name})" for name in _LOGPROBS), *_PROG
 
 
 def likely(logprob: float) -> float:
-    """Return the chance that a log-probability stands for."""
+    """Return the probability of a log-probability."""
     return exp(min(0.0, logprob))
 
 

@@ -1,7 +1,7 @@
 """A router trained on labelled steps: its file, and its score in a few microseconds.
 
-`reason-spec router train` writes the file. It is JSON: numbers only, checked when they are read, and nothing
-in it is ever executed. scikit-learn trains; what was learnt is evaluated here without it.
+`reason-spec router train` writes the file as JSON. Its numbers are checked when they are read, and nothing in
+it is executed. scikit-learn trains the model; it is evaluated here without scikit-learn.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Boosting(_Part):
 
 
 class Mean(_Part):
-    """Both at once, as a weighted sum of their log-odds: what one is misled by, the other may see."""
+    """The weighted sum of both models' log-odds."""
 
     kind: Literal["mean"] = "mean"
     logistic: Logistic
@@ -111,11 +111,11 @@ class Mean(_Part):
 
 
 class RouterModel(_Part):
-    """What a trained router's file holds.
+    """The content of a trained router's file.
 
     ``slope`` and ``intercept`` turn the model's log-odds into those of the calibrated chance (Platt 1999),
-    which keeps the order of steps: one that was never seen to fail is still more doubtful than another.
-    ``threshold`` is the one it was trained for, ``trained`` says on what.
+    which keeps the order of steps. ``threshold`` is the one it was trained for, ``trained`` describes the
+    training data.
     """
 
     format: Literal["reason-spec router"] = FORMAT
@@ -164,7 +164,7 @@ def _differing(one: PairIdentity, other: PairIdentity) -> str:
 
 
 class LearnedRouter(Router):
-    """Gives the chance that a trained model sees in a better step of the target's."""
+    """Scores a step by a trained model's chance that the target would write a better one."""
 
     name: str = "learned"
 

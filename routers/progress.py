@@ -1,8 +1,8 @@
-"""How a step goes on with its question: does its arithmetic hold, and what is it made of?
+"""Features of how a step follows its question: its arithmetic, and which numbers it uses. No model is asked.
 
-Nothing here asks a model. A solution works through its question: it takes up numbers that were not used yet,
-mostly in their order, and goes on from its own results. A step whose equation is false, whose operands come
-from nowhere, or that passes over what was said, is one that the draft may be sure of and still have wrong.
+A solution takes up numbers of the question that were not used yet, mostly in their order, and goes on from
+its own results. A step with a false equation, with operands that stand nowhere before, or that skips a part
+of the question may be wrong although the draft is confident.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a step computes with, and where in the question that was said.
+    """The numbers that a step computes with, and where in the question they stand.
 
     ``num_wrong`` counts relations between numbers that do not hold and workings that do not follow,
     ``num_calculations`` the calculations. Of the operands ``num_taken`` are numbers of the question that no
@@ -48,7 +48,7 @@ class Progress:
 
 
 def read_progress(question: str, text_before: str, step: str) -> Progress:
-    """Say how ``step`` goes on behind ``text_before``, the steps so far; some tenths of a millisecond."""
+    """Return the features of ``step`` behind ``text_before``, the steps so far, in under a millisecond."""
     asked = _read_question(question)
     parts = split_paragraphs(text_before)
     earlier = [part for part in parts if part.strip()]

@@ -1,4 +1,4 @@
-"""Routers that were not trained: the draft's own doubt, chance, and the two that always say the same."""
+"""Routers without training: the draft's confidence, a random share, and two constant ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reason_spec.routers.features import StepFeatures, likely
 
 
 class ThresholdRouter(Router):
-    """Takes the draft at its word: a step is in doubt where the draft was, at a digit if it has any."""
+    """Scores a step by the draft's least likely token, or least likely digit where the step has digits."""
 
     name: str = "threshold"
 
@@ -19,7 +19,7 @@ class ThresholdRouter(Router):
 
 
 class RandomRouter(Router):
-    """Escalates a share of ``1 - threshold`` of the steps, whatever they are: what any router has to beat.
+    """Escalates a random share of ``1 - threshold`` of the steps: the baseline for every router.
 
     The draw is a function of the step, its place and the seed, so that a run can be repeated.
     """

@@ -43,7 +43,7 @@ async def test_every_strategy_gives_the_targets_answer_under_the_exact_verifier(
     async with make() as accelerator:
         answers = [
             await accelerator.answer("question", strategy=name)
-            for name in ("autoregressive", "token", "lookahead")
+            for name in ("autoregressive", "prompt_lookup", "lookahead")
         ]
     assert len({answer.text for answer in answers}) == 1
     assert answers[0].text.endswith("The end.")

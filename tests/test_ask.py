@@ -120,7 +120,7 @@ async def test_an_answer_goes_on_behind_what_is_written() -> None:
         # What is bound the target writes alone, whatever the strategy.
         ({"strategy": "specreason", "logit_bias": ((3, 1.0),)}, ("autoregressive", "exact")),
         ({"strategy": "lookahead", "stop_ids": frozenset({3})}, ("autoregressive", "exact")),
-        ({"strategy": "token", "stop_ids": frozenset({3})}, ("token", "exact")),
+        ({"strategy": "prompt_lookup", "stop_ids": frozenset({3})}, ("prompt_lookup", "exact")),
     ],
 )
 async def test_a_solution_names_what_wrote_it(asked: dict[str, Any], expected: tuple[str, str]) -> None:

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[SyncAccelerator]:
-    strategies = ("autoregressive", "token", "speculative", "lookahead")
+    strategies = ("autoregressive", "prompt_lookup", "speculative", "lookahead")
     with SyncAccelerator.from_settings(settings_for(folder), strategies=strategies) as accelerator:
         yield accelerator
 
@@ -60,7 +60,7 @@ def under(running: SyncAccelerator, settings: Settings, question: str, **options
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("strategy", ["token", "speculative", "lookahead"])
+@pytest.mark.parametrize("strategy", ["prompt_lookup", "speculative", "lookahead"])
 def test_warm_answers_are_the_targets_own_in_fewer_passes(
     running: SyncAccelerator, folder: Path, strategy: str, temperature: float
 ) -> None:
@@ -81,7 +81,7 @@ def test_warm_answers_are_the_targets_own_in_fewer_passes(
 
 def test_what_one_tenant_was_answered_is_proposed_to_no_other(running: SyncAccelerator, folder: Path) -> None:
     settings = settings_for(folder, sampling__max_tokens=160)
-    options = {"strategy": "token", "scope": "tenants"}
+    options = {"strategy": "prompt_lookup", "scope": "tenants"}
     cold = under(running, settings, QUESTIONS[0], tenant="ana", **options)
     other = under(running, settings, QUESTIONS[0], tenant="ben", **options)
     warm = under(running, settings, QUESTIONS[0], tenant="ana", **options)

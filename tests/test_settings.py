@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.errors import SettingsError
-from reason_spec.settings import Settings, _Environment, load_settings
+from reason_spec.settings import Settings, _Environment, _warn_of_old_name, load_settings
+from reason_spec.strategies.factory import strategy_class
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +114,17 @@ def test_a_served_judge_or_reward_model_may_move_too_but_not_come_home() -> None
 
 def test_different_settings_have_different_hashes() -> None:
     assert load_settings(flags={"strategy.depth": 1}).hash != load_settings(flags={"strategy.depth": 2}).hash
+
+
+def test_an_old_name_of_a_strategy_is_taken_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn_of_old_name.cache_clear()
+    assert load_settings(write(tmp_path, "strategy: {name: token}")).strategy.name == "prompt_lookup"
+    assert load_settings(flags={"strategy.name": "token"}).strategy.name == "prompt_lookup"
+    assert strategy_class("token").name == "prompt_lookup"
+    monkeypatch.setenv("REASON_SPEC_STRATEGY__NAME", "token")
+    assert load_settings().strategy.name == "prompt_lookup"
+    assert [record.message for record in caplog.records] == [
+        "strategy token is now called prompt_lookup; use the new name"
+    ]

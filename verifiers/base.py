@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from reason_spec.verifiers.asking import AskingVerifier, Questions
     from reason_spec.verifiers.reward import Reward
 
-_CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
+CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
+"""Ends of a step that is not whole."""
 _MAX_CHARS: Final = 20_000
 _TWO_WORDINGS: Final = (
     "Ana has {0} apples and gets 3 more, so she holds {0} + 3 = {1} apples.",
@@ -112,7 +113,7 @@ class Verifier(ABC):
         if target is None:
             if not self.judges_alone:
                 return Verdict("unknown", reason=f"{self.name} compares, and there is no target step")
-            if drafted.finish in _CUT:
+            if drafted.finish in CUT:
                 return Verdict("unknown", reason=f"the drafted step was cut ({drafted.finish})")
             return None
         if drafted.ends_text != target.ends_text:
@@ -120,7 +121,7 @@ class Verifier(ABC):
         if tokens_equal(drafted, target):
             return Verdict("accept", 1.0, reason="same tokens")
         for step, whose in ((drafted, "drafted"), (target, "target")):
-            if step.finish in _CUT:
+            if step.finish in CUT:
                 return Verdict("unknown", reason=f"the {whose} step was cut ({step.finish})")
         return None
 

@@ -50,7 +50,7 @@ class Writer:
 
     @property
     def is_stepwise(self) -> bool:
-        return self.name not in ("autoregressive", "token", "speculative")
+        return self.name not in ("autoregressive", "prompt_lookup", "speculative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def exact_writer(accelerator: Accelerator) -> Writer:
     if draft is not None and target.takes_hints and can_share_tokens(draft, target):
         name = "speculative"
     else:
-        name = "token" if target.takes_hints else "autoregressive"
+        name = "prompt_lookup" if target.takes_hints else "autoregressive"
     return Writer(accelerator.settings.strategy.model_copy(update={"name": name}), None, "exact")
 
 

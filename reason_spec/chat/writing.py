@@ -12,7 +12,7 @@ from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.chat.base import TokenLogprob
 from reason_spec.engines.base import Tokenizer
 from reason_spec.events import Recorder
-from reason_spec.strategies.base import tokens_for
+from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import FinishReason, Step
 
 

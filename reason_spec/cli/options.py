@@ -10,7 +10,7 @@ import typer
 
 from reason_spec.cli.settings_table import leaves
 from reason_spec.errors import SettingsError, unknown_name
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import Settings, current_strategy_name, load_settings
 
 NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 
@@ -507,7 +507,8 @@ def compared_strategies(text: str, at_least: int = 2) -> tuple[str, ...]:
     Raises:
         SettingsError: there are fewer than ``at_least``, or one is unknown.
     """
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    given = (current_strategy_name(name.strip()) for name in text.split(",") if name.strip())
+    names = tuple(dict.fromkeys(given))
     if len(names) < at_least:
         number = {1: "one strategy", 2: "two strategies"}[at_least]
         raise SettingsError(f"--compare {text!r}: name {number} or more, separated by commas")

@@ -81,8 +81,8 @@ def asynchronous_speedup(alpha: float, parallel: int, cost: float, verification:
 def windowed_speedup(alpha: float, depth: int, cost: float, verification: float = 0.0) -> float:
     """Return the asynchronous speed-up where the draft is never more than ``depth`` steps ahead.
 
-    `strategies.search` looks ahead in this way. In theorem 2 the draft writes one step beyond the last that
-    the target works on. A draft that waits until the first of ``depth`` steps is decided begins that step
+    `strategies.lookahead` looks ahead in this way. In theorem 2 the draft writes one step beyond the last
+    that the target works on. A draft that waits until the first of ``depth`` steps is decided begins it
     ``cost`` later: each ``depth`` + 1 steps in a row take 1 + v + c instead of 1 + v (worked out here, in the
     way of appendix C). At depth 1 the one that waited comes too late where there is a verdict to wait for:
     the target has that step by 1 + c, whatever its draft would have been.

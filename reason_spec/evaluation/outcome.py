@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from reason_spec.accelerator import Solution
 from reason_spec.events import Recorder
-from reason_spec.settings import Settings
+from reason_spec.settings import Settings, current_strategy_name
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
 
@@ -178,6 +178,7 @@ class Outcome:
             raise ValueError(f"lacks the field {missing[0]!r}")
         values = {field.name: record[field.name] for field in fields(cls) if field.name in record}
         try:
+            values["strategy"] = current_strategy_name(record["strategy"], warn=False)
             values["steps"] = tuple(_read_step(step) for step in record["steps"])
             values["usage"] = _read_work(record["usage"])
             values["failed_tries"] = tuple(record.get("failed_tries", ()))

@@ -17,6 +17,7 @@ from reason_spec.errors import EngineError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.prompts import ask_for
 from reason_spec.events import Event, Recorder
+from reason_spec.settings import current_strategy_name
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
@@ -120,7 +121,8 @@ async def run(
             row.
         SettingsError: a strategy or task is unknown.
     """
-    names = tuple(dict.fromkeys(strategies)) or (accelerator.settings.strategy.name,)
+    named = dict.fromkeys(map(current_strategy_name, strategies))
+    names = tuple(named) or (accelerator.settings.strategy.name,)
     turns = list(_turns(all_asks(problems, samples), names, concurrency, order_seed, done))
     apart = len(names) > 1 or samples > 1
     runner = _Runner(

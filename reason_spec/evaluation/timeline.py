@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from reason_spec.evaluation.outcome import UnitKey
 from reason_spec.events import Event, EventKind, Lane, Purpose, Recorder
+from reason_spec.settings import current_strategy_name
 from reason_spec.types import Decision, Origin
 
 TIMELINES = "timelines.jsonl"
@@ -89,7 +90,8 @@ class Timeline:
         """
         record = json.loads(line)
         try:
-            key = UnitKey(record["problem_id"], record["sample"], record["strategy"])
+            strategy = current_strategy_name(record["strategy"], warn=False)
+            key = UnitKey(record["problem_id"], record["sample"], strategy)
             return cls(key, tuple(Mark(**mark) for mark in record["marks"]))
         except (TypeError, KeyError) as error:
             raise ValueError(f"is no timeline ({error})") from None

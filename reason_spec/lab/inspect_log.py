@@ -17,7 +17,7 @@ from reason_spec.errors import DataError, MissingDependencyError, SettingsError,
 from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.prompts import messages_for
 from reason_spec.evaluation.store import RESULTS, SETTINGS, read_outcomes, writing
-from reason_spec.settings import EngineSettings, Settings
+from reason_spec.settings import EngineSettings, Settings, current_strategy_name
 from reason_spec.types import Problem, Usage
 
 if TYPE_CHECKING:
@@ -146,7 +146,11 @@ def _spec_of(run: StoredRun, strategy: str, outcomes: Sequence[Outcome]) -> Eval
     num_samples = 1 + max(outcome.sample for outcome in outcomes)
     tasks = {outcome.task for outcome in outcomes}
     identity = f"{run.content.get('settings_hash')} {run.content['problems']['sha256']} {strategy}"
-    sessions = [session for session in run.content["sessions"] if strategy in session["strategies"]]
+    sessions = [
+        session
+        for session in run.content["sessions"]
+        if strategy in (current_strategy_name(name, warn=False) for name in session["strategies"])
+    ]
     metrics: list[Any] = [EvalMetricDefinition(name=f"inspect_ai/{name}") for name in ("accuracy", "stderr")]
     return EvalSpec(
         eval_id=_digest("eval", identity),

@@ -12,7 +12,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.certain_text import CertainText
-from reason_spec.strategies.draft_ahead import DraftAhead, RunNotes, can_share_tokens
+from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.types import LossClass, Step
 
@@ -47,8 +47,8 @@ class Autoregressive(Strategy):
             longest, begins_in = self.settings.step_max_tokens, request.begins_in
             held = StepCutter(self.target.tokenizer, request.boundary, longest, "target", begins_in)
             async for delta in generation:
-                if request.live is not None:
-                    request.live.certain(len(delta.tokens))
+                if request.budget is not None:
+                    request.budget.certain(len(delta.tokens))
                 if ahead is not None:
                     ahead.confirm(delta.tokens)
                 if certain is not None:
@@ -65,7 +65,7 @@ class Autoregressive(Strategy):
             generation.cancel()
             recorder.add_work("target", await generation.closed(), kept=kept)
             if ahead is not None:
-                await ahead.close(recorder)
+                await ahead.close()
 
     def _whole_request(self, request: SolveRequest) -> EngineRequest:
         return EngineRequest(
@@ -80,7 +80,7 @@ class Autoregressive(Strategy):
             token_drafter=self.token_drafter,
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,
-            limit_drafts=request.live is not None and request.live.beside_others,
+            limit_drafts=request.budget is not None and request.budget.beside_others,
             constraint=request.constraint,
             logit_bias=request.logit_bias,
         )
@@ -96,10 +96,10 @@ class Autoregressive(Strategy):
         return None
 
 
-class TokenSpeculation(Autoregressive):
-    """The target alone with the token-level layer: what most users run today."""
+class PromptLookup(Autoregressive):
+    """The target with prompt lookup, or the suffix cache, as its token-level drafter."""
 
-    name: ClassVar[str] = "token"
+    name: ClassVar[str] = "prompt_lookup"
 
     @property
     def token_drafter(self) -> TokenDrafterName:
@@ -109,7 +109,7 @@ class TokenSpeculation(Autoregressive):
         return request.text
 
 
-class DraftModelSpeculation(TokenSpeculation):
+class DraftModelSpeculation(PromptLookup):
     """The target with the draft model as its token-level drafter: speculative decoding."""
 
     name: ClassVar[str] = "speculative"
@@ -148,15 +148,16 @@ class DraftModelSpeculation(TokenSpeculation):
                 num_draft_tokens=self.settings.num_draft_tokens,
                 delta_tokens=self.settings.draft_run_tokens,
             ),
+            recorder,
             max_ahead=self.settings.num_draft_tokens,
             min_chance=self.settings.min_draft_chance,
-            notes=RunNotes(recorder, request.num_steps_before),
-            live=request.live,
+            place=(request.num_steps_before, 0),
+            budget=request.budget,
         )
 
 
 def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> Autoregressive:
     """Return what writes an answer as one request of the target, with all there is for its tokens."""
     handed_over = target.takes_hints and can_share_tokens(draft, target)
-    kind = DraftModelSpeculation if handed_over else TokenSpeculation
+    kind = DraftModelSpeculation if handed_over else PromptLookup
     return kind(settings, target, draft, None)

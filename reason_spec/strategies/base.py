@@ -6,20 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from reason_spec.control.load_controller import RequestedBudget, SpeculationBudget
 from reason_spec.control.planner import Planner
-from reason_spec.engines.base import Engine, GenerationResult
+from reason_spec.engines.base import Engine
+from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.routers.base import Router
-from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks, StopScanner
+from reason_spec.segment import NOTHING_OPEN, Boundary, OpenBlocks, StopScanner
 from reason_spec.settings import StrategySettings
-from reason_spec.types import Constraint, LossClass, Origin, Prefix, Sampling, Step
-from reason_spec.verifiers.base import AUTO, Verifier
-
-if TYPE_CHECKING:
-    from reason_spec.strategies.suffix_session import SuffixCacheSession
+from reason_spec.strategies.step_tokens import blocks_behind, tokens_for
+from reason_spec.strategies.suffix_session import SuffixCacheSession
+from reason_spec.types import Constraint, LossClass, Prefix, Sampling, Step
+from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class SolveRequest:
 
     ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
     with it, and ``begins_in`` is what it ends within. ``behind`` makes such a request.
-    ``memory`` is what the suffix cache knows, None without one;
+    ``suffix_session`` connects it to the suffix cache, None without one;
     ``cache_key`` names tenant and scope, which must not influence others.
-    ``live`` is what the load gate allows it, None where nothing is held back. ``chars_before`` are
+    ``budget`` is what the load controller allows it, None without limits. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
     ``stop_ids`` are tokens of the target at which the answer ends, for strategies that take them.
@@ -47,22 +47,27 @@ class SolveRequest:
     text_before: str = ""
     num_steps_before: int = 0
     begins_in: OpenBlocks = NOTHING_OPEN
-    memory: SuffixCacheSession | None = None
+    suffix_session: SuffixCacheSession | None = None
     cache_key: tuple[str, str] = ("", "")
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
-    live: SpeculationBudget | None = None
+    budget: SpeculationBudget | None = None
     chars_before: int = 0
 
     @property
     def text(self) -> int | None:
         """The number of the answer's text in the target's engine; see `Request`."""
-        return None if self.memory is None else self.memory.text
+        return None if self.suffix_session is None else self.suffix_session.text
 
     @property
     def draft_text(self) -> int | None:
         """The number of the answer's text in the draft's engine."""
-        return None if self.memory is None else self.memory.draft_text
+        return None if self.suffix_session is None else self.suffix_session.draft_text
+
+    @property
+    def context(self) -> VerificationContext:
+        """What a step that is judged follows."""
+        return VerificationContext(self.question, self.text_before, self.target_prompt, self.num_steps_before)
 
     def stop_context(self, text: str) -> str:
         """Return the end of earlier text that may belong to a stop string."""
@@ -186,23 +191,38 @@ class Strategy(ABC):
             aclosing(self._write_steps(request, recorder)) as written,
             aclosing(_trim_straddling_stops(written, request.stops)) as steps,
         ):
-            index = request.num_steps_before
             async for step in steps:
-                recorder.add_step(step)
-                if request.live is not None:
-                    request.live.wrote(len(step.tokens))
-                if request.memory is not None:
-                    request.memory.learn(index, step)
-                index += 1
+                self._commit(step, request, recorder)
                 yield step
+
+    def _commit(self, step: Step, request: SolveRequest, recorder: Recorder) -> None:
+        """Make a step final: tell the recorder, the budget and the suffix cache, and nothing else does."""
+        recorder.add_step(step)
+        if request.budget is not None:
+            request.budget.wrote(len(step.tokens))
+        if request.suffix_session is not None:
+            request.suffix_session.learn(step)
 
 
 class RoutedStrategy(Strategy):
-    """A strategy of loss class ``routed`` whatever its verifier; without drafts it is the target alone."""
+    """A strategy of loss class ``routed``, whatever its verifier; without drafts it is the target alone."""
 
     @property
     def loss_class(self) -> LossClass:
         return "exact" if self.settings.depth == 0 else "routed"
+
+
+def check_judges_alone(strategy: str, verifier: Verifier) -> None:
+    """Check that a verifier can judge a drafted step before the target has written its own.
+
+    Raises:
+        SettingsError: it needs the target's own words.
+    """
+    if not verifier.judges_alone:
+        raise SettingsError(
+            f"strategy {strategy} judges drafted steps alone, and verifier {verifier.name} needs the "
+            "target's step beside them: use strategy lookahead, or a verifier such as likelihood"
+        )
 
 
 async def _trim_straddling_stops(steps: AsyncIterator[Step], stops: tuple[str, ...]) -> AsyncGenerator[Step]:
@@ -228,48 +248,3 @@ async def _trim_straddling_stops(steps: AsyncIterator[Step], stops: tuple[str, .
             held.clear()
     for ready in held:
         yield ready
-
-
-def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -> Step:
-    """Turn what an engine wrote into a step."""
-    return Step(
-        text=result.text,
-        tokens=result.tokens,
-        origin=origin,
-        finish=result.finish,
-        tokenizer_id=engine.tokenizer.tokenizer_id,
-        logprobs=result.logprobs,
-        num_stop_overlap=result.num_stop_overlap,
-    )
-
-
-def blocks_behind(step: Step, boundary: Boundary, begins_in: OpenBlocks) -> OpenBlocks:
-    """Return the blocks that are open behind a step; only a step that was cut leaves any."""
-    if step.finish != "length":
-        return NOTHING_OPEN
-    scanner = BoundaryScanner(boundary, begins_in)
-    scanner.feed(step.text.encode())
-    return scanner.open_blocks
-
-
-def tokens_for(step: Step, engine: Engine) -> tuple[int, ...]:
-    """Return a step in the tokens of ``engine``'s model, encoding its text only where it must.
-
-    The ids of the model that wrote the step are kept as they are: encoding its text again could
-    give other tokens than the ones its keys and values belong to.
-    """
-    tokenizer = engine.tokenizer
-    if step.tokenizer_id == tokenizer.tokenizer_id:
-        return step.tokens
-    tokens = tokenizer.encode(step.text)
-    if step.finish == "eos":
-        tokens = (*tokens, min(tokenizer.eos_ids))
-    return tokens
-
-
-def step_for(step: Step, engine: Engine) -> Step:
-    """Return a step in the tokens of ``engine``'s model; log-probabilities go with the tokens they are of."""
-    tokenizer_id = engine.tokenizer.tokenizer_id
-    if step.tokenizer_id == tokenizer_id:
-        return step
-    return replace(step, tokens=tokens_for(step, engine), tokenizer_id=tokenizer_id, logprobs=None)

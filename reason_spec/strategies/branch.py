@@ -1,80 +1,93 @@
-"""A position of a solution under search, and the drafts tried at it."""
+"""One open position of an answer, and the drafts of its step."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from enum import Enum, auto
+from typing import Any
 
-from reason_spec.engines.base import Generation
-from reason_spec.segment import OpenBlocks
-from reason_spec.strategies.draft_ahead import DraftAhead
-from reason_spec.types import Prefix, Step, Verdict
+from reason_spec.strategies.answer_work import Place, Work
+from reason_spec.strategies.base import SolveRequest
+from reason_spec.strategies.target_hints import TargetHints
+from reason_spec.types import Step, Verdict
 
-MOST_BRANCHES: Final = 32
-"""Positions of one answer that are open at once, or ``depth`` and one where that is more.
 
-Without a bound they are ``width`` to the power of ``depth``, each with a request to the target.
-"""
+class BranchState(Enum):
+    OPEN = auto()
+    """Draft or target write, or the drafts are judged alone."""
+    VERIFYING = auto()
+    """The target has written its own step; drafts are compared with it."""
+    DECIDED = auto()
+    """Its step is known. It becomes final when all steps before it are."""
+    DROPPED = auto()
+    """It trusted a draft that does not stand."""
+
+
+class DraftState(Enum):
+    WRITING = auto()
+    WRITTEN = auto()
+    """Complete, without a verdict."""
+    UNDECIDED = auto()
+    """Judged alone without a result: it is to be compared with the target's own step."""
+    ACCEPTED = auto()
+    REJECTED = auto()
+    LOST = auto()
+    """Too late, equal to another draft, or its engine failed."""
 
 
 @dataclass(eq=False, slots=True)
 class Draft:
-    """One attempt at a position, of the draft or of the suffix cache, and the branch that trusts it.
+    """One drafted step, of the draft model or of the suffix cache, and the branch that trusts it."""
 
-    What the cache knows needs no generation: its step is there from the start.
-    """
-
-    generation: Generation | None
+    number: int
+    """The number of its work in the timeline."""
+    work: Work | None = None
+    """None where the suffix cache proposed the step."""
     begun: tuple[int, ...] = ()
-    """Tokens of the step that were there before this attempt: sound ones of an earlier, and one mended."""
+    """Tokens before this generation that belong to the step: an earlier draft's, the last one mended."""
+    state: DraftState = DraftState.WRITING
     step: Step | None = None
     verdict: Verdict | None = None
     successor: Branch | None = None
-    judging: asyncio.Task[None] | None = None
-    work: int | None = None
-    """Its number in the timeline."""
-    settled: bool = False
-    """Written, and judged where steps are judged alone; or of no use."""
 
 
 @dataclass(eq=False, slots=True)
 class Branch:
-    """A position of the solution: what is assumed before it, and the steps written for it."""
+    """A position of an answer: the steps that are assumed before it, and those written for it."""
 
-    number: int
-    step_index: int
-    target_prefix: Prefix
-    draft_prefix: Prefix
-    num_tokens_left: int
+    place: Place
+    request: SolveRequest
+    """The rest of the answer behind the assumed steps."""
     previous: Step | None
-    text_before: str
-    begins_in: OpenBlocks
     decision: asyncio.Future[Step]
     distance: int
-    """Undecided positions of its solution that it stands behind."""
-    generations: list[Generation] = field(default_factory=list)
-    target_generation: Generation | None = None
-    ahead: DraftAhead | None = None
-    target_step: Step | None = None
+    """Positions between it and the first one that is not final; the priority of its requests."""
+    held_back: bool
+    """Whether it was opened too far ahead for the draft to begin at once."""
+    state: BranchState = BranchState.OPEN
     drafts: list[Draft] = field(default_factory=list)
-    target_started: bool = False
-    drafting_started: bool = False
-    held_back: bool = False
-    """Whether the depth limit delayed the draft until the target was writing."""
+    target: Work | None = None
+    target_step: Step | None = None
+    hints: TargetHints | None = None
+    works: list[Work] = field(default_factory=list)
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     chosen: Draft | None = None
     successor: Branch | None = None
-    dropped: bool = False
+    """The position behind the step that was decided."""
 
     @property
-    def decided(self) -> bool:
-        return self.decision.done()
+    def step_index(self) -> int:
+        return self.place.step_index
+
+    def drafts_in(self, state: DraftState) -> list[Draft]:
+        return [draft for draft in self.drafts if draft.state is state]
 
     def descendants(self) -> Iterator[Branch]:
-        """Yield the branches behind this one: behind the chosen step, or behind every draft."""
-        behind = [self.successor] if self.decided else [draft.successor for draft in self.drafts]
-        for branch in behind:
+        """Yield the branches behind the decided step, or behind every draft."""
+        decided = self.state is BranchState.DECIDED
+        for branch in [self.successor] if decided else [draft.successor for draft in self.drafts]:
             if branch is not None:
                 yield branch
                 yield from branch.descendants()

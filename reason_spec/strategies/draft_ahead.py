@@ -49,33 +49,17 @@ class DraftRun:
         return self.tokens[:1] == list(certain[self.start : self.start + 1]) != []
 
 
-@dataclass(frozen=True, slots=True)
-class RunNotes:
-    """Where the runs of one `DraftAhead` stand in the timeline."""
-
-    recorder: Recorder
-    step_index: int = 0
-    branch: int = 0
-
-    def start(self) -> int:
-        return self.recorder.start("draft", self.step_index, self.branch, "ahead")
-
-    def emit(self, kind: EventKind, run: DraftRun, text: str = "") -> None:
-        place, length = (self.step_index, self.branch), len(run.tokens)
-        self.recorder.emit(kind, "draft", *place, text=text, num_tokens=length, work=run.work)
-
-
 class DraftAhead:
-    """Hands one generation of the target what the draft expects next, until it is over.
+    """Drafts tokens for one generation of the target, until that is over.
 
     Both models must have one tokenizer. ``request`` says how the draft writes; its prefix is what
     stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by.
     No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
-    With ``live`` it writes no further ahead than the load gate allows, and nothing where that allows none.
-    The cost of a run does not depend on the length of the generation.
-    The owner tells of certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
+    With ``budget`` it writes no further ahead than the load controller allows at the time.
+    The cost of a run does not depend on the length of the generation. ``place`` is the row of the timeline.
+    The owner passes on certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     Where the draft's engine fails, nothing more is handed over, and the target goes on alone.
     """
 
@@ -84,15 +68,16 @@ class DraftAhead:
         draft: Engine,
         generation: Generation,
         request: EngineRequest,
+        recorder: Recorder,
         *,
         max_ahead: int,
         min_chance: float,
         waits: bool = False,
-        notes: RunNotes | None = None,
-        live: SpeculationBudget | None = None,
+        place: tuple[int, int] = (0, 0),
+        budget: SpeculationBudget | None = None,
     ) -> None:
         self._draft = draft
-        self._live = live
+        self._budget = budget
         self._generation = generation
         self._request = replace(request, max_tokens=_RUN_LENGTH * max_ahead)
         self._max_ahead = max_ahead
@@ -113,16 +98,17 @@ class DraftAhead:
         # Those that are not over, or of which it is not known whether they were of use.
         self._open_runs: list[DraftRun] = []
         self._kept_work = self._lost_work = Usage()
-        self._notes = notes
+        self._recorder = recorder
+        self._place = place
         self._task = asyncio.get_running_loop().create_task(self._write_ahead())
 
     def confirm(self, tokens: Sequence[int]) -> None:
         """Take tokens of the target's generation that became certain."""
         expected = self._ahead[: len(tokens)]
         self._certain += tokens
-        if self._live is not None:
+        if self._budget is not None:
             num_right = num_shared(expected, list(tokens))
-            self._live.checked(num_right, num_right < len(expected))
+            self._budget.checked(num_right, num_right < len(expected))
             if self._running is not None and self._num_allowed == 0:
                 self._running.generation.cancel()
         if expected != list(tokens[: len(expected)]):
@@ -170,7 +156,7 @@ class DraftAhead:
         for run in self._open_runs:
             run.generation.cancel()
 
-    async def close(self, recorder: Recorder) -> None:
+    async def close(self) -> None:
         """Stop, wait until the draft's engine holds nothing of this, and count the work.
 
         A run is of use where the target confirmed its first token.
@@ -181,18 +167,20 @@ class DraftAhead:
             run.usage = await run.generation.closed()
             self._add_work(run, run.usage)
         self._open_runs = []
-        recorder.add_work("draft", self._kept_work, kept=True)
-        recorder.add_work("draft", self._lost_work, kept=False)
+        self._recorder.add_work("draft", self._kept_work, kept=True)
+        self._recorder.add_work("draft", self._lost_work, kept=False)
         self._kept_work = self._lost_work = Usage()
         if isinstance(failure, EngineError):
-            recorder.lose_draft(failure)
+            self._recorder.lose_draft(failure)
         elif isinstance(failure, Exception):
             raise failure
 
     @property
     def _num_allowed(self) -> int:
         """How many tokens may wait to be checked now."""
-        return self._max_ahead if self._live is None else min(self._max_ahead, self._live.num_draft_tokens)
+        return (
+            self._max_ahead if self._budget is None else min(self._max_ahead, self._budget.num_draft_tokens)
+        )
 
     async def _write_ahead(self) -> None:
         while not self._generation.done:
@@ -238,17 +226,17 @@ class DraftAhead:
         run = DraftRun(self._end, self._draft.submit(request))
         self._open_runs.append(run)
         self._running = run
-        run.work = None if self._notes is None else self._notes.start()
+        run.work = self._recorder.start("draft", *self._place, "ahead")
         try:
             async for delta in run.generation:
                 run.tokens += delta.tokens
                 if self._running is not run or not self._take(run, delta):
                     break
         except asyncio.CancelledError:
-            self._note_end(run, "cancelled")
+            self._note(run, "cancelled")
             raise
         ended = self._running is run
-        self._note_end(run, "written" if ended else "cancelled")
+        self._note(run, "written" if ended else "cancelled")
         self._running = None
         result = await run.generation.result()
         run.usage = result.usage
@@ -264,9 +252,9 @@ class DraftAhead:
             self._num_placed = len(self._certain)
         return self._prefix
 
-    def _note_end(self, run: DraftRun, kind: EventKind) -> None:
-        if self._notes is not None:
-            self._notes.emit(kind, run, self._draft.tokenizer.decode(run.tokens))
+    def _note(self, run: DraftRun, kind: EventKind) -> None:
+        text = "" if kind == "confirmed" else self._draft.tokenizer.decode(run.tokens)
+        self._recorder.emit(kind, "draft", *self._place, text=text, num_tokens=len(run.tokens), work=run.work)
 
     def _settle_runs(self) -> None:
         """Note which runs the target confirmed, and keep of those that are over nothing but their work."""
@@ -275,8 +263,8 @@ class DraftAhead:
             reached = run.start < len(self._certain)
             if reached and run.tokens and not run.settled:
                 run.settled = True
-                if self._notes is not None and run.agrees_with(self._certain):
-                    self._notes.emit("confirmed", run)
+                if run.agrees_with(self._certain):
+                    self._note(run, "confirmed")
             if reached and run.usage is not None:
                 self._add_work(run, run.usage)
             else:

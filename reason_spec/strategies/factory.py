@@ -6,12 +6,12 @@ from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.routers.base import Router
-from reason_spec.settings import StrategySettings
+from reason_spec.settings import StrategySettings, current_strategy_name
 from reason_spec.strategies.arbitrage import Arbitrage
 from reason_spec.strategies.autoregressive import (
     Autoregressive,
     DraftModelSpeculation,
-    TokenSpeculation,
+    PromptLookup,
 )
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -25,7 +25,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
     for strategy in (
         Autoregressive,
-        TokenSpeculation,
+        PromptLookup,
         DraftModelSpeculation,
         Lookahead,
         SpecReason,
@@ -44,11 +44,12 @@ def strategy_names() -> list[str]:
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the strategy of that name.
+    """Return the strategy of that name; old names are taken too.
 
     Raises:
         SettingsError: there is none.
     """
+    name = current_strategy_name(name)
     if name not in _STRATEGIES:
         raise unknown_name("strategy", name, _STRATEGIES)
     return _STRATEGIES[name]

@@ -1,53 +1,58 @@
-"""From steps ahead to one request for the rest of the answer, and back, as the load gate says."""
+"""Steps ahead, or one request for the rest of the answer, as the load controller allows."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeAlias
 
-from reason_spec.engines.base import Engine
 from reason_spec.events import Recorder
-from reason_spec.strategies.base import SolveRequest, tokens_for
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.answer_work import AnswerWork
+from reason_spec.strategies.autoregressive import whole_answer
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.step_loop import StepLoop
 from reason_spec.types import Step
 
-Writes: TypeAlias = Callable[[SolveRequest], AsyncGenerator[Step]]
 
+class GatedStrategy(Strategy):
+    """A strategy that writes step by step only while steps ahead are allowed.
 
-async def write_gated(
-    search: Writes, whole: Writes, request: SolveRequest, recorder: Recorder, target: Engine, draft: Engine
-) -> AsyncGenerator[Step]:
-    """Yield an answer's steps, searched for while the gate allows steps ahead, else written in one request.
-
-    A step asked for by itself costs a request and a pass of its own, which a full engine has no time for.
-    Where words are told before their step is final, or learnt, what is one request stays one: a step in the
-    place of a begun one could have other words.
-
-    Args:
-        search: writes stepwise, and ends before the text does where no steps ahead are allowed any more.
-        whole: writes all the rest.
+    A request for each step costs a pass of its own, which a full engine has no time for. An answer whose text
+    streams before its steps are final, or is learnt, does not leave its one request: the step that would take
+    the place of a begun one could have other words.
     """
-    live = request.live
-    if live is None:
-        async with aclosing(search(request)) as steps:
-            async for step in steps:
-                yield step
-        return
-    may_return = recorder.on_text is None and request.memory is None
-    left = request
-    while True:
-        stepwise = live.depth > 0
-        async with aclosing(search(left) if stepwise else whole(left)) as steps:
-            async for step in steps:
-                yield step
-                num_left = left.max_tokens - len(tokens_for(step, target))
-                if step.ends_text or num_left < 1:
-                    return
-                left = left.behind((step,), target, draft)
-                if not stepwise and may_return and live.depth > 0:
-                    break
+
+    @abstractmethod
+    def _loop(self, answer: AnswerWork) -> StepLoop:
+        """Return what writes step by step; it hands over when no steps ahead are allowed any more."""
+
+    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        return self._write_gated(self.settings, request, recorder)
+
+    async def _write_gated(
+        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
+    ) -> AsyncGenerator[Step]:
+        budget, left = request.budget, request
+        may_return = recorder.on_text is None and request.suffix_session is None
+        while True:
+            is_stepwise = budget is None or budget.depth > 0
+            if is_stepwise:
+                writing = self._loop(AnswerWork(self.target, self.draft, settings, left, recorder)).steps()
             else:
-                if not stepwise:
-                    return
-                # Once is enough: each change costs what is under way.
-                may_return = False
+                # One request instead of several has the draft tokens of all of them.
+                whole = whole_answer(self.settings, self.target, self.draft)
+                writing = whole._write_steps(left, recorder)
+            async with aclosing(writing) as steps:
+                async for step in steps:
+                    yield step
+                    left = left.behind((step,), self.target, self.draft)
+                    if step.ends_text or left.max_tokens < 1:
+                        return
+                    if not is_stepwise and may_return and budget is not None and budget.depth > 0:
+                        break
+                else:
+                    if not is_stepwise:
+                        return
+                    # Each change discards what is running, so there is one return at most.
+                    may_return = False

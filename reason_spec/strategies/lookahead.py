@@ -1,24 +1,78 @@
-"""Lookahead Reasoning (arXiv 2506.19830): the draft thinks ahead, the target checks steps in parallel."""
+"""Lookahead Reasoning (arXiv 2506.19830): draft steps ahead, let the target write several at once, verify."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from reason_spec.control.planner import NOTHING_KNOWN
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
+from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
-from reason_spec.strategies.base import SolveRequest, Strategy
-from reason_spec.strategies.gated import write_gated
-from reason_spec.strategies.search import Search
-from reason_spec.types import LossClass, Plan, Step
-from reason_spec.verifiers.base import Verifier
+from reason_spec.strategies.base import SolveRequest
+from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
+from reason_spec.strategies.gated import GatedStrategy
+from reason_spec.strategies.step_loop import LoopOptions, StepLoop
+from reason_spec.types import LossClass, Plan, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+Compare: TypeAlias = Callable[[VerificationContext, Step, Step], Awaitable[Verdict]]
+"""Says whether a drafted step (the second argument) stands in the place of the target's own (the third)."""
 
 
-class Lookahead(Strategy):
+class LookaheadLoop(StepLoop):
+    """Algorithm 1 (section 3.1) in its asynchronous form, with ``depth`` for the paper's gamma.
+
+    The positions from the root on are written in parallel: the draft's step opens the next position as soon
+    as it is there. In the paper the draft writes one step beyond the last that the target works on; here the
+    target works one step beyond the draft's last, so that ``depth`` drafts serve ``depth`` + 1 target steps.
+    Several drafts of a step (``width``) make it a tree. Added to the paper: drafted steps are hints for the
+    target's tokens (`TargetHints`), and a position that was decided ahead of its turn goes on from there.
+    """
+
+    _streams_drafts: ClassVar[bool] = True
+
+    def __init__(self, answer: AnswerWork, compare: Compare, options: LoopOptions) -> None:
+        super().__init__(answer, options)
+        self._compare = compare
+
+    async def _write_position(self, branch: Branch) -> None:
+        # Draft and target write the position at the same time.
+        self._tree.spawn(branch, self._draft(branch))
+        own = await self._tree.spawn(branch, self._write_target(branch))
+        if own is None:
+            return
+        self._give_up_late_drafts(branch)
+        # Verify: the first draft that is the target's step stands, else the target's own does.
+        drafts = branch.drafts_in(DraftState.WRITTEN)
+        await asyncio.gather(*(self._verify(branch, draft, own) for draft in drafts))
+        self._tree.decide(branch)
+
+    async def _draft(self, branch: Branch) -> None:
+        """Draft the step when the position is near enough; each draft opens the next position."""
+        if await self._tree.may_draft(branch) and branch.state is BranchState.OPEN:
+            for draft in self._begin_drafts(branch):
+                self._tree.spawn(branch, self._write_draft(branch, draft))
+
+    async def _verify(self, branch: Branch, draft: Draft, own: Step) -> None:
+        assert draft.step is not None
+        judging = self._compare(branch.request.context, draft.step, own)
+        await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
+
+    def _give_up_late_drafts(self, branch: Branch) -> None:
+        """Cancel drafts that are slower than the target: they have nothing left to save."""
+        for draft in branch.drafts_in(DraftState.WRITING):
+            self._tree.cancel_draft(draft)
+            draft.state = DraftState.LOST
+            self._recorder.num_late_drafts += 1
+            self._recorder.num_held_drafts += branch.held_back
+
+
+class Lookahead(GatedStrategy):
     """The target writes every step; drafted steps that are the same let it write several at once."""
 
     name: ClassVar[str] = "lookahead"
@@ -38,54 +92,36 @@ class Lookahead(Strategy):
             )
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        if self.planner is None:
-            writing = self._write_split(self.settings, request, recorder)
-        else:
-            memory = request.memory
-            known = NOTHING_KNOWN if memory is None else memory.known(self.settings.num_draft_tokens)
-            recorder.plan = self.planner.plan(known)
-            writing = self._write_planned(recorder.plan, request, recorder)
-        async with aclosing(writing) as steps:
+        settings = self.settings
+        if self.planner is not None:
+            recorder.plan = plan = self._plan(request)
+            split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
+            settings = settings.model_copy(update=split)
+        async with aclosing(self._write(settings, request, recorder)) as steps:
             async for step in steps:
                 yield step
         # The planner's costs are those of one answer alone.
-        as_planned = request.live is None or request.live.left_to_planner
+        as_planned = request.budget is None or request.budget.left_to_planner
         if self.planner is not None and as_planned and recorder.draft_failure is None:
             self.planner.learn(recorder, self.target.pass_times, self.draft.pass_times)
 
-    def _write_planned(self, plan: Plan, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        """Write under a plan; without steps ahead the answer is one request, with all there is for tokens."""
-        split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
-        settings = self.settings.model_copy(update=split)
-        return self._write_split(settings, request, recorder)
+    def _plan(self, request: SolveRequest) -> Plan:
+        assert self.planner is not None
+        session = request.suffix_session
+        known = NOTHING_KNOWN if session is None else session.known(self.settings.num_draft_tokens)
+        return self.planner.plan(known)
 
-    def _write_split(
+    def _write(
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
     ) -> AsyncGenerator[Step]:
-        if settings.depth == 0:
-            return self._whole(settings, request, recorder)
-        return write_gated(
-            lambda left: self._search(settings, left, recorder),
-            # One request instead of several has the tokens of all of them.
-            lambda left: self._whole(self.settings, left, recorder),
-            request,
-            recorder,
-            self.target,
-            self.draft,
-        )
-
-    def _whole(
-        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
-    ) -> AsyncGenerator[Step]:
+        if settings.depth > 0:
+            return self._write_gated(settings, request, recorder)
         if settings.num_draft_tokens > 0:
             writer = whole_answer(settings, self.target, self.draft)
         else:
             writer = Autoregressive(settings, self.target, self.draft, None)
         return writer._write_steps(request, recorder)
 
-    def _search(
-        self, settings: StrategySettings, request: SolveRequest, recorder: Recorder
-    ) -> AsyncGenerator[Step]:
-        return Search(
-            self.target, self.draft, self.verifier, settings, request, recorder, hands_over=True
-        ).steps()
+    def _loop(self, answer: AnswerWork) -> StepLoop:
+        options = LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True)
+        return LookaheadLoop(answer, self.verifier.verify, options)

@@ -1,4 +1,4 @@
-"""For analysis: both models write every step, and the better one stands."""
+"""The oracle of Arbitrage (arXiv 2512.05033, section 4.1), for analysis: the better of two steps stands."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 from reason_spec.events import Recorder
-from reason_spec.strategies.base import RoutedStrategy, SolveRequest
-from reason_spec.strategies.search import Search
-from reason_spec.strategies.specreason import check_judges_alone
-from reason_spec.types import Decision, LossClass, Step, Verdict
+from reason_spec.strategies.answer_work import AnswerWork
+from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
+from reason_spec.strategies.lookahead import LookaheadLoop
+from reason_spec.strategies.step_loop import LoopOptions
+from reason_spec.types import Decision, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
 class Oracle(RoutedStrategy):
-    """The oracle of Arbitrage (arXiv 2512.05033, section 4.1): what any router could win at the most.
+    """Both models write every step, and the better one stands: a bound on what a router can win.
 
-    The target writes every step, so that nothing is saved: this is a bound, not a way to answer sooner. It is
-    as good as its verifier, a reward model by default.
+    It saves no work of the target. It is as good as its verifier, a reward model by default.
     """
 
     name: ClassVar[str] = "oracle"
@@ -28,31 +28,15 @@ class Oracle(RoutedStrategy):
         check_judges_alone(cls.name, verifier)
 
     def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        judge = _Better(self.verifier)
-        return Search(
-            self.target, self.draft, judge, self.settings, request, recorder, known_steps=False
-        ).steps()
+        answer = AnswerWork(self.target, self.draft, self.settings, request, recorder)
+        return LookaheadLoop(answer, self._choose, LoopOptions(proposes_known_steps=False)).steps()
 
-
-class _Better(Verifier):
-    """Lets a drafted step stand that is worth as much as the target's own."""
-
-    name: str = "oracle"
-    loss_class: LossClass = "routed"
-
-    def __init__(self, judge: Verifier) -> None:
-        # Both steps have its deadline.
-        super().__init__(2 * judge.deadline_seconds)
-        self._judge_alone = judge
-
-    def _judge_by_rules(self, drafted: Step, target: Step | None) -> Verdict | None:
-        same = target is not None and (drafted.text, drafted.finish) == (target.text, target.finish)
-        return Verdict("accept", 1.0, reason="the same step") if same else None
-
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        assert target is not None, "the oracle compares"
-        first = await self._judge_alone.verify(context, drafted)
-        second = (await self._judge_alone.verify(context, target)).after(first)
+    async def _choose(self, context: VerificationContext, drafted: Step, own: Step) -> Verdict:
+        """Score both steps; the draft's stands where it is worth as much (tau = 0 in the paper)."""
+        if (drafted.text, drafted.finish) == (own.text, own.finish):
+            return Verdict("accept", 1.0, reason="the same step")
+        first = await self.verifier.verify(context, drafted)
+        second = (await self.verifier.verify(context, own)).after(first)
         if first.score is None or second.score is None:
             return Verdict("unknown", reason=f"{first.reason}; {second.reason}").after(second)
         decision: Decision = "accept" if first.score >= second.score else "reject"

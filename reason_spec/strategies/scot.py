@@ -1,48 +1,45 @@
 """Speculative Chain-of-Thought (arXiv 2504.19095): the target picks one of several whole drafts, or none.
 
-There a draft model trained to think like the target samples five chains of thought, and the target, trained
-to pick, reads them all and names the best, or says that all are wrong. Behind the best it writes the answer;
-where all are wrong it thinks itself.
+In the paper a draft model trained to think like the target samples five chains of thought, and the target,
+trained to pick, reads all and names the best, or says that all are wrong. Behind the best chain the target
+writes the answer; where all are wrong it thinks itself.
 
-Here nobody was trained to pick: a verifier that judges alone reads each draft, by default the target's own
-likelihood of it. Step by step while it is written, a draft is as good as its weakest step, and with the
-first that is not accepted it has lost and writes no more. Read whole (``judge_whole``), nearer to the paper,
-one wrong step may drown among the right ones, but one doubtful step of a long draft does not lose it.
-
-The best accepted draft is picked; where there is none the target writes all, with the draft model as its
-token-level drafter. Its part behind a picked draft begins where the thinking ends, and with the last step
-where no text says so: a model that does not think apart has its answer there.
+Here no model is trained to pick: a verifier that judges alone reads each draft. Judged step by step while it
+is written, a draft is as good as its weakest step, and it ends with the first step that is not accepted.
+Judged as a whole (``judge_whole``, nearer to the paper), one wrong step may go unseen among the right ones,
+but one doubtful step of a long draft does not reject it. The best accepted draft is picked. The target's part
+begins where the thinking ends, or with the draft's last step where no text marks the end of thinking.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation
+from reason_spec.engines.base import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
-from reason_spec.settings import StrategySettings
+from reason_spec.strategies.answer_work import AnswerWork, Place, Work
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
-from reason_spec.strategies.base import RoutedStrategy, SolveRequest, step_for
-from reason_spec.strategies.specreason import check_judges_alone
+from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.strategies.step_requests import sampling_of_sibling
+from reason_spec.strategies.step_tokens import step_for
 from reason_spec.types import Prefix, Step, Usage, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.base import Verifier
 
-_NUM_DRAFTS = 5
-"""So many as in the paper where ``width`` is 1: one draft leaves nothing to pick."""
+_NUM_DRAFTS: Final = 5
+"""The paper's number of drafts, used where ``width`` is 1: one draft leaves nothing to pick."""
 
 
 class Scot(RoutedStrategy):
     """The draft writes ``width`` whole answers; the target picks one and ends it, or writes its own.
 
-    ``depth`` 0 leaves everything to the target, other values are all the same; ``first_by_target`` is not
-    used.
+    ``depth`` 0 leaves everything to the target; its other values make no difference, nor does
+    ``first_by_target``.
     """
 
     name: ClassVar[str] = "scot"
@@ -53,28 +50,25 @@ class Scot(RoutedStrategy):
         check_judges_alone(cls.name, verifier)
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        drafted = self.settings.depth > 0 and (request.live is None or request.live.depth > 0)
-        pick = await self._pick(request, recorder) if drafted else _Pick()
+        pick = _Pick()
+        if self.settings.depth > 0 and (request.budget is None or request.budget.depth > 0):
+            answer = AnswerWork(self.target, self.draft, self.settings, request, recorder)
+            try:
+                pick = await _WholeDrafts(answer, self.verifier).pick()
+            finally:
+                await answer.close()
         for step in pick.thinking:
             yield replace(step, verdict=pick.verdict)
-        left = request.behind(pick.thinking, self.target, self.draft) if pick.thinking else request
-        refused = None if pick.thinking else pick.verdict
-        async with aclosing(self._writer()._write_steps(left, recorder)) as steps:
+        left = request.behind(pick.thinking, self.target, self.draft)
+        rejected = None if pick.thinking else pick.verdict
+        if self.settings.depth > 0:
+            writer = whole_answer(self.settings, self.target, self.draft)
+        else:
+            writer = Autoregressive(self.settings, self.target, None, None)
+        async with aclosing(writer._write_steps(left, recorder)) as steps:
             async for step in steps:
-                yield replace(step, verdict=refused)
-                refused = None
-
-    async def _pick(self, request: SolveRequest, recorder: Recorder) -> _Pick:
-        drafts = _WholeDrafts(self.target, self.draft, self.verifier, self.settings, request, recorder)
-        try:
-            return await drafts.pick()
-        finally:
-            await drafts.close()
-
-    def _writer(self) -> Autoregressive:
-        if self.settings.depth == 0:
-            return Autoregressive(self.settings, self.target, None, None)
-        return whole_answer(self.settings, self.target, self.draft)
+                yield replace(step, verdict=rejected)
+                rejected = None
 
 
 class _Pick(NamedTuple):
@@ -86,38 +80,24 @@ class _Pick(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _WholeDraft:
-    """One chain of thought under way, its steps in the target's tokens."""
+    """One chain of thought, its steps in the target's tokens."""
 
-    index: int
-    generation: Generation
+    work: Work
     behind: SolveRequest
-    """What is left to write behind the steps that were judged."""
-    work: int
-    """Its number in the timeline."""
-    place: int = 0
-    """The number of its steps so far: drafts that begin alike have the same."""
+    """The rest of the answer behind its steps so far."""
     steps: list[Step] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
     """Tokens of each step as the draft counts them."""
     verdict: Verdict | None = None
-    """On all steps so far: that on the weakest, with the costs of all."""
+    """The verdict on its weakest step so far, with the costs of all."""
 
     @property
-    def num_tokens(self) -> int:
-        return sum(self.num_drafted)
-
-    @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         return self.verdict is not None and self.verdict.accepted
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         return self.verdict is not None and not self.verdict.accepted
-
-    @property
-    def rank(self) -> tuple[float, int]:
-        """The best draft has the highest; of equal ones it is the first."""
-        return (_score(self.verdict), -self.index)
 
     def add(self, verdict: Verdict) -> None:
         earlier = self.verdict
@@ -132,132 +112,105 @@ class _WholeDraft:
         self.add(Verdict("unknown", reason=reason))
 
 
-def _as_one_step(steps: Sequence[Step]) -> Step:
-    text = "".join(step.text for step in steps)
-    tokens = tuple(token for step in steps for token in step.tokens)
-    return replace(steps[-1], text=text, tokens=tokens, logprobs=None)
-
-
 def _score(verdict: Verdict | None) -> float:
     return float("-inf") if verdict is None or verdict.score is None else verdict.score
 
 
 class _WholeDrafts:
-    """The drafts of one solution, written and judged side by side."""
+    """The drafts of one answer, written and judged side by side."""
 
-    def __init__(
-        self,
-        target: Engine,
-        draft: Engine,
-        verifier: Verifier,
-        settings: StrategySettings,
-        request: SolveRequest,
-        recorder: Recorder,
-    ) -> None:
-        self._target = target
-        self._draft = draft
+    def __init__(self, answer: AnswerWork, verifier: Verifier) -> None:
+        self._answer = answer
+        self._request = answer.request
+        self._settings = answer.settings
+        self._recorder = answer.recorder
         self._verifier = verifier
-        self._settings = settings
-        self._request = request
-        self._recorder = recorder
-        self._drafts: list[_WholeDraft] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        # By the place that a step stands behind, and its tokens.
-        self._places: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._verdicts: dict[tuple[int, tuple[int, ...]], asyncio.Task[Verdict]] = {}
-        self._picked: _WholeDraft | None = None
+        self._verdicts: dict[tuple[str, tuple[int, ...]], asyncio.Task[Verdict]] = {}
 
     async def pick(self) -> _Pick:
         """Write and judge all drafts, and return the best accepted one."""
-        assert self._request.draft_prompt is not None
-        if len(self._request.draft_prompt) >= self._draft.max_context:
+        prompt = self._request.draft_prompt
+        assert prompt is not None
+        if len(prompt) >= self._answer.draft.max_context:
             return _Pick()
         num_drafts = self._settings.width if self._settings.width > 1 else _NUM_DRAFTS
-        self._drafts = [self._begin(index, self._request.draft_prompt) for index in range(num_drafts)]
-        self._tasks = [asyncio.create_task(self._write_and_judge(draft)) for draft in self._drafts]
-        await asyncio.gather(*self._tasks)
-        self._decide()
-        if self._picked is None:
-            return _Pick((), self._drafts[0].verdict)
-        return _Pick(tuple(self._picked.steps), self._picked.verdict)
-
-    async def close(self) -> None:
-        """Cancel what is under way, wait until the engines are free of it, and count the work."""
-        tasks = (*self._tasks, *self._verdicts.values())
-        for task in tasks:
-            task.cancel()
-        for draft in self._drafts:
-            draft.generation.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for draft in self._drafts:
-            usage, kept = await draft.generation.closed(), draft is self._picked
-            if kept:
-                # What the draft wrote behind its thinking is for the target to write.
-                behind = usage.num_generated_tokens - draft.num_tokens
-                usage = replace(usage, num_discarded_tokens=usage.num_discarded_tokens + behind)
-            self._recorder.add_work("draft", usage, kept=kept)
+        drafts = [self._begin(index, prompt) for index in range(num_drafts)]
+        await asyncio.gather(*(self._answer.spawn(self._write_and_judge(draft)) for draft in drafts))
+        accepted = [draft for draft in drafts if draft.is_accepted]
+        # The first of equal ones.
+        best = max(accepted, key=lambda draft: _score(draft.verdict), default=None)
+        for draft in drafts:
+            self._decide(draft, best)
+        if best is None:
+            return _Pick((), drafts[0].verdict)
+        best.work.kept = True
+        # The target writes what the draft wrote behind its thinking.
+        best.work.num_used_tokens = sum(best.num_drafted)
+        return _Pick(tuple(best.steps), best.verdict)
 
     def _begin(self, index: int, prompt: Prefix) -> _WholeDraft:
-        generation = self._draft.submit(
-            EngineRequest(
-                prefix=prompt,
-                max_tokens=self._request.max_tokens,
-                sampling=sampling_of_sibling(self._request.sampling, index),
-                stops=self._request.stops,
-                token_drafter=self._settings.draft_token_drafter,
-                num_draft_tokens=self._settings.num_draft_tokens,
-                num_lookup_paths=self._settings.lookup_paths,
-                delta_tokens=self._settings.draft_run_tokens,
-            )
+        request = EngineRequest(
+            prefix=prompt,
+            max_tokens=self._request.max_tokens,
+            sampling=sampling_of_sibling(self._request.sampling, index),
+            stops=self._request.stops,
+            token_drafter=self._settings.draft_token_drafter,
+            num_draft_tokens=self._settings.num_draft_tokens,
+            num_lookup_paths=self._settings.lookup_paths,
+            delta_tokens=self._settings.draft_run_tokens,
         )
-        work = self._recorder.start("draft", self._request.num_steps_before, index, "answer")
-        return _WholeDraft(index, generation, self._request, work)
+        place = Place(self._request.num_steps_before, index)
+        return _WholeDraft(self._answer.submit("draft", place, request, "answer"), self._request)
 
     async def _write_and_judge(self, draft: _WholeDraft) -> None:
         try:
             answer = await self._write(draft)
         except EngineError as error:
             self._recorder.lose_draft(error)
-            self._recorder.emit("cancelled", "draft", len(draft.steps), draft.index, work=draft.work)
+            self._recorder.emit("cancelled", "draft", *draft.work.place, work=draft.work.number)
             draft.lose("the draft's engine failed")
             return
-        if self._settings.judge_whole and not draft.lost:
-            whole = _as_one_step((*draft.steps, *answer))
-            draft.add(await self._judge(self._request, 0, whole, draft.work))
+        if self._settings.judge_whole and not draft.is_lost:
+            steps = (*draft.steps, *answer)
+            text = "".join(step.text for step in steps)
+            tokens = tuple(token for step in steps for token in step.tokens)
+            whole = replace(steps[-1], text=text, tokens=tokens, logprobs=None)
+            draft.add(await self._judge(self._request, whole, draft.work.number))
 
     async def _write(self, draft: _WholeDraft) -> tuple[Step, ...]:
-        """Write to the end of the thinking, or of its chances; return the steps behind that."""
-        boundary, longest = self._request.boundary, self._settings.step_max_tokens
-        begins_in = self._request.begins_in
-        cutter = StepCutter(self._draft.tokenizer, boundary, longest, "draft", begins_in)
-        async for delta in draft.generation:
+        """Write to the end of the thinking, or until the draft is lost; return the steps behind that."""
+        generation, request = draft.work.generation, self._request
+        cutter = StepCutter(
+            self._answer.draft.tokenizer,
+            request.boundary,
+            self._settings.step_max_tokens,
+            "draft",
+            request.begins_in,
+        )
+        async for delta in generation:
             for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
                 step = cutter.feed(token, logprob)
                 if step is not None and not await self._goes_on(draft, step):
-                    draft.generation.cancel()
-                    self._recorder.emit("cancelled", "draft", len(draft.steps), draft.index, work=draft.work)
+                    self._answer.cancel(draft.work)
                     return ()
-        result = await draft.generation.result()
+        result = await generation.result()
         return self._end(draft, cutter.last(result.text, result.finish, result.num_stop_overlap))
 
     async def _goes_on(self, draft: _WholeDraft, drafted: Step) -> bool:
-        """Take a step of the thinking, judged while the next is written; False where it is the last."""
-        step = step_for(drafted, self._target)
-        self._note_written(draft, step)
+        """Take a step of the thinking and judge it while the next is written; False where it is the last."""
+        step = self._in_target_tokens(draft, drafted)
         if not self._settings.judge_whole:
-            draft.add(await self._judge(draft.behind, draft.place, step, draft.work))
-        draft.place = self._places.setdefault((draft.place, step.tokens), len(self._places) + 1)
+            draft.add(await self._judge(draft.behind, step, draft.work.number))
         draft.steps.append(step)
         draft.num_drafted.append(len(drafted.tokens))
-        draft.behind = draft.behind.behind((step,), self._target, self._draft)
+        draft.behind = draft.behind.behind((step,), self._answer.target, self._answer.draft)
         if draft.behind.max_tokens < 1:
             draft.lose("the draft leaves no room for an answer")
-        return not draft.lost and self._settings.end_of_thinking not in step.text
+        return not draft.is_lost and self._settings.end_of_thinking not in step.text
 
     def _end(self, draft: _WholeDraft, last: Step) -> tuple[Step, ...]:
-        """Tell the answer, with which the draft ended, from the thinking; return it."""
-        answer = [step_for(last, self._target)]
-        self._note_written(draft, answer[0])
+        """Return the answer with which the draft ended; the steps before it are its thinking."""
+        answer = [self._in_target_tokens(draft, last)]
         if not last.text.strip() and draft.steps:
             answer.insert(0, draft.steps.pop())
             draft.num_drafted.pop()
@@ -267,40 +220,35 @@ class _WholeDrafts:
             draft.lose("the draft has no step before its answer")
         return tuple(answer)
 
-    def _note_written(self, draft: _WholeDraft, step: Step) -> None:
-        place = (self._request.num_steps_before + len(draft.steps), draft.index)
-        text, length = step.text, len(step.tokens)
-        self._recorder.emit("written", "draft", *place, text=text, num_tokens=length, work=draft.work)
+    def _in_target_tokens(self, draft: _WholeDraft, drafted: Step) -> Step:
+        step = step_for(drafted, self._answer.target)
+        place = Place(self._request.num_steps_before + len(draft.steps), draft.work.place.branch)
+        self._answer.note_written("draft", place, draft.work.number, step.text, len(step.tokens))
+        return step
 
-    async def _judge(self, before: SolveRequest, place_before: int, step: Step, written_by: int) -> Verdict:
-        """Return the verdict on a step; drafts that begin alike share the verdicts and their costs."""
-        key = place_before, step.tokens
+    async def _judge(self, before: SolveRequest, step: Step, written_by: int) -> Verdict:
+        """Return the verdict on a step; drafts that begin alike share verdicts, and pay for them once."""
+        key = before.text_before, step.tokens
         if (shared := self._verdicts.get(key)) is not None:
             return replace(await shared, cost_seconds=0.0, cost_tokens=0, work=Usage())
-        context = VerificationContext(
-            before.question, before.text_before, before.target_prompt, before.num_steps_before
-        )
-        place = (before.num_steps_before, 0)
-        work = self._recorder.start("verifier", *place, "verdict", about=written_by)
-        self._verdicts[key] = asyncio.create_task(self._verifier.verify(context, step))
+        place = Place(before.num_steps_before, 0)
+        number = self._recorder.start("verifier", *place, "verdict", about=written_by)
+        self._verdicts[key] = self._answer.spawn(self._verifier.verify(before.context, step))
         verdict = await self._verdicts[key]
         self._recorder.add_work("target", verdict.work, kept=True)
         self._recorder.emit(
-            "checked", "verifier", *place, text=step.text, verdict=verdict, work=work, about=written_by
+            "checked", "verifier", *place, text=step.text, verdict=verdict, work=number, about=written_by
         )
         return verdict
 
-    def _decide(self) -> None:
-        """Pick the best of the drafts whose steps were all accepted; the others are refused."""
-        left = [draft for draft in self._drafts if draft.accepted]
-        self._picked = max(left, key=lambda draft: draft.rank, default=None)
-        for draft in self._drafts:
-            assert draft.verdict is not None, "a draft ended without a verdict"
-            if draft.accepted and draft is not self._picked:
-                reason = f"another draft is better: {draft.verdict.reason}"
-                draft.verdict = replace(draft.verdict, decision="reject", reason=reason)
-            text = "".join(step.text for step in draft.steps)
-            place = (self._request.num_steps_before, 0)
-            self._recorder.emit(
-                "verified", "verifier", *place, text=text, verdict=draft.verdict, about=draft.work
-            )
+    def _decide(self, draft: _WholeDraft, best: _WholeDraft | None) -> None:
+        """Record the verdict that decides about a draft."""
+        assert draft.verdict is not None, "a draft ended without a verdict"
+        if draft.is_accepted and draft is not best:
+            reason = f"another draft is better: {draft.verdict.reason}"
+            draft.verdict = replace(draft.verdict, decision="reject", reason=reason)
+        text = "".join(step.text for step in draft.steps)
+        place = Place(self._request.num_steps_before, 0)
+        self._recorder.emit(
+            "verified", "verifier", *place, text=text, verdict=draft.verdict, about=draft.work.number
+        )

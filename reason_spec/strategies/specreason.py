@@ -1,39 +1,160 @@
-"""Strategies in which a drafted step is judged alone: where it stands, the target writes nothing."""
+"""SpecReason (arXiv 2504.07891) and its kin: a drafted step is judged before the target writes anything."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import ClassVar
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import ClassVar, TypeAlias
 
-from reason_spec.errors import SettingsError
-from reason_spec.events import Recorder
-from reason_spec.strategies.autoregressive import whole_answer
-from reason_spec.strategies.base import SolveRequest, Strategy
-from reason_spec.strategies.gated import write_gated
-from reason_spec.strategies.search import Search
-from reason_spec.types import LossClass, Step
-from reason_spec.verifiers.base import Verifier
+from reason_spec.errors import EngineError, SettingsError
+from reason_spec.strategies.answer_work import AnswerWork
+from reason_spec.strategies.base import check_judges_alone
+from reason_spec.strategies.branch import Branch, Draft, DraftState
+from reason_spec.strategies.draft_ahead import can_share_tokens
+from reason_spec.strategies.gated import GatedStrategy
+from reason_spec.strategies.lookahead import Compare
+from reason_spec.strategies.step_loop import LoopOptions, StepLoop
+from reason_spec.types import LossClass, Prefix, Step, Verdict
+from reason_spec.verifiers.base import VerificationContext, Verifier
+
+Judge: TypeAlias = Callable[[VerificationContext, Step], Awaitable[Verdict]]
+"""Says whether a drafted step stands before the target has written its own."""
 
 
-def check_judges_alone(strategy: str, verifier: Verifier) -> None:
-    """Check that a verifier can judge what the draft wrote before the target has written anything.
+class SpecReasonLoop(StepLoop):
+    """Section 4.1: the draft writes a step, it is judged, and the target writes the steps that do not stand.
 
-    Raises:
-        SettingsError: it needs the target's own words.
+    Unlike in the paper the draft writes up to ``depth`` steps ahead while a step is judged, several drafts of
+    a step (``width``) may be tried, and a rejected draft is the first hint for the target's tokens.
+
+    Args:
+        compare: what a judge leaves undecided is compared with the target's own step (`Hybrid`).
+        first_by_target: so many steps are the target's without any draft (section 4.2).
+        max_corrections: tokens of a drafted step that the target mends before it writes its own.
+        reads_prompt: the judge asks the target, which therefore reads the prompt while the draft writes.
     """
-    if not verifier.judges_alone:
-        raise SettingsError(
-            f"strategy {strategy} judges drafted steps alone, and verifier {verifier.name} needs the "
-            "target's step beside them: use strategy lookahead, or a verifier such as likelihood"
-        )
+
+    def __init__(
+        self,
+        answer: AnswerWork,
+        judge: Judge,
+        options: LoopOptions,
+        *,
+        compare: Compare | None = None,
+        first_by_target: int = 0,
+        max_corrections: int = 0,
+        reads_prompt: bool = False,
+    ) -> None:
+        super().__init__(answer, options)
+        self._judge_alone = judge
+        self._compare = compare
+        self._first_by_target = first_by_target
+        # A mended token has to be one of the draft's too.
+        self._max_corrections = max_corrections if can_share_tokens(answer.draft, answer.target) else 0
+        self._reads_prompt = reads_prompt and first_by_target == 0 and answer.settings.depth > 0
+
+    async def _write_position(self, branch: Branch) -> None:
+        if self._reads_prompt and branch is self._tree.root and branch.previous is None:
+            self._answer.spawn(self._read_prompt())
+        # Draft and judge: the first draft that stands is the step.
+        if await self._is_drafted(branch) and await self._draft_and_judge(branch):
+            self._tree.decide(branch)
+            return
+        # Target: it writes the step, which may turn out to be the one that was left undecided.
+        own = await self._write_target(branch)
+        if own is None:
+            return
+        drafts = branch.drafts_in(DraftState.UNDECIDED)
+        await asyncio.gather(*(self._verify(branch, draft, own) for draft in drafts))
+        self._tree.decide(branch)
+
+    async def _is_drafted(self, branch: Branch) -> bool:
+        return branch.step_index >= self._first_by_target and await self._tree.may_draft(branch)
+
+    async def _draft_and_judge(self, branch: Branch) -> bool:
+        """Try ``width`` drafts side by side; False where none stands."""
+        attempts = [
+            self._tree.spawn(branch, self._attempt(branch, draft)) for draft in self._begin_drafts(branch)
+        ]
+        for attempt in asyncio.as_completed(attempts):
+            if await attempt:
+                for other in attempts:
+                    other.cancel()
+                return True
+        return False
+
+    async def _attempt(self, branch: Branch, draft: Draft) -> bool:
+        """Write a draft, judge it, and mend it as long as the judge says where it goes wrong."""
+        while await self._write_draft(branch, draft):
+            await self._judge(branch, draft)
+            if draft.state is DraftState.ACCEPTED:
+                return True
+            if draft.state is DraftState.REJECTED:
+                self._tree.drop_behind(draft)
+            begun = await self._mend(branch, draft)
+            if begun is None:
+                return False
+            self._tree.drop_behind(draft)
+            draft = self._begin_draft(branch, self._sampling, begun)
+        return False
+
+    async def _judge(self, branch: Branch, draft: Draft) -> None:
+        assert draft.step is not None
+        unknown = DraftState.REJECTED if self._compare is None else DraftState.UNDECIDED
+        judging = self._judge_alone(branch.request.context, draft.step)
+        await self._take_verdict(branch, draft, judging, unknown)
+
+    async def _verify(self, branch: Branch, draft: Draft, own: Step) -> None:
+        assert self._compare is not None
+        assert draft.step is not None
+        judging = self._compare(branch.request.context, draft.step, own)
+        await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
+
+    async def _mend(self, branch: Branch, draft: Draft) -> tuple[int, ...] | None:
+        """Return the sound tokens of a draft and the target's next one; None where it cannot be mended."""
+        assert draft.step is not None
+        assert draft.verdict is not None
+        num_corrections = sum(bool(other.begun) for other in branch.drafts)
+        num_sound = draft.verdict.num_sound
+        if num_sound is None or num_corrections >= self._max_corrections:
+            return None
+        sound = draft.step.tokens[:num_sound]
+        request = self._requests.request("target", branch, self._sampling, sound)
+        mended = draft.verdict.instead if self._sampling.greedy else None
+        if mended is None:
+            request = replace(request, max_tokens=1, stream=False, token_drafter="none")
+            work = self._tree.submit("target", branch, request, "token")
+            try:
+                step = await self._answer.finished(work)
+            finally:
+                work.generation.cancel()
+            if step is None or not step.tokens:
+                return None
+            mended = step.tokens[0]
+        begun = (*sound, mended)
+        room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(begun)
+        return None if room < 1 or self._requests.ends_step(request, mended) else begun
+
+    def _is_certain(self, branch: Branch) -> bool:
+        return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)
+
+    async def _read_prompt(self) -> None:
+        """Let the target read the prompt; else the first verdict would wait for it."""
+        prompt = self._answer.request.target_prompt
+        *before, last = prompt.to_tuple()
+        if not before:
+            return
+        try:
+            scored = await self._answer.target.score(Prefix(tuple(before), owner=prompt.owner), (last,))
+        except EngineError:
+            # The failure shows where the target is needed.
+            return
+        self._recorder.add_work("target", scored.usage, kept=True)
 
 
-class SpecReason(Strategy):
-    """SpecReason (arXiv 2504.07891): the target scores drafted steps and writes those it finds wanting.
-
-    Unlike there the draft writes on while its step is scored, and the target's own steps use its token
-    level, with the refused step as the first hint.
-    """
+class SpecReason(GatedStrategy):
+    """SpecReason: the target scores drafted steps and writes those that it rejects."""
 
     name: ClassVar[str] = "specreason"
     default_verifier: ClassVar[str | None] = "likelihood"
@@ -46,35 +167,20 @@ class SpecReason(Strategy):
     def check_verifier(cls, verifier: Verifier) -> None:
         check_judges_alone(cls.name, verifier)
 
-    @property
-    def max_corrections(self) -> int:
-        """How often the target mends a drafted step instead of writing its own."""
-        return 0
-
-    def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        writer = whole_answer(self.settings, self.target, self.draft)
-        return write_gated(
-            lambda left: self._search(left, recorder),
-            lambda left: writer._write_steps(left, recorder),
-            request,
-            recorder,
-            self.target,
-            self.draft,
+    def _loop(self, answer: AnswerWork) -> SpecReasonLoop:
+        return SpecReasonLoop(
+            answer,
+            self.verifier.verify,
+            LoopOptions(is_exact=self.verifier.loss_class == "exact", hands_over=True),
+            compare=self.verifier.verify if self.verifier.compares else None,
+            first_by_target=self.settings.first_by_target,
+            max_corrections=self._max_corrections,
+            reads_prompt=self.verifier.asks_target,
         )
 
-    def _search(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
-        return Search(
-            self.target,
-            self.draft,
-            self.verifier,
-            self.settings,
-            request,
-            recorder,
-            alone=True,
-            by_target=self.settings.first_by_target,
-            max_corrections=self.max_corrections,
-            hands_over=True,
-        ).steps()
+    @property
+    def _max_corrections(self) -> int:
+        return 0
 
 
 class Rsd(SpecReason):
@@ -85,18 +191,14 @@ class Rsd(SpecReason):
 
 
 class Hybrid(SpecReason):
-    """Lookahead whose steps are judged alone first: the target writes only what that leaves open.
+    """SpecReason and lookahead joined: the target writes only the steps that the judge does not accept.
 
-    What it then writes is compared with the drafted step, as in lookahead. Where the verifier can tell at
-    which token a step goes wrong, the target mends that one, and the draft goes on behind it.
+    A step that the judge leaves undecided is compared with the target's own, as in lookahead. Where the judge
+    tells the token at which a step goes wrong, the target mends that token, and the draft goes on behind it.
     """
 
     name: ClassVar[str] = "hybrid"
     default_verifier: ClassVar[str | None] = "likelihood+semantic"
-
-    @property
-    def max_corrections(self) -> int:
-        return self.settings.max_corrections
 
     @classmethod
     def check_verifier(cls, verifier: Verifier) -> None:
@@ -106,3 +208,7 @@ class Hybrid(SpecReason):
                 f"strategy {cls.name} compares what {verifier.name} leaves open, and that verifier cannot: "
                 f"join it with one that does ({verifier.name}+semantic), or use strategy specreason"
             )
+
+    @property
+    def _max_corrections(self) -> int:
+        return self.settings.max_corrections

@@ -1,14 +1,13 @@
 """Speculative Thinking (arXiv 2504.12329): the draft writes, and a cue in its words calls the target.
 
-There the draft writes up to a blank line and 20 tokens more. Where these hold a cue the target writes 20 in
-their place, and 125 further ones where its own hold one of checking; after 15 that turn back a fixed sentence
-is put in, and the target writes 125 tokens behind it (the paper's takeovers for affirmation and reflection,
-for verification and for excessive reflection; words and numbers are those of the authors' program).
+In the paper the draft writes up to a blank line and then 20 tokens. A cue in these hands them to the target,
+which writes 20 tokens, and 125 more where its own hold a verification cue. After 15 reflections a fixed
+sentence is inserted, and the target writes 125 tokens behind it. (Words and numbers are those of the authors'
+program.) Here the unit is a step:
 
-Here the unit is a step: a cue among the first tokens of a drafted one hands it to the target, all of it or
-``takeover_tokens``. What the draft goes on with behind these counts as a step too. A cue is a whole word,
-which it need not be there, and no number grows with each sentence put in. The draft does not wait for the
-target but writes ahead, up to ``depth`` steps.
+- a cue among the first tokens of a drafted step hands the target the step, or ``takeover_tokens`` of it;
+- a cue is a whole word, and no number grows with each inserted sentence;
+- the draft does not wait for the target but writes up to ``depth`` steps ahead.
 """
 
 from __future__ import annotations
@@ -20,12 +19,16 @@ from typing import ClassVar, Literal, TypeAlias
 
 from reason_spec.engines.base import Tokenizer
 from reason_spec.events import Recorder
+from reason_spec.routers.base import StepRoute
 from reason_spec.segment import StopScanner
 from reason_spec.settings import CueSettings
+from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest
-from reason_spec.strategies.search import Search
-from reason_spec.types import LossClass, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.strategies.routed import judge_by
+from reason_spec.strategies.specreason import SpecReasonLoop
+from reason_spec.strategies.step_loop import LoopOptions
+from reason_spec.types import Step
+from reason_spec.verifiers.base import VerificationContext
 
 CueKind: TypeAlias = Literal["reflection", "verification", "conclusion"]
 
@@ -33,8 +36,8 @@ CueKind: TypeAlias = Literal["reflection", "verification", "conclusion"]
 class SpeculativeThinking(RoutedStrategy):
     """The draft writes; the target writes the steps in which the draft turns back, checks or concludes.
 
-    Only the words decide: no model judges a step. A place has one draft, whatever ``width`` says, since a
-    second one without the cue would only hide it.
+    Only the words decide: no model judges a step. Each step has one draft, whatever ``width`` says, since a
+    second draft without the cue would only hide it.
     """
 
     name: ClassVar[str] = "speculative_thinking"
@@ -43,7 +46,7 @@ class SpeculativeThinking(RoutedStrategy):
         cues = Cues(self.settings.cues, self.target.tokenizer)
         num_turns, first_by_target, left = 0, self.settings.first_by_target, request
         while True:
-            async with aclosing(self._search(cues, left, recorder, first_by_target)) as steps:
+            async with aclosing(self._loop(cues, left, recorder, first_by_target).steps()) as steps:
                 async for step in steps:
                     yield step
                     left = left.behind((step,), self.target, self.draft)
@@ -56,20 +59,16 @@ class SpeculativeThinking(RoutedStrategy):
             left = left.behind((reminder,), self.target, self.draft)
             num_turns, first_by_target = 0, left.num_steps_before + 1
 
-    def _search(
+    def _loop(
         self, cues: Cues, request: SolveRequest, recorder: Recorder, first_by_target: int
-    ) -> AsyncGenerator[Step]:
-        return Search(
-            self.target,
-            self.draft,
-            _CueVerifier(cues),
-            self.settings.model_copy(update={"width": 1}),
-            request,
-            recorder,
-            alone=True,
-            by_target=first_by_target,
-            takeover_tokens=self.settings.cues.takeover_tokens,
-        ).steps()
+    ) -> SpecReasonLoop:
+        settings = self.settings.model_copy(update={"width": 1})
+        return SpecReasonLoop(
+            AnswerWork(self.target, self.draft, settings, request, recorder),
+            judge_by(cues),
+            LoopOptions(takeover_tokens=settings.cues.takeover_tokens),
+            first_by_target=first_by_target,
+        )
 
     def _is_due(self, num_turns: int, step: Step) -> bool:
         return 0 < self.settings.cues.remind_after <= num_turns and step.finish == "boundary"
@@ -87,7 +86,7 @@ class SpeculativeThinking(RoutedStrategy):
 
 
 class Cues:
-    """Finds cues, as whole words in any case, in the first tokens of a step."""
+    """A router that finds cues, as whole words in any case, in the first tokens of a step."""
 
     def __init__(self, settings: CueSettings, tokenizer: Tokenizer) -> None:
         self._window = settings.window
@@ -110,6 +109,12 @@ class Cues:
                 found[kind] = match.group()
         return found
 
+    def route(self, context: VerificationContext, drafted: Step) -> StepRoute:
+        found = self.found(drafted)
+        if not found:
+            return StepRoute("draft", 0.0, "no cue")
+        return StepRoute("target", 1.0, ", ".join(f"{kind}: {cue!r}" for kind, cue in found.items()))
+
     def turns_back(self, step: Step) -> bool:
         """Tell whether a step was taken over from the draft and still turns back or checks."""
         taken_over = step.origin == "target" and step.verdict and step.verdict.decision == "reject"
@@ -119,22 +124,3 @@ class Cues:
 def _whole_words(cues: Iterable[str]) -> re.Pattern[str] | None:
     words = [r"\s+".join(map(re.escape, cue.split())) for cue in cues]
     return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE) if words else None
-
-
-class _CueVerifier(Verifier):
-    """Cues in the place of a verifier: a step without one stands."""
-
-    name: str = "cues"
-    loss_class: LossClass = "routed"
-    judges_alone: bool = True
-    compares: bool = False
-
-    def __init__(self, cues: Cues) -> None:
-        super().__init__()
-        self._cues = cues
-
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        found = self._cues.found(drafted)
-        if not found:
-            return Verdict("accept", 1.0, reason="no cue")
-        return Verdict("reject", 0.0, reason=", ".join(f"{kind}: {cue!r}" for kind, cue in found.items()))

@@ -1,19 +1,19 @@
-"""What each model is asked to write at a position, and drafted steps in the target's tokens."""
+"""The engines' requests at a position, and drafted steps in the target's tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Final
 
 from reason_spec.engines.base import Engine, EngineRequest, TokenDrafterName
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.base import SolveRequest, tokens_for
+from reason_spec.strategies.answer_work import ModelLane
 from reason_spec.strategies.branch import Branch
+from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import Sampling, Step
 
-ModelLane: TypeAlias = Literal["draft", "target"]
-_SIBLING_TEMPERATURE = 0.8
+_SIBLING_TEMPERATURE: Final = 0.8
 """Siblings of the first draft are sampled at least this warm: a second greedy draft is the same."""
 
 
@@ -27,43 +27,44 @@ def sampling_of_sibling(sampling: Sampling, index: int) -> Sampling:
 
 @dataclass(frozen=True, slots=True)
 class StepRequests:
-    """Makes the requests of one solution, where the draft model writes on in the target's words or not."""
+    """Makes the requests for the positions of one answer.
 
-    solve: SolveRequest
+    ``redrafts``: the draft model writes a step again where the target parts from it.
+    ``takeover_tokens`` bounds what the target writes behind a drafted step; None: a whole step.
+    """
+
     settings: StrategySettings
     target: Engine
     redrafts: bool
     takeover_tokens: int | None = None
 
     def request(
-        self,
-        lane: ModelLane,
-        branch: Branch,
-        sampling: Sampling,
-        begun: tuple[int, ...] = (),
+        self, lane: ModelLane, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()
     ) -> EngineRequest:
         """Return what an engine is asked to write at a position, behind ``begun`` tokens of its step."""
-        prefix = branch.target_prefix if lane == "target" else branch.draft_prefix
+        left = branch.request
+        prefix = left.target_prompt if lane == "target" else left.draft_prompt
+        assert prefix is not None
         begun_text = self.target.tokenizer.decode(begun) if begun else ""
         longest = self.settings.step_max_tokens
         if lane == "target" and branch.drafts and self.takeover_tokens is not None:
             longest = min(longest, self.takeover_tokens)
         return EngineRequest(
             prefix=prefix.extend(begun) if begun else prefix,
-            max_tokens=min(longest, branch.num_tokens_left) - len(begun),
+            max_tokens=min(longest, left.max_tokens) - len(begun),
             sampling=sampling,
-            boundary=self.solve.boundary,
-            stops=self.solve.stops,
-            stop_context=self.solve.stop_context(branch.text_before + begun_text),
+            boundary=left.boundary,
+            stops=left.stops,
+            stop_context=left.stop_context(left.text_before + begun_text),
             step_context=begun_text,
-            begins_in=branch.begins_in,
-            text=self.solve.text if lane == "target" else self.solve.draft_text,
-            cache_key=self.solve.cache_key,
+            begins_in=left.begins_in,
+            text=left.text if lane == "target" else left.draft_text,
+            cache_key=left.cache_key,
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,
             num_lookup_paths=self.settings.lookup_paths,
-            # One answer alone is the planner's business, however many branches it has.
-            limit_drafts=self.solve.live is not None and self.solve.live.beside_others,
+            # With no other answer live the planner decides, however many branches this one has.
+            limit_drafts=left.budget is not None and left.budget.beside_others,
             priority=branch.distance,
             stream=self.redrafts,
             delta_tokens=1 if lane == "target" else self.settings.draft_run_tokens,

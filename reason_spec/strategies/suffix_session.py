@@ -1,4 +1,4 @@
-"""The suffix cache beside answers: what is certain of them is learnt, and what may come next is proposed."""
+"""Connects the suffix cache to generation: learns final steps, and proposes the next step and tokens."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from reason_spec.engines.base import (
 from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
-from reason_spec.strategies.base import step_from_result, tokens_for
 from reason_spec.strategies.draft_ahead import can_share_tokens
+from reason_spec.strategies.step_tokens import step_from_result, tokens_for
 from reason_spec.suffix.base import Session, Source, num_shared
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Step, Usage
 
 logger = logging.getLogger(__name__)
 _NUM_KEPT = 16
-"""Conversations that are kept open for a next turn."""
+"""Conversations that are kept open for their next turn."""
 _SAME = 0.5
-"""A prompt that begins with so much of a conversation's text is its next turn."""
+"""A prompt that begins with at least this share of a conversation's tokens is its next turn."""
 _SOURCES: dict[str, Source] = {"tool": "tool", "function": "tool", "assistant": "output"}
 
 Segments = tuple[tuple[Source, tuple[int, ...]], ...]
@@ -42,7 +42,7 @@ Segments = tuple[tuple[Source, tuple[int, ...]], ...]
 
 @dataclass(eq=False, slots=True)
 class _Conversation:
-    """A text that grows turn by turn: what it says so far, and who follows it."""
+    """A text that grows turn by turn, with its tokens so far."""
 
     number: int
     tenant: str
@@ -52,10 +52,10 @@ class _Conversation:
 
 
 class SuffixCacheSession:
-    """What one answer tells the suffix cache and asks of it. Close it when the answer is over.
+    """The suffix cache of one answer. Close it when the answer is over.
 
-    It is told of final steps alone: what a branch assumes beyond them is looked up and forgotten. A tenant's
-    cache that fails is left out from then on; that costs the cache, never the answer nor another tenant's.
+    It learns final steps only; steps that a branch assumes beyond them are part of a query. A tenant's cache
+    that fails is left out from then on, and neither the answer nor other tenants' caches are affected.
     """
 
     def __init__(self, owner: SuffixCacheSessions, conversation: _Conversation, target: Engine) -> None:
@@ -63,7 +63,6 @@ class SuffixCacheSession:
         self._conversation = conversation
         self._target = target
         self._tenant = conversation.tenant
-        self._num_steps: int | None = None
 
     @property
     def text(self) -> int | None:
@@ -87,14 +86,13 @@ class SuffixCacheSession:
     def proposes_steps(self) -> bool:
         return self._owner.settings.use in ("steps", "both") and not self._owner.has_failed(self._tenant)
 
-    def learn(self, index: int, step: Step) -> None:
-        """Take the final step of a place; one that was taken before is passed over."""
-        if self._owner.has_failed(self._tenant) or (self._num_steps is not None and index < self._num_steps):
+    def learn(self, step: Step) -> None:
+        """Take the next final step of the answer."""
+        if self._owner.has_failed(self._tenant):
             return
-        self._num_steps = index + 1
         tokens = tokens_for(step, self._target)
         session = self._conversation.session
-        with _costs_only_the_cache(self._owner, self._tenant):
+        with self._owner.guarded(self._tenant):
             if self.proposes_steps:
                 # A cache learns from what becomes of its last proposal, and that was for a place further on.
                 session.propose_tokens(len(tokens))
@@ -127,23 +125,20 @@ class SuffixCacheSession:
                 return None
             return None if written.finish is None else len(written.tokens)
 
-        with _costs_only_the_cache(self._owner, self._tenant):
+        with self._owner.guarded(self._tenant):
             found = self._conversation.session.propose_step(
                 find_end, request.max_tokens, min_chance=self._owner.settings.min_step_chance, behind=behind
             )
-            if found is None:
-                return None
-            written = follow(found.tokens)
-            if written.finish is None:
-                return None
-            return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
+            written = None if found is None else follow(found.tokens)
+            if written is not None and written.finish is not None:
+                return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
         return None
 
     def known(self, num_draft_tokens: int) -> Known:
         """Return what the target's engine would be drafted for the next pass, behind the final steps."""
         if not self._owner.drafts_tokens or self._owner.has_failed(self._tenant):
             return NOTHING_KNOWN
-        with _costs_only_the_cache(self._owner, self._tenant):
+        with self._owner.guarded(self._tenant):
             budget = TIMES_IF_LIKELY * num_draft_tokens
             found = self._conversation.session.propose_tokens(budget, tree=True)
             return Known(len(found.tokens), sum(found.chances))
@@ -152,6 +147,25 @@ class SuffixCacheSession:
     def close(self) -> None:
         """Keep the conversation for its next turn."""
         self._owner.take_back(self._conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The statement behind `SuffixCacheSessions.guarded`."""
+
+    failed: set[str]
+    tenant: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.failed.add(self.tenant)
+        message = "the suffix cache of tenant %s is left out from now on: %s: %s"
+        logger.warning(message, self.tenant, type(error).__name__, error)
+        return True
 
 
 class SuffixCacheSessions:
@@ -184,9 +198,9 @@ class SuffixCacheSessions:
         """Tell whether a tenant's cache is left out."""
         return tenant in self._failed
 
-    def leave_out(self, tenant: str) -> None:
-        """Propose and learn nothing more of a tenant."""
-        self._failed.add(tenant)
+    def guarded(self, tenant: str) -> _Guard:
+        """Turn an error of a tenant's cache into a warning, and leave that cache out from then on."""
+        return _Guard(self._failed, tenant)
 
     def open(
         self,
@@ -196,7 +210,7 @@ class SuffixCacheSessions:
         tenant: str | None = None,
         scope: str = "",
     ) -> SuffixCacheSession | None:
-        """Return the memory of an answer to a prompt: a next turn where a conversation begins like it.
+        """Return the session of an answer to a prompt: the next turn of a conversation that begins like it.
 
         None where the tenant's cache has failed.
 
@@ -207,7 +221,7 @@ class SuffixCacheSessions:
         if self.has_failed(tenant):
             return None
         tokens = [token for _, part in segments for token in part]
-        with _costs_only_the_cache(self, tenant):
+        with self.guarded(tenant):
             conversation = self._take_up(tokens, tenant, scope)
             conversation.session.begin(segments)
             conversation.tokens = tokens
@@ -244,7 +258,7 @@ class SuffixCacheSessions:
         """Read what was kept of tenants, whose first answers would wait for it otherwise."""
         for tenant in tenants:
             if not self.has_failed(tenant):
-                with _costs_only_the_cache(self, tenant):
+                with self.guarded(tenant):
                     self._caches.open_session("", tenant).close()
 
     def save(self) -> None:
@@ -257,10 +271,9 @@ class SuffixCacheSessions:
             return
         try:
             self._caches.save()
-        except DataError as error:
-            logger.warning("what the suffix cache learnt is not kept: %s", error)
         except Exception as error:
-            logger.warning("what the suffix cache learnt is not kept: %s: %s", type(error).__name__, error)
+            kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
+            logger.warning("what the suffix cache learnt is not kept: %s%s", kind, error)
         else:
             self._num_kept = num_learnt
 
@@ -275,39 +288,16 @@ class SuffixCacheSessions:
         return best
 
     def _end(self, conversation: _Conversation) -> None:
-        with _costs_only_the_cache(self, conversation.tenant):
+        with self.guarded(conversation.tenant):
             conversation.session.close()
         self.tell(CloseText(conversation.number))
 
 
-class _costs_only_the_cache:  # noqa: N801 - it reads as a statement
-    """Turns an error of a tenant's cache into a warning, and leaves that cache out from then on."""
-
-    def __init__(self, owner: SuffixCacheSessions, tenant: str) -> None:
-        self._owner = owner
-        self._tenant = tenant
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._owner.leave_out(self._tenant)
-        logger.warning(
-            "the suffix cache of tenant %s is left out from now on: %s: %s",
-            self._tenant,
-            type(error).__name__,
-            error,
-        )
-        return True
-
-
 def segments_of(messages: Sequence[Message], prompt: Sequence[int], tokenizer: Tokenizer) -> Segments:
-    """Tell apart what of a prompt a tool returned, what the model wrote, and what it was told.
+    """Cut a prompt into tool results, outputs of the model, and the rest.
 
-    A message is found by its tokens but the first and the last, which may differ beside the words of the
-    chat template; where it is not found it counts as told.
+    A message is found by its tokens without the first and the last, which may differ beside the text of the
+    chat template; a message that is not found counts as the rest.
     """
     segments: list[tuple[Source, tuple[int, ...]]] = []
     done = 0

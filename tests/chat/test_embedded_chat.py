@@ -95,7 +95,7 @@ async def test_a_token_that_ends_an_answer_cuts_the_targets_own_text(
         Policy(off=True),
         Policy(loss_class="exact"),
         Policy(strategy="speculative"),
-        Policy(strategy="token"),
+        Policy(strategy="prompt_lookup"),
         Policy(verifier="numbers"),
         Policy(strategy="hybrid"),
     ):
@@ -105,7 +105,7 @@ async def test_a_token_that_ends_an_answer_cuts_the_targets_own_text(
         assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == expected
         assert (end.finish, end.stop, end.num_tokens) == ("stop", stop, tokens.index(stop) + 1)
         assert end.report.loss_class == "exact"
-        was_whole = policy.off or policy.strategy in ("speculative", "token")
+        was_whole = policy.off or policy.strategy in ("speculative", "prompt_lookup")
         assert end.report.reason == (None if was_whole else "stop token ids")
     assert await num_running(chat) == 0
 

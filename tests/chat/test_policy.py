@@ -36,7 +36,8 @@ def accelerator(
         (Policy(loss_class="exact"), "lookahead", "exact", "exact"),
         (Policy(loss_class="verified"), "lookahead", None, "verified"),
         (Policy(loss_class="routed"), "lookahead", None, "verified"),
-        (Policy(strategy="token"), "token", None, "exact"),
+        (Policy(strategy="prompt_lookup"), "prompt_lookup", None, "exact"),
+        (Policy(strategy="token"), "prompt_lookup", None, "exact"),
         (Policy(strategy="hybrid"), "hybrid", None, "routed"),
         (Policy(verifier="numbers"), "lookahead", "numbers", "verified"),
         (Policy(verifier="exact", loss_class="exact"), "lookahead", "exact", "exact"),
@@ -53,8 +54,8 @@ def test_a_loss_class_bounds_the_strategy_of_the_settings() -> None:
         assert writer_for(running, Policy(loss_class="routed")).name == "specreason"
         writer = writer_for(running, Policy(loss_class="verified"))
         assert (writer.name, writer.verifier) == ("lookahead", "semantic")
-    with accelerator("token", with_draft=False) as running:
-        assert writer_for(running, Policy(loss_class="exact")).name == "token"
+    with accelerator("prompt_lookup", with_draft=False) as running:
+        assert writer_for(running, Policy(loss_class="exact")).name == "prompt_lookup"
 
 
 def test_a_depth_is_kept_to() -> None:
@@ -87,7 +88,7 @@ def test_what_cannot_be_had_is_refused_by_name(policy: Policy, param: str) -> No
 @pytest.mark.parametrize("name", ["lookahead", "speculative", "scot"])
 def test_without_a_draft_nothing_is_drafted(name: str) -> None:
     with (
-        accelerator("token", with_draft=False) as running,
+        accelerator("prompt_lookup", with_draft=False) as running,
         pytest.raises(RequestError, match="a draft") as error,
     ):
         writer_for(running, Policy(strategy=name))
@@ -98,16 +99,16 @@ def test_without_a_draft_nothing_is_drafted(name: str) -> None:
     ("with_draft", "shared", "hints", "name"),
     [
         (True, True, True, "speculative"),
-        (True, False, True, "token"),
+        (True, False, True, "prompt_lookup"),
         (True, True, False, "autoregressive"),
-        (False, True, True, "token"),
+        (False, True, True, "prompt_lookup"),
         (False, True, False, "autoregressive"),
     ],
 )
 def test_what_is_exact_is_written_with_all_there_is_for_tokens(
     with_draft: bool, shared: bool, hints: bool, name: str
 ) -> None:
-    with accelerator("token", with_draft=with_draft, shared=shared, hints=hints) as running:
+    with accelerator("prompt_lookup", with_draft=with_draft, shared=shared, hints=hints) as running:
         assert exact_writer(running).name == name
 
 

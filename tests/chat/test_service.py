@@ -31,7 +31,7 @@ OTHER = "One bird sang.\n\nNo bird flew off.\n\nNone is left, é."
         Policy(),
         Policy(off=True),
         Policy(loss_class="exact"),
-        Policy(strategy="token"),
+        Policy(strategy="prompt_lookup"),
         Policy(strategy="speculative"),
         Policy(strategy="lookahead", depth=2, width=2),
     ],

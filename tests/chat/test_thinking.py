@@ -48,12 +48,12 @@ async def test_thinking_is_written_by_the_strategy_and_the_answer_exactly() -> N
         off = (await chat.answer(asks("two and two", policy=Policy(off=True)))).end.report
         named = Policy(strategy="lookahead", loss_class="verified")
         loose = (await chat.answer(asks("two and two", policy=named))).end.report
-        token = (await chat.answer(asks("two and two", policy=Policy(strategy="token")))).end.report
+        token = (await chat.answer(asks("two and two", policy=Policy(strategy="prompt_lookup")))).end.report
         shed = (await chat.answer(asks("two and two"), speculate=False)).end.report
     assert (usual.strategy, usual.exact_answer_by) == ("lookahead", "speculative")
     assert (off.strategy, off.exact_answer_by, off.reason) == ("autoregressive", "autoregressive", None)
     assert (loose.strategy, loose.exact_answer_by) == ("lookahead", "lookahead")
-    assert (token.strategy, token.exact_answer_by) == ("token", "token")
+    assert (token.strategy, token.exact_answer_by) == ("prompt_lookup", "prompt_lookup")
     assert (shed.strategy, shed.exact_answer_by, shed.reason) == ("autoregressive", "autoregressive", "load")
 
 

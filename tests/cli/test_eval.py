@@ -98,9 +98,9 @@ def test_fresh_leaves_nothing_of_the_earlier_run(world: World) -> None:
 
 def test_a_run_grows_and_a_complete_one_is_measured_again(world: World) -> None:
     succeed(*arguments(world, "--limit", "2"))
-    result = succeed(*arguments(world, "--samples", "2", "--compare", "autoregressive,token"))
+    result = succeed(*arguments(world, "--samples", "2", "--compare", "autoregressive,prompt_lookup"))
     assert "2 of 24 answers are in out already; the rest is solved now" in result.stderr
-    again = succeed(*arguments(world, "--samples", "2", "--compare", "autoregressive,token"))
+    again = succeed(*arguments(world, "--samples", "2", "--compare", "autoregressive,prompt_lookup"))
     assert "nothing is left to solve" in again.stderr
     assert again.stdout == result.stdout
     assert len(settings_of(Path("out"))["sessions"]) == 2
@@ -175,7 +175,7 @@ def test_what_could_not_be_answered_is_listed_and_tried_again_later(world: World
     [
         (("--compare", "autoregressive,nothing"), "unknown strategy 'nothing'"),
         (("--compare", " "), "name one strategy or more"),
-        (("--compare", BOTH, "--strategy", "token"), "--strategy and --compare exclude each other"),
+        (("--compare", BOTH, "--strategy", "prompt_lookup"), "--strategy and --compare exclude each other"),
         (("--prices", "gold=1"), "unknown price 'gold'"),
     ],
 )

@@ -15,13 +15,14 @@ from reason_spec import __version__
 from reason_spec.cli.main import app
 from reason_spec.cli.options import (
     NameKind,
+    compared_strategies,
     complete_assignment,
     complete_name,
     complete_strategies,
     complete_verifiers,
     names_of,
 )
-from reason_spec.errors import ReasonSpecError
+from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.settings import Settings
 from reason_spec.strategies.factory import strategy_names
 from tests.cli_runner import BOTH, enter_world, fail, invoke, results, settings_of, succeed
@@ -41,7 +42,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     [
         (["--task", "gsm8k"], "task.name", "gsm8k"),
         (["--prompt", "boxed"], "task.prompt", "boxed"),
-        (["--strategy", "token"], "strategy.name", "token"),
+        (["--strategy", "prompt_lookup"], "strategy.name", "prompt_lookup"),
+        (["--strategy", "token"], "strategy.name", "prompt_lookup"),
         (["--depth", "2"], "strategy.depth", 2),
         (["--width", "3"], "strategy.width", 3),
         (["--verifier", "numbers"], "verifier.name", "numbers"),
@@ -135,9 +137,9 @@ def test_the_shipped_sample_is_a_file_like_any_other(world: World) -> None:
         ([], "nothing to solve"),
         ([""], "the question is empty"),
         (["Why?", "--strategy", "lookahed"], "unknown strategy 'lookahed'; did you mean 'lookahead'?"),
-        (["Why?", "--compare", "lookahed,token"], "did you mean 'lookahead'?"),
+        (["Why?", "--compare", "lookahed,prompt_lookup"], "did you mean 'lookahead'?"),
         (["Why?", "--verifier", "semantics"], "unknown verifier 'semantics'; did you mean 'semantic'?"),
-        (["Why?", "--strategy", "nothing"], "unknown strategy 'nothing'. Known: autoregressive, token"),
+        (["Why?", "--strategy", "nothing"], "unknown strategy 'nothing'. Known: autoregressive, prompt"),
         (["Why?", "--task", "GSM8K"], "unknown task 'GSM8K'; did you mean 'gsm8k'?"),
         (["Why?", "--task", "gsm9k"], "unknown task 'gsm9k'; did you mean 'gsm8k'?"),
         (["Why?", "--depth", "99"], "strategy.depth = 99 (from the flags)"),
@@ -149,9 +151,9 @@ def test_the_shipped_sample_is_a_file_like_any_other(world: World) -> None:
         (["Why?", "--set", "depth"], "write NAME=VALUE"),
         (["Why?", "--set", "strategy.depth=3", "--depth", "2"], "strategy.depth is given twice"),
         (["Why?", "--config", "missing.yaml"], "settings file 'missing.yaml' does not exist"),
-        (["Why?", "--compare", "token"], "name two strategies or more"),
-        (["Why?", "--compare", "token,token"], "name two strategies or more"),
-        (["Why?", "--compare", BOTH, "--strategy", "token"], "exclude each other"),
+        (["Why?", "--compare", "prompt_lookup"], "name two strategies or more"),
+        (["Why?", "--compare", "prompt_lookup,prompt_lookup"], "name two strategies or more"),
+        (["Why?", "--compare", BOTH, "--strategy", "prompt_lookup"], "exclude each other"),
         (["Why?", "--concurrency", "2"], "--concurrency is for files"),
         (["Why?", "--fresh"], "--fresh needs --output"),
         (["Why?", "--compare", BOTH, "--show-rejected"], "--show-rejected is for a question"),
@@ -246,3 +248,9 @@ def test_the_shell_gets_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     result = CliRunner().invoke(app, [], prog_name="reason-spec", env=environment)
     assert result.stdout.split() == strategy_names()
+
+
+def test_old_names_are_compared_under_the_new_ones() -> None:
+    assert compared_strategies("autoregressive,token") == ("autoregressive", "prompt_lookup")
+    with pytest.raises(SettingsError, match="name two strategies"):
+        compared_strategies("token,prompt_lookup")

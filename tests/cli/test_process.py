@@ -331,7 +331,7 @@ def test_a_terminal_shows_a_live_bar_that_is_gone_at_the_end(tmp_path: Path) -> 
 
 def test_a_table_too_wide_for_the_terminal_is_shown_strategy_by_strategy(tmp_path: Path) -> None:
     world = build_world(tmp_path / "world", 2)
-    names = ("autoregressive", "token", "lookahead")
+    names = ("autoregressive", "prompt_lookup", "lookahead")
     shown = on_terminal(
         *world.arguments("--compare", ",".join(names), "--output", "out"), cwd=tmp_path, columns=42
     )

@@ -94,7 +94,7 @@ def test_a_run_grows_by_problems_samples_and_strategies(world: World) -> None:
     succeed("solve", str(world.problems), *options, "--limit", "2")
     assert len(results(Path("out"))) == 2
     succeed("solve", str(world.problems), *options)
-    succeed("solve", str(world.problems), *options, "--strategy", "token")
+    succeed("solve", str(world.problems), *options, "--strategy", "prompt_lookup")
     result = succeed("solve", str(world.problems), *options, "--samples", "2")
     assert "6 of 12 answers are in out already" in result.stderr
     records = results(Path("out"))
@@ -173,7 +173,7 @@ def test_a_fresh_run_that_cannot_start_leaves_the_earlier_results(world: World) 
 
 def test_no_number_of_the_table_is_cut_in_a_pipe(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    result = succeed(*world.arguments("--compare", "autoregressive,token,lookahead"))
+    result = succeed(*world.arguments("--compare", "autoregressive,prompt_lookup,lookahead"))
     assert "\u2026" not in result.stdout
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("correct")]
     assert row.count("4 of 6") == 3

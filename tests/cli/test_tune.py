@@ -18,7 +18,7 @@ from tests.cli_runner import fail, invoke, results, succeed
 from tests.evaluation.problems import World, build_world
 
 COUNT = 30
-SPEEDS = {"autoregressive": 1.0, "token": 1.2, "lookahead exact": 1.5, "lookahead semantic": 2.0}
+SPEEDS = {"autoregressive": 1.0, "prompt_lookup": 1.2, "lookahead exact": 1.5, "lookahead semantic": 2.0}
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_candidate_that_the_engines_cannot_run_is_dropped_and_the_reason_is_sa
     answer = Accelerator.answer
 
     async def refuse(self: Accelerator, *arguments: Any, **options: Any) -> Any:
-        if self.settings.strategy.name == "token":
+        if self.settings.strategy.name == "prompt_lookup":
             raise SettingsError("this model takes no drafts")
         return await answer(self, *arguments, **options)
 
@@ -218,7 +218,7 @@ def test_a_candidate_that_the_engines_cannot_run_is_dropped_and_the_reason_is_sa
     result = succeed(*arguments(world))
     assert "token, problem" in result.stderr
     assert "this model takes no drafts" in result.stderr
-    (token,) = [item for item in numbers()["rungs"][0]["candidates"] if item["name"] == "token"]
+    (token,) = [item for item in numbers()["rungs"][0]["candidates"] if item["name"] == "prompt_lookup"]
     assert token["dropped"] == "no two answers could be timed"
 
 

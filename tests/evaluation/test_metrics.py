@@ -262,8 +262,8 @@ def test_only_what_both_answered_is_compared() -> None:
 
 
 def test_without_the_target_alone_the_first_strategy_is_the_baseline() -> None:
-    outcomes = [make_outcome(0, "token"), make_outcome(0, "lookahead")]
-    assert only_pair(measure(outcomes, ["lookahead", "token"])).baseline == "lookahead"
+    outcomes = [make_outcome(0, "prompt_lookup"), make_outcome(0, "lookahead")]
+    assert only_pair(measure(outcomes, ["lookahead", "prompt_lookup"])).baseline == "lookahead"
 
 
 def test_too_few_problems_are_said_in_words() -> None:
@@ -294,8 +294,8 @@ def test_speed_up_intervals_hold_the_true_one() -> None:
 
 
 def test_exchanged_strategies_change_signs_and_turn_ratios() -> None:
-    outcomes = random_run(8, 30, 2, speedups={"token": 1.0, "lookahead": 1.4})
-    one, other = (only_pair(measure(outcomes, order)) for order in (["token"], ["lookahead"]))
+    outcomes = random_run(8, 30, 2, speedups={"prompt_lookup": 1.0, "lookahead": 1.4})
+    one, other = (only_pair(measure(outcomes, order)) for order in (["prompt_lookup"], ["lookahead"]))
     assert one.accuracy_difference is not None
     assert other.accuracy_difference is not None
     assert one.accuracy_difference.value == pytest.approx(-other.accuracy_difference.value)

@@ -14,7 +14,7 @@ from reason_spec.settings import load_settings
 from reason_spec.types import Problem
 
 PROBLEMS = [Problem(f"p{number}", f"What is {number} + 4?", str(number + 4)) for number in range(2)]
-STRATEGIES = ("autoregressive", "token")
+STRATEGIES = ("autoregressive", "prompt_lookup")
 
 
 Found = tuple[Rounding | None, list[Outcome]]
@@ -28,7 +28,7 @@ async def solved(dtype: str, temperature: float = 0.0, part: bool = False) -> Fo
         outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES, calibrate=False)]
         kept = [item for item in outcomes if isinstance(item, Outcome)]
         if part:
-            kept = [parted(item) if item.strategy == "token" else item for item in kept]
+            kept = [parted(item) if item.strategy == "prompt_lookup" else item for item in kept]
         return await find_rounding(accelerator, PROBLEMS, kept), kept
 
 
@@ -48,18 +48,20 @@ async def test_in_float32_and_for_samples_nothing_is_looked_for() -> None:
 async def test_off_float32_each_place_where_an_answer_parts_is_scored() -> None:
     rounding, _ = await solved("bfloat16", part=True)
     assert rounding is not None
-    assert rounding.num_pairs == {"token": 2}
-    assert [(flip.place, flip.strategy) for flip in rounding.flips] == [(2, "token")] * 2
+    assert rounding.num_pairs == {"prompt_lookup": 2}
+    assert [(flip.place, flip.strategy) for flip in rounding.flips] == [(2, "prompt_lookup")] * 2
     assert all(flip.gap is not None and flip.gap > 1 for flip in rounding.flips), "no ties: put there"
     assert Rounding.from_dict(rounding.to_dict()) == rounding
 
 
 async def test_the_table_and_a_sentence_show_it() -> None:
     _, outcomes = await solved("bfloat16")
-    flips = (Flip("p0", 0, "token", 7, 0.125), Flip("p1", 0, "token", 3, None))
-    rounding = Rounding("bfloat16", {"token": 2}, flips)
+    flips = (Flip("p0", 0, "prompt_lookup", 7, 0.125), Flip("p1", 0, "prompt_lookup", 3, None))
+    rounding = Rounding("bfloat16", {"prompt_lookup": 2}, flips)
     table = summary_table(summarize(outcomes, STRATEGIES), rounding=rounding)
     assert "parted by bfloat16" in list(table.columns[0].cells)
     assert [flip_cell(rounding, name) for name in STRATEGIES] == ["-", "2 of 2"]
     (line,) = rounding_lines(rounding)
-    assert line.startswith("token in bfloat16: 2 of 2 answers part from autoregressive, at tokens 0.125")
+    assert line.startswith(
+        "prompt_lookup in bfloat16: 2 of 2 answers part from autoregressive, at tokens 0.125"
+    )

@@ -65,8 +65,8 @@ async def test_every_answer_of_every_strategy_comes_once_and_graded() -> None:
 
 
 async def test_without_names_the_strategy_of_the_settings_runs() -> None:
-    outcomes = await outcomes_of(make_accelerator(**{"strategy.name": "token"}), count=2)
-    assert {outcome.strategy for outcome in outcomes} == {"token"}
+    outcomes = await outcomes_of(make_accelerator(**{"strategy.name": "prompt_lookup"}), count=2)
+    assert {outcome.strategy for outcome in outcomes} == {"prompt_lookup"}
 
 
 async def test_a_problem_without_a_reference_answer_is_solved_and_not_graded() -> None:

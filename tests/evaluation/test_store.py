@@ -64,13 +64,21 @@ def test_what_was_stored_is_there_when_the_folder_is_opened_again(tmp_path: Path
 
 def test_more_problems_samples_and_strategies_may_follow(tmp_path: Path) -> None:
     begun(tmp_path / "run", problems=PROBLEMS[:4])
-    other = load_settings(flags={"strategy.name": "token"})
+    other = load_settings(flags={"strategy.name": "prompt_lookup"})
     with open_folder(tmp_path / "run", settings=other, problems=PROBLEMS) as folder:
         folder.append(make_outcome(7))
         folder.append(make_outcome(0, sample=1))
-        folder.append(make_outcome(0, strategy="token"))
+        folder.append(make_outcome(0, strategy="prompt_lookup"))
     with open_folder(tmp_path / "run", problems=PROBLEMS[:2]) as folder:
         assert len(folder.outcomes) == 5
+
+
+def test_results_under_an_old_name_of_a_strategy_go_on_under_the_new_one(tmp_path: Path) -> None:
+    with open_folder(tmp_path / "run") as folder:
+        folder.begin_session("one", ["token"], {})
+        folder.append(make_outcome(0, strategy="token"))
+    with open_folder(tmp_path / "run") as folder:
+        assert list(folder.outcomes) == [UnitKey("p0", 0, "prompt_lookup")]
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
@@ -176,13 +184,13 @@ def test_results_without_their_settings_are_refused(tmp_path: Path) -> None:
 def test_settings_hold_what_made_the_results(tmp_path: Path) -> None:
     begun(tmp_path)
     with open_folder(tmp_path) as folder:
-        folder.begin_session("two", ["token"], {"target_cores": {"token": [0, 1]}})
+        folder.begin_session("two", ["prompt_lookup"], {"target_cores": {"prompt_lookup": [0, 1]}})
         folder.end_session({"costs_at_work": {"c": 0.2}})
     content = yaml.safe_load((tmp_path / "settings.yaml").read_text())
     assert content["settings"] == Settings().model_dump(mode="json")
     assert content["settings_hash"] == Settings().hash
     assert [session["session"] for session in content["sessions"]] == ["one", "two"]
-    assert content["sessions"][1]["target_cores"] == {"token": [0, 1]}
+    assert content["sessions"][1]["target_cores"] == {"prompt_lookup": [0, 1]}
     assert [session.get("costs_at_work") for session in content["sessions"]] == [None, {"c": 0.2}]
     assert "torch" in content["sessions"][0]["versions"]
     assert load_settings(tmp_path / "settings.yaml") == Settings()
@@ -246,11 +254,11 @@ def test_the_default_folder_tells_settings_apart_but_not_strategies() -> None:
         settings = load_settings(flags={key.replace("__", "."): value for key, value in flags.items()})
         return Identity.of(settings, PROBLEMS, 1).hash
 
-    assert name() == name(strategy__name="token")
+    assert name() == name(strategy__name="prompt_lookup")
     assert name() != name(strategy__depth=5)
     assert Identity.of(Settings(), PROBLEMS, 1).hash != Identity.of(Settings(), PROBLEMS, 2).hash
 
 
 def test_keys_are_what_names_an_outcome() -> None:
-    assert make_outcome(3, strategy="token", sample=2).key == UnitKey("p3", 2, "token")
+    assert make_outcome(3, strategy="prompt_lookup", sample=2).key == UnitKey("p3", 2, "prompt_lookup")
     assert json.loads(make_outcome(3).to_json())["id"] == "p3"

@@ -119,9 +119,9 @@ def test_pairs_timed_in_different_starts_are_counted_and_said() -> None:
 
 
 def test_without_a_baseline_the_first_strategy_is_one() -> None:
-    token = [replace(outcome, strategy="token") for outcome in BASE]
-    summary = summarize([*AHEAD, *token], ["token", "lookahead"])
-    assert summary.comparisons[0].baseline == "token"
+    token = [replace(outcome, strategy="prompt_lookup") for outcome in BASE]
+    summary = summarize([*AHEAD, *token], ["prompt_lookup", "lookahead"])
+    assert summary.comparisons[0].baseline == "prompt_lookup"
 
 
 def test_samples_of_a_problem_do_not_narrow_its_interval() -> None:
@@ -178,7 +178,7 @@ def test_the_comparison_is_said_in_words() -> None:
 
 
 def test_three_strategies_fit_eighty_columns() -> None:
-    token = [replace(outcome, strategy="token") for outcome in BASE]
+    token = [replace(outcome, strategy="prompt_lookup") for outcome in BASE]
     text = text_of(summarize([*BASE, *token, *AHEAD]))
     assert "autoregressive" in text
     assert "…" not in text

@@ -128,9 +128,9 @@ def test_errors_reach_whoever_called() -> None:
 
 
 def test_options_go_where_they_belong() -> None:
-    request = asked(APPLES, temperature=0.5, stop="x", strategy="token", off=None, tenant="ann")
+    request = asked(APPLES, temperature=0.5, stop="x", strategy="prompt_lookup", off=None, tenant="ann")
     assert (request.sampling.temperature, request.sampling.stop) == (0.5, ("x",))
-    assert (request.policy.strategy, request.policy.off, request.tenant) == ("token", False, "ann")
+    assert (request.policy.strategy, request.policy.off, request.tenant) == ("prompt_lookup", False, "ann")
 
 
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:

@@ -115,7 +115,10 @@ def test_thinking_stands_beside_the_text_streamed_and_not(thinker: InProcess) ->
 def test_options_are_of_every_call_and_of_one(models: InProcess) -> None:
     model = ChatReasonSpec(models=models, options={"strategy": "autoregressive"})
     assert model.invoke(APPLES).response_metadata["reason_spec"]["strategy"] == "autoregressive"
-    assert model.invoke(APPLES, strategy="token").response_metadata["reason_spec"]["strategy"] == "token"
+    assert (
+        model.invoke(APPLES, strategy="prompt_lookup").response_metadata["reason_spec"]["strategy"]
+        == "prompt_lookup"
+    )
     assert model.invoke(APPLES, stop=["12"]).content == "Ana has "
     with pytest.raises(RequestError, match="did you mean 'strategy'"):
-        ChatReasonSpec(models=models, options={"stratgy": "token"})
+        ChatReasonSpec(models=models, options={"stratgy": "prompt_lookup"})

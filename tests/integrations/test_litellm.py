@@ -67,10 +67,10 @@ def test_streamed_calls_come_together() -> None:
 
 def test_a_call_may_have_options_of_its_own() -> None:
     reply = litellm.completion(
-        MODEL, messages=asked(APPLES), stop=["12"], max_tokens=9, extra_body={"strategy": "token"}
+        MODEL, messages=asked(APPLES), stop=["12"], max_tokens=9, extra_body={"strategy": "prompt_lookup"}
     )
     assert reply.choices[0].message.content == "Ana has "
-    assert reply.reason_spec["strategy"] == "token"
+    assert reply.reason_spec["strategy"] == "prompt_lookup"
 
 
 def test_thinking_stands_beside_the_text_streamed_and_not(models: InProcess, thinker: InProcess) -> None:

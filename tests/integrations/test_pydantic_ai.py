@@ -66,9 +66,11 @@ def test_output_is_bound_to_its_class(pair: InProcess) -> None:
 def test_a_call_may_have_settings_of_its_own(models: InProcess) -> None:
     agent = Agent(ReasonSpecModel(models, max_tokens=64))
     assert agent.run_sync(APPLES).output == SOLUTION
-    result = agent.run_sync(APPLES, model_settings={"max_tokens": 3, "extra_body": {"strategy": "token"}})
+    result = agent.run_sync(
+        APPLES, model_settings={"max_tokens": 3, "extra_body": {"strategy": "prompt_lookup"}}
+    )
     assert result.output == "Ana has "
-    assert result.response.provider_details["reason_spec"]["strategy"] == "token"
+    assert result.response.provider_details["reason_spec"]["strategy"] == "prompt_lookup"
     with pytest.raises(RequestError, match="unknown option 'presence_penalty'"):
         agent.run_sync(APPLES, model_settings={"presence_penalty": 1.0})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -20,6 +21,31 @@ from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 PROMPT = "question\n"
+
+
+class _SkipsWaits(selectors.DefaultSelector):
+    """Adds up time-outs instead of waiting for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if not found and timeout is not None:
+            self.skipped += timeout
+        return found
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Counts seconds that are slept instead of waiting for them."""
+
+    def __init__(self) -> None:
+        self._waits = _SkipsWaits()
+        super().__init__(self._waits)
+
+    def time(self) -> float:
+        return self._waits.skipped
 
 
 @dataclass
@@ -88,7 +114,8 @@ def solve(
     draft_seconds: float = 0.0,
     target_kind: type[ScriptedEngine] = ScriptedEngine,
     suffix: SuffixCaches | None = None,
-    live: SpeculationBudget | None = None,
+    budget: SpeculationBudget | None = None,
+    virtual_time: bool = False,
 ) -> Outcome:
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
@@ -108,8 +135,8 @@ def solve(
             max_tokens=max_tokens,
             sampling=sampling or Sampling(),
             stops=stops,
-            memory=None if suffix is None else open_memory(suffix, target),
-            live=live,
+            suffix_session=None if suffix is None else open_memory(suffix, target),
+            budget=budget,
         )
         recorder = Recorder()
         steps: list[Step] = []
@@ -125,7 +152,8 @@ def solve(
             await draft.close()
         return Outcome(steps, recorder, left)
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop if virtual_time else None) as runner:
+        return runner.run(run())
 
 
 def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> SuffixCacheSession | None:

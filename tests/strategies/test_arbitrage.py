@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
-from reason_spec.routers.base import Route, Router
+from reason_spec.routers.base import Router, StepRoute
 from reason_spec.routers.features import StepFeatures
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.arbitrage import Arbitrage
@@ -73,7 +73,7 @@ def test_a_router_is_told_what_the_draft_knew(other_tokens: bool) -> None:
 
 def test_a_router_that_breaks_leaves_the_step_to_the_target() -> None:
     class Breaks(Sees):
-        def route(self, features: StepFeatures) -> Route:
+        def route(self, features: StepFeatures) -> StepRoute:
             raise ZeroDivisionError("a broken router")
 
     scripts = StoryScript(5), StoryScript(5, 0.5)

@@ -130,7 +130,7 @@ def test_every_plan_writes_the_targets_answer(accelerator: SyncAccelerator) -> N
 def test_the_token_level_alone_changes_nothing(accelerator: SyncAccelerator) -> None:
     for question in QUESTIONS[:4]:
         alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=80)
-        for strategy in ("token", "speculative"):
+        for strategy in ("prompt_lookup", "speculative"):
             drafted = answer(accelerator, question, strategy, sampling__max_tokens=80)
             assert tokens_of(drafted) == tokens_of(alone)
             assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes

@@ -72,7 +72,7 @@ def test_whatever_the_gate_says_and_when_the_answer_is_the_targets(
     scripts = StoryScript(seed), StoryScript(seed, agreement)
     sampling = Sampling(temperature, noise=NoiseKey(seed))
     alone = solve(autoregressive, *scripts, max_tokens=budget, sampling=sampling)
-    gated = solve(MAKES[name], *scripts, max_tokens=budget, sampling=sampling, live=Told(plan))
+    gated = solve(MAKES[name], *scripts, max_tokens=budget, sampling=sampling, budget=Told(plan))
     assert gated.tokens == alone.tokens
     assert gated.text == alone.text
     assert gated.left_running == 0
@@ -82,14 +82,14 @@ def test_whatever_the_gate_says_and_when_the_answer_is_the_targets(
 def test_where_nothing_is_allowed_the_draft_is_not_asked_and_the_target_writes_in_one_request(
     name: str,
 ) -> None:
-    gated = solve(MAKES[name], StoryScript(3), StoryScript(3), live=Told([(0, 0)]))
+    gated = solve(MAKES[name], StoryScript(3), StoryScript(3), budget=Told([(0, 0)]))
     assert gated.recorder.draft_usage.num_passes == 0
     assert [event.lane for event in gated.recorder.events if event.kind == "started"] == ["target"]
 
 
 def test_load_that_rises_in_the_middle_of_an_answer_ends_drafting_there() -> None:
     at = 1
-    gated = solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=Told([(2, 8)] * at + [(0, 0)]))
+    gated = solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), budget=Told([(2, 8)] * at + [(0, 0)]))
     events = gated.recorder.events
     finals = [place for place, event in enumerate(events) if event.kind == "final"]
     assert len(finals) > at + 4, "the story is too short to tell"
@@ -106,14 +106,14 @@ def test_load_that_rises_in_the_middle_of_an_answer_ends_drafting_there() -> Non
 
 
 def test_speculation_comes_back_in_the_middle_of_an_answer() -> None:
-    gated = solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=Told([(0, 0)] * 3 + [(2, 8)]))
+    gated = solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), budget=Told([(0, 0)] * 3 + [(2, 8)]))
     assert gated.recorder.draft_usage.num_passes > 0
     assert any(verdict.accepted for verdict in gated.recorder.verdicts)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_draft_is_never_further_ahead_than_is_allowed(depth: int) -> None:
-    gated = solve(MAKES["lookahead"], StoryScript(7), StoryScript(7), live=Told([(depth, 8)]))
+    gated = solve(MAKES["lookahead"], StoryScript(7), StoryScript(7), budget=Told([(depth, 8)]))
     final = 0
     for event in gated.recorder.events:
         final += event.kind == "final"
@@ -125,6 +125,6 @@ def test_outcomes_reach_the_gate() -> None:
     gate = LoadController(GateSettings(), lambda: None)
     before = gate.step_rate.value, gate.token_rate.value
     with gate.enter(RequestedBudget(4, 16)) as live:
-        solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), live=live)
-        solve(MAKES["speculative"], StoryScript(5), StoryScript(5), live=live)
+        solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), budget=live)
+        solve(MAKES["speculative"], StoryScript(5), StoryScript(5), budget=live)
     assert (gate.step_rate.value, gate.token_rate.value) > before

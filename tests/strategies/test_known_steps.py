@@ -1,4 +1,4 @@
-"""Steps from the suffix cache in the search: asked before the draft, judged like the draft's."""
+"""Steps from the suffix cache in the stepwise strategies: asked before the draft, judged like the draft's."""
 
 from __future__ import annotations
 

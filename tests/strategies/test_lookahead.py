@@ -140,7 +140,7 @@ def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
 
     alike = StoryScript(3, num_steps=12), StoryScript(3, num_steps=12)
     ponders = lookahead(depth=1, verifier=Ponders(), use_hint=False)
-    found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.005)
+    found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.005, virtual_time=True)
     assert found.recorder.num_late_drafts == found.recorder.num_held_drafts > 2
 
 
@@ -293,17 +293,27 @@ def test_a_failing_verifier_leaves_the_targets_steps() -> None:
 @given(seed=st.integers(0, 1000), depth=st.integers(0, 4))
 def test_the_draft_never_runs_further_ahead_than_the_depth(seed: int, depth: int) -> None:
     outcome = solve(lookahead(depth), StoryScript(seed), StoryScript(seed, 0.7), target_seconds=0.001)
-    root_index = 0
+    num_final, furthest = 0, 0
     for event in outcome.recorder.events:
-        if event.kind == "final":
-            root_index += 1
-        elif event.kind == "started" and event.lane == "draft":
-            # The next root is known a moment before its predecessor is reported final.
-            assert event.step_index <= root_index + max(depth, 1)
+        num_final += event.kind == "final"
+        if (event.kind, event.lane) == ("started", "draft") and depth > 0:
+            furthest = max(furthest, event.step_index - num_final + 1)
+    assert furthest <= depth
     if depth == 0:
         drafted = [event for event in outcome.recorder.events if event.lane == "draft"]
         # Inside a step the draft still writes tokens ahead.
         assert not any(event.purpose == "step" for event in drafted)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_draft_that_stands_is_followed_up_to_the_depth_and_no_further(depth: int) -> None:
+    outcome = solve(lookahead(depth), StoryScript(3), StoryScript(3), target_seconds=0.01, virtual_time=True)
+    events = outcome.recorder.events
+    first_final = next(place for place, event in enumerate(events) if event.kind == "final")
+    drafted = [
+        e for e in events[:first_final] if (e.kind, e.purpose) == ("started", "step") and e.lane == "draft"
+    ]
+    assert [event.step_index for event in drafted] == list(range(depth))
 
 
 def test_wider_drafting_finds_a_step_that_the_first_draft_missed() -> None:
@@ -356,7 +366,7 @@ def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_sha
             RequestedBudget(4, 16)
         ) as live:
             # A slow target, so that the draft writes all it may during a pass.
-            gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, live=live)
+            gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, budget=live)
         passes[name] = gated.recorder.target_usage.num_passes
         assert len(gated.tokens) > 60
     assert passes["planned"] <= passes["speculative"] + 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import selectors
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.types import Prefix, Sampling
 from reason_spec.verifiers.exact import ExactVerifier
+from tests.strategies.solving import VirtualTimeLoop
 
 NUM_STEPS = 120
 DRAFT_COST = 0.2
@@ -25,29 +25,6 @@ STEP_TOKENS = 20
 MOMENT = 0.001
 """A drafted step is there just after a pass has begun: the scripted engine lets it take part in that one."""
 AGREEMENT = 0.9
-
-
-class _SkipsWaits(selectors.DefaultSelector):
-    """Lets no time pass: what would be waited for is added up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.skipped = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0)
-        if not found and timeout is not None:
-            self.skipped += timeout
-        return found
-
-
-class _AddedUpTime(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._waits = _SkipsWaits()
-        super().__init__(self._waits)
-
-    def time(self) -> float:
-        return self._waits.skipped
 
 
 def agrees(place: int) -> bool:
@@ -96,7 +73,7 @@ async def _lookahead(depth: int) -> Timed:
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_lookahead_is_as_fast_as_the_formula_of_a_waiting_draft_says(depth: int) -> None:
     """The planner goes by that one; theorem 2 promises up to a seventh more."""
-    with asyncio.Runner(loop_factory=_AddedUpTime) as runner:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         timed = runner.run(_lookahead(depth))
     speedup = timed.num_tokens / timed.passes
     rate = sum(map(agrees, range(NUM_STEPS))) / NUM_STEPS

@@ -63,8 +63,8 @@ def answer(
 ) -> None:
     memory = memories.open((("prompt", TOKENIZER.encode(prompt)),), tenant=tenant, scope=scope)
     assert memory is not None
-    for index, text in enumerate(steps):
-        memory.learn(index, step(text))
+    for text in steps:
+        memory.learn(step(text))
     memory.close()
 
 
@@ -79,15 +79,6 @@ def test_a_prompt_that_begins_with_a_conversations_text_is_its_next_turn() -> No
         TOKENIZER.encode("five six\n\n"),
         TOKENIZER.encode("seven\n\n"),
     ]
-
-
-def test_a_step_is_learnt_once() -> None:
-    memories, cache, _ = make()
-    memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
-    assert memory is not None
-    for index in (0, 0, 1, 0, 1):
-        memory.learn(index, step(f"step {index}\n\n"))
-    assert TOKENIZER.decode(cache.documents["default"][0]) == "user: one\nstep 0\n\nstep 1\n\n"
 
 
 def test_another_prompt_is_another_conversation() -> None:
@@ -143,7 +134,7 @@ def test_each_layer_is_served_where_the_settings_say_so(use: str, told: bool, pr
     memories, cache, engine = make(use)
     memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
     assert memory is not None
-    memory.learn(0, step("two\n\n"))
+    memory.learn(step("two\n\n"))
     assert bool(engine.news) == told
     assert (memory.text is not None) == told
     assert memory.proposes_steps == proposes
@@ -268,7 +259,7 @@ def test_the_drafts_engine_follows_the_texts_where_it_has_the_targets_vocabulary
     own = (("prompt", TOKENIZER.encode("draft: one two\n")),)
     memory = memories.open((("prompt", TOKENIZER.encode("user: one two\n")),), own, tenant="a", scope="s")  # type: ignore[arg-type]
     assert memory is not None
-    memory.learn(0, step("three\n\n"))
+    memory.learn(step("three\n\n"))
     memory.close()
     memories.forget("s")
     assert memory.text == 0

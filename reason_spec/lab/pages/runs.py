@@ -18,6 +18,7 @@ from reason_spec.evaluation.store import RESULTS, SETTINGS
 from reason_spec.evaluation.summary import baseline_among
 from reason_spec.evaluation.timeline import TIMELINES, Timeline
 from reason_spec.evaluation.timeline_store import read_timelines
+from reason_spec.settings import current_strategy_name
 
 _METRICS = "metrics.json"
 _MAX_NAMES = 20
@@ -52,8 +53,9 @@ class Run:
     def strategies(self) -> tuple[str, ...]:
         """The names of the strategies in the order in which they were given, the baseline first."""
         given = (name for session in self.sessions for name in session.get("strategies") or ())
+        current = (current_strategy_name(name, warn=False) for name in given)
         present = {outcome.strategy: None for outcome in self.outcomes}
-        names = [name for name in dict.fromkeys([*given, *present]) if name in present]
+        names = [name for name in dict.fromkeys([*current, *present]) if name in present]
         baseline = baseline_among(names)
         return (baseline, *(name for name in names if name != baseline))
 

@@ -20,7 +20,7 @@ from reason_spec.types import Usage
 
 BASELINE = "autoregressive"
 MODES: Mapping[str, Mode | None] = {
-    "token": None,
+    "prompt_lookup": None,
     "speculative": None,
     "lookahead": "asynchronous",
     "specreason": "judged",

@@ -18,7 +18,8 @@ from reason_spec.engines.base import EngineRequest, has_digit
 from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.prompts import messages_for, noise_key, stops_for
 from reason_spec.routers.features import StepFeatures
-from reason_spec.strategies.base import SolveRequest, step_from_result
+from reason_spec.strategies.base import SolveRequest
+from reason_spec.strategies.step_tokens import step_from_result
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import NoiseKey, Origin, Prefix, Problem, Sampling, Step
 from reason_spec.verifiers.base import VerificationContext, Verifier

@@ -17,7 +17,7 @@ from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.evaluation.summary import BASELINE
 from reason_spec.lab.tuning.halving import Candidate
 from reason_spec.lab.tuning.verifier import judging_part
-from reason_spec.settings import Settings
+from reason_spec.settings import Settings, current_strategy_name
 from reason_spec.strategies.factory import strategy_class, strategy_names
 from reason_spec.strategies.specreason import SpecReason
 from reason_spec.verifiers.base import AUTO
@@ -104,7 +104,8 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
     base = _with(given, strategy={"planner": False})
     by_key: dict[str, Way] = {}
     left_out: dict[str, str] = {}
-    for strategy in grid.strategies or strategy_names():
+    named = [current_strategy_name(name) for name in grid.strategies]
+    for strategy in named or strategy_names():
         if strategy in _NOT_TRIED:
             continue
         try:
@@ -130,7 +131,7 @@ def _ways(strategy: str, base: Settings, accelerator: Accelerator, grid: Grid) -
     """
     base = _with(base, strategy={"name": strategy})
     takes_hints = accelerator.target.takes_hints
-    if strategy in ("token", "speculative") and not takes_hints:
+    if strategy in ("prompt_lookup", "speculative") and not takes_hints:
         raise SettingsError("the target's engine takes no token drafts; it may draft by itself")
     sizes = (grid.draft_tokens if takes_hints else ()) or (base.strategy.num_draft_tokens,)
     for verifier, size in product(_verifiers(strategy, accelerator, base, grid), sizes):
@@ -169,7 +170,7 @@ class _Threshold:
 
 def _shapes(strategy: str, accelerator: Accelerator, grid: Grid) -> Sequence[_Shape]:
     """Return how far ahead a strategy may go, and with how many drafts of a step."""
-    if strategy in ("token", "speculative"):
+    if strategy in ("prompt_lookup", "speculative"):
         return (_Shape(),)
     if strategy == "scot":
         # One draft leaves nothing to pick: there, width 1 stands for 5.

@@ -152,7 +152,7 @@ def test_a_run_ahead_stands_where_the_target_confirmed_it() -> None:
     assert [span.state for span in part.spans] == ["stands", "unused"]
 
 
-@pytest.mark.parametrize("strategy", ["autoregressive", "token", "speculative", "lookahead"])
+@pytest.mark.parametrize("strategy", ["autoregressive", "prompt_lookup", "speculative", "lookahead"])
 @pytest.mark.parametrize("number", range(6))
 def test_what_strategies_note_shows_every_final_step_with_the_work_that_wrote_it(
     strategy: str, number: int

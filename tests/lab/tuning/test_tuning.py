@@ -306,8 +306,8 @@ def test_a_strategy_is_varied_in_what_it_uses_alone(embedded: Accelerator) -> No
     for way in ways.by_key.values():
         counts[way.settings.strategy.name] = counts.get(way.settings.strategy.name, 0) + 1
     assert counts == {
-        "token": 1, "speculative": 1, "lookahead": 2 * (2 + 1) * 2, "specreason": 8, "rsd": 8, "hybrid": 8,
-        "arbitrage": 12, "speculative_thinking": 2, "scot": 4,
+        "prompt_lookup": 1, "speculative": 1, "lookahead": 2 * (2 + 1) * 2, "specreason": 8, "rsd": 8,
+        "hybrid": 8, "arbitrage": 12, "speculative_thinking": 2, "scot": 4,
     }  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def test_only_what_writes_the_targets_own_tokens_is_exact(embedded: Accelerator)
     ways = find_ways(embedded, Grid())
     exact = {way.candidate.name.split(" depth")[0].split(" planned")[0] for way in ways.by_key.values()
              if way.candidate.is_exact}  # fmt: skip
-    assert exact == {"token", "speculative", "lookahead exact"}
+    assert exact == {"prompt_lookup", "speculative", "lookahead exact"}
 
 
 def test_a_threshold_is_written_where_the_verifier_reads_it(embedded: Accelerator) -> None:
@@ -346,7 +346,7 @@ def test_what_a_pair_does_not_allow_is_left_out_with_the_reason_and_refused_wher
     assert "reward model" in ways.left_out["rsd"]
     assert "rsd" not in {way.settings.strategy.name for way in ways.by_key.values()}
     with pytest.raises(SettingsError, match=r"strategy rsd cannot be tried: .*reward model"):
-        find_ways(scripted, Grid(strategies=("token", "rsd")))
+        find_ways(scripted, Grid(strategies=("prompt_lookup", "rsd")))
 
 
 def test_an_engine_that_plans_nothing_has_no_planned_candidates(scripted: Accelerator) -> None:

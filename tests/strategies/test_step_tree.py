@@ -7,8 +7,8 @@ import pytest
 from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.branch import MOST_BRANCHES
 from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.step_tree import MOST_BRANCHES
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.scripts import StoryScript
 from tests.strategies.solving import Outcome, autoregressive, solve

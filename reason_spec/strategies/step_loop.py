@@ -1,0 +1,209 @@
+"""The phases that lookahead and SpecReason share: draft a step, let the target write one, take a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from reason_spec.engines.base import EngineRequest
+from reason_spec.errors import EngineError
+from reason_spec.strategies.answer_work import AnswerWork
+from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
+from reason_spec.strategies.certain_text import CertainText
+from reason_spec.strategies.draft_ahead import can_share_tokens
+from reason_spec.strategies.step_requests import StepRequests, sampling_of_sibling
+from reason_spec.strategies.step_tree import StepTree
+from reason_spec.strategies.target_hints import TargetHints, TokenListener
+from reason_spec.types import Sampling, Step, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """What strategies that share a loop set differently."""
+
+    is_exact: bool = False
+    """A draft stands only where the target wrote the same tokens."""
+    proposes_known_steps: bool = True
+    """The suffix cache may propose a step in the draft's place."""
+    hands_over: bool = False
+    """The loop ends before the text does when the load controller allows no steps ahead."""
+    takeover_tokens: int | None = None
+    """Tokens that the target writes at most in the place of a drafted step; None: a whole step."""
+
+
+class StepLoop(ABC):
+    """Writes one answer step by step. Each open position runs `_write_position` as a task of its own."""
+
+    _streams_drafts: ClassVar[bool] = False
+    """Whether the target, writing the same step, is handed parts of it."""
+
+    def __init__(self, answer: AnswerWork, options: LoopOptions) -> None:
+        settings, target = answer.settings, answer.target
+        hinted = settings.use_hint and settings.depth > 0 and settings.num_draft_tokens > 0
+        hinted = hinted and target.takes_hints
+        self._redrafts = hinted and settings.use_redraft and can_share_tokens(answer.draft, target)
+        self._answer = answer
+        self._recorder = answer.recorder
+        self._sampling = answer.request.sampling
+        self._requests = StepRequests(settings, target, self._redrafts, options.takeover_tokens)
+        self._tree = StepTree(answer, self._write_position)
+        self._options = options
+
+    async def steps(self) -> AsyncGenerator[Step]:
+        """Yield the steps as they become final; cancel what is left when closed.
+
+        The caller commits a step before it asks for the next one: the suffix cache then knows the step when
+        it is asked what follows.
+        """
+        try:
+            root = self._tree.open_root()
+            while True:
+                step = await self._answer.wait_for(root.decision)
+                for work in (root.target, None if root.chosen is None else root.chosen.work):
+                    if work is not None:
+                        work.kept = True
+                yield step
+                if self._tree.is_last(root, step):
+                    return
+                if self._options.hands_over and self._tree.is_stopped and root.successor is None:
+                    return
+                root = self._tree.advance()
+        finally:
+            self._tree.warn_of_bound()
+            await self._answer.close()
+
+    @abstractmethod
+    async def _write_position(self, branch: Branch) -> None:
+        """Write a position and decide it."""
+
+    # --- Draft -------------------------------------------------------------------------------------
+
+    def _begin_drafts(self, branch: Branch) -> list[Draft]:
+        """Begin ``width`` drafts of a step; where the suffix cache proposes one it is the only draft."""
+        if (known := self._known_step(branch)) is not None:
+            number = self._recorder.start("cache", *branch.place, "step")
+            self._answer.note_written("cache", branch.place, number, known.text, len(known.tokens))
+            branch.drafts.append(Draft(number, step=known))
+        else:
+            for index in range(self._answer.settings.width):
+                self._begin_draft(branch, sampling_of_sibling(self._sampling, index))
+        return branch.drafts
+
+    def _begin_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> Draft:
+        request = self._requests.request("draft", branch, sampling, begun)
+        request = replace(request, stream=request.stream and self._streams_drafts)
+        work = self._tree.submit("draft", branch, request)
+        draft = Draft(work.number, work, begun)
+        branch.drafts.append(draft)
+        return draft
+
+    def _known_step(self, branch: Branch) -> Step | None:
+        session = self._answer.request.suffix_session
+        if session is None or not (self._options.proposes_known_steps and session.proposes_steps):
+            return None
+        self._recorder.num_cache_asked += 1
+        return session.next_step(self._requests.request("target", branch, self._sampling))
+
+    async def _write_draft(self, branch: Branch, draft: Draft) -> bool:
+        """Wait for a drafted step, hint it to the target and look ahead behind it; False where it is lost."""
+        step = draft.step or await self._drafted_step(branch, draft)
+        if branch.state is not BranchState.OPEN:
+            return False
+        others = (other.step for other in branch.drafts if other is not draft)
+        if step is None or any(other is not None and other.text == step.text for other in others):
+            draft.state = DraftState.LOST
+            return False
+        draft.step, draft.state = step, DraftState.WRITTEN
+        if branch.hints is not None:
+            branch.hints.offer_step(branch.drafts.index(draft), step.tokens, draft.number)
+        self._tree.look_ahead(branch, draft)
+        return True
+
+    async def _drafted_step(self, branch: Branch, draft: Draft) -> Step | None:
+        """Return the step in the target's tokens; None where it was cancelled or the engine failed."""
+        assert draft.work is not None
+        generation = draft.work.generation
+        if generation.request.stream and draft is branch.drafts[0]:
+            written: list[int] = []
+            async for delta in generation:
+                written += delta.tokens
+                if branch.hints is not None:
+                    branch.hints.offer(tuple(written))
+        try:
+            step = await self._answer.finished(draft.work)
+        except EngineError as error:
+            self._recorder.lose_draft(error)
+            self._recorder.emit("cancelled", "draft", *branch.place, work=draft.number)
+            return None
+        return step and self._requests.for_target(step, draft.begun)
+
+    # --- Target ------------------------------------------------------------------------------------
+
+    async def _write_target(self, branch: Branch) -> Step | None:
+        """Let the target write its own step, with the drafts as hints; None where the branch was dropped."""
+        request = self._requests.request("target", branch, self._sampling)
+        request = replace(request, stream=request.stream or self._recorder.on_text is not None)
+        branch.target = self._tree.submit("target", branch, request)
+        redraft = self._requests.request("draft", branch, self._sampling) if self._redrafts else None
+        branch.hints = TargetHints(self._answer, branch.target, redraft)
+        if (reading := branch.hints.follow(self._listener(branch, request))) is not None:
+            self._tree.spawn(branch, reading)
+        for index, draft in enumerate(branch.drafts):
+            if draft.step is not None:
+                branch.hints.offer_step(index, draft.step.tokens, draft.number)
+        branch.target_step = await self._answer.finished(branch.target)
+        if branch.target_step is not None:
+            branch.state = BranchState.VERIFYING
+        return branch.target_step
+
+    def _listener(self, branch: Branch, request: EngineRequest) -> TokenListener | None:
+        """Return what passes on the target's text while it is written, where that is certain to stand."""
+        on_text, start = self._recorder.on_text, branch.request.chars_before
+        if on_text is None:
+            return None
+        certain = CertainText(on_text, self._answer.target.tokenizer, request, start)
+
+        def tell(tokens: Sequence[int]) -> None:
+            certain.feed(tokens)
+            if branch is self._tree.root and self._is_certain(branch):
+                certain.tell()
+
+        return tell
+
+    def _is_certain(self, branch: Branch) -> bool:
+        """Whether no draft can take the place of what the target is writing at the root."""
+        return self._options.is_exact
+
+    # --- Verify ------------------------------------------------------------------------------------
+
+    async def _take_verdict(
+        self, branch: Branch, draft: Draft, judging: Awaitable[Verdict], unknown: DraftState
+    ) -> None:
+        """Wait for a verdict on a draft and record it; ``unknown`` is the draft's state without a result."""
+        assert draft.step is not None
+        number = self._recorder.start("verifier", *branch.place, "verdict", about=draft.number)
+        try:
+            verdict = await judging
+        except asyncio.CancelledError:
+            self._recorder.emit("cancelled", "verifier", *branch.place, work=number)
+            raise
+        self._recorder.add_work("target", verdict.work, kept=True)
+        draft.verdict = verdict if draft.verdict is None else verdict.after(draft.verdict)
+        states = {"accept": DraftState.ACCEPTED, "reject": DraftState.REJECTED, "unknown": unknown}
+        draft.state = states[verdict.decision]
+        is_open = draft.state is DraftState.UNDECIDED
+        if self._answer.request.budget is not None and not is_open:
+            self._answer.request.budget.judged(verdict.accepted)
+        self._recorder.emit(
+            "checked" if is_open else "verified",
+            "verifier",
+            *branch.place,
+            text=draft.step.text,
+            verdict=draft.verdict,
+            origin=draft.step.origin,
+            work=number,
+            about=draft.number,
+        )

@@ -1,0 +1,78 @@
+"""Hands the target's generation at one position the drafted step, and redrafts where the two part.
+
+Added to the papers: a step that both models write alike then costs the target one or two passes. Where the
+target's tokens depart from the drafted step, the draft model writes the rest of it again behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeAlias
+
+from reason_spec.engines.base import EngineRequest
+from reason_spec.strategies.answer_work import AnswerWork, Work
+from reason_spec.strategies.draft_ahead import DraftAhead
+
+TokenListener: TypeAlias = Callable[[Sequence[int]], None]
+
+
+class TargetHints:
+    """The token drafts of one generation of the target.
+
+    Args:
+        redraft: how the draft model writes the step; None: it does not write again.
+    """
+
+    def __init__(self, answer: AnswerWork, target: Work, redraft: EngineRequest | None) -> None:
+        self._recorder = answer.recorder
+        self._target = target
+        self._is_used = answer.settings.use_hint
+        self._ahead: DraftAhead | None = None
+        if redraft is not None:
+            self._ahead = DraftAhead(
+                answer.draft,
+                target.generation,
+                redraft,
+                answer.recorder,
+                max_ahead=answer.settings.num_draft_tokens,
+                min_chance=answer.settings.min_draft_chance,
+                waits=True,
+                place=target.place,
+                budget=answer.request.budget,
+            )
+            answer.drafters.append(self._ahead)
+
+    def offer(self, drafted: tuple[int, ...]) -> None:
+        """Hand over the first draft's tokens so far, unless the target has parted from them."""
+        if self._is_used and (self._ahead is None or self._ahead.expect(drafted)):
+            self._target.generation.offer_hint(drafted)
+
+    def offer_step(self, index: int, drafted: tuple[int, ...], number: int) -> None:
+        """Hand over a whole draft; a sibling may be right where the first one (``index`` 0) is not.
+
+        ``number`` is the draft's in the timeline.
+        """
+        if index == 0:
+            self.offer(drafted)
+            self._recorder.emit("hinted", "target", *self._target.place, about=number)
+        elif self._is_used:
+            self._target.generation.offer_hint(drafted, index=index)
+
+    def follow(self, tell: TokenListener | None) -> Coroutine[None, None, None] | None:
+        """Return what reads the target's tokens, for redrafting and for ``tell``; None: nothing has to."""
+        if self._ahead is not None:
+            return self._ahead.follow(tell)
+        return None if tell is None else self._read(tell)
+
+    async def _read(self, tell: TokenListener) -> None:
+        async for delta in self._target.generation:
+            tell(delta.tokens)
+
+    def set_priority(self, priority: int) -> None:
+        if self._ahead is not None:
+            self._ahead.set_priority(priority)
+
+    def stop(self) -> None:
+        """Redraft nothing more."""
+        if self._ahead is not None:
+            self._ahead.stop()
