@@ -16,15 +16,8 @@ import torch
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import (
-    Engine,
-    EngineRequest,
-    EngineStats,
-    Generation,
-    GenerationResult,
-    Score,
-    Tokenizer,
-)
+from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score, Tokenizer
+from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import scheduler as scheduler_module
 from reason_spec.engines.torch.model import Model, load_model

@@ -15,8 +15,9 @@ import pytest_asyncio
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator, available_cores
-from reason_spec.engines.base import BeginText, EngineRequest, Opening
+from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.text_updates import BeginText, Opening
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
 from reason_spec.errors import EngineError
@@ -152,7 +153,7 @@ async def test_a_model_that_is_split_drafts_from_hints_and_earlier_texts(
     try:
         passes = []
         for text in (1, 2):
-            engine.tell(BeginText(text, Opening("a", "", (("prompt", PROMPT.to_tuple()),))))
+            engine.update_text(BeginText(text, Opening("a", "", (("prompt", PROMPT.to_tuple()),))))
             result = await engine.submit(EngineRequest(PROMPT, 60, text=text, num_draft_tokens=8)).result()
             assert result.tokens == expected
             passes.append(result.usage.num_passes)

@@ -8,8 +8,9 @@ import zlib
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from reason_spec.engines.base import Engine, EngineRequest, EngineStats, Generation, GenerationResult, Score
+from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score
 from reason_spec.engines.constraints import structured_outputs
+from reason_spec.engines.limits import Limits
 from reason_spec.engines.remote.servers import PriorityGate, Server, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.engines.remote.writing import (
@@ -19,8 +20,8 @@ from reason_spec.engines.remote.writing import (
     cache_salt_of,
     tokens_that_end_a_step,
 )
+from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.engines.worker.limits import Limits
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings

@@ -15,9 +15,9 @@ from typing import Any
 
 from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
 from reason_spec.engines.constraints import structured_outputs
+from reason_spec.engines.output import OutputText, RequestOutput
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
-from reason_spec.engines.worker.writer import TextWriter, WrittenTokens
 from reason_spec.segment import AUTO, BLANK_LINE, Boundary, BoundaryScanner
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Prefix, Usage
@@ -90,7 +90,7 @@ class TokenWriting(Writing):
         super().__init__(request)
         self._eos_ids = tokenizer.eos_ids
         self._boundary_ids = boundary_ids
-        self._written = WrittenTokens(request, tokenizer, max_context - len(self._prompt))
+        self._written = RequestOutput(request, tokenizer, max_context - len(self._prompt))
         self._stop_reason: object = None
 
     @property
@@ -129,7 +129,7 @@ class TokenWriting(Writing):
             self._num_passes += 1
         if len(logprobs) != len(tokens):
             logprobs = [None] * len(tokens)
-        self._written.take(tokens, [math.nan if logprob is None else logprob for logprob in logprobs])
+        self._written.extend(tokens, [math.nan if logprob is None else logprob for logprob in logprobs])
         return self._written.take_delta()
 
     def end(self, reason: str) -> Delta | None:
@@ -140,11 +140,11 @@ class TokenWriting(Writing):
             written.finish = "length"
         elif isinstance(self._stop_reason, int) and self._stop_reason in self._request.stop_ids:
             # A server may leave out of its ids the one that it stopped at.
-            written.take([self._stop_reason], [math.nan])
+            written.extend([self._stop_reason], [math.nan])
         elif not (written.tokens and written.tokens[-1] in self._boundary_ids):
             # The server ended the text by a token of its own, and did not send it.
             ending = sorted(self._eos_ids)[:1]
-            written.take(ending, [math.nan] * len(ending))
+            written.extend(ending, [math.nan] * len(ending))
             written.finish = "eos"
         return written.take_delta()
 
@@ -175,7 +175,7 @@ class TextWriting(Writing):
         self._prompt_text = tokenizer.decode_prompt(self._prompt)
         self._max_tokens = min(request.max_tokens, max_context - len(self._prompt))
         # Characters are counted here, and the server counts the tokens.
-        self._writer = TextWriter(replace(request, max_tokens=sys.maxsize), _Characters())
+        self._writer = OutputText(replace(request, max_tokens=sys.maxsize), _Characters())
         self._written: list[str] = []
         self._line: list[str] = []
         self._tokens: list[int] = []

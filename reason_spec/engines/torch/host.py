@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from reason_spec.engines.base import tell_texts
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
+from reason_spec.engines.text_updates import apply_update
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.model import load_model, measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -51,4 +51,4 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         num_threads=torch.get_num_threads(),
         seconds_per_token_pass=measure_single_token_pass(model),
     )
-    return Loaded(ready, scheduler, None if texts is None else partial(tell_texts, texts))
+    return Loaded(ready, scheduler, None if texts is None else partial(apply_update, texts))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reason_spec.engines.footprint import cached_numbers_per_token, read_config
+from reason_spec.engines.model_files import cached_numbers_per_token, read_config
 from reason_spec.errors import EngineError, MissingDependencyError
 from reason_spec.settings import EngineSettings
 

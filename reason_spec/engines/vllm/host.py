@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reason_spec.engines.base import EngineRequest, TextNews
+from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm
 from reason_spec.engines.vllm.loop import VllmLoop
@@ -58,7 +59,7 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
             set_num_threads=set_num_threads,
         )
 
-    def tell_workers(news: TextNews) -> None:
+    def tell_workers(news: TextUpdate) -> None:
         engine.collective_rpc("reason_spec_tell", args=(news,))
 
     ready = Ready(

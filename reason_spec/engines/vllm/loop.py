@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
-from reason_spec.engines.base import EngineRequest, EngineStats, GenerationResult, Hint, Score, Tokenizer
+from reason_spec.engines.base import EngineRequest, GenerationResult, Hint, Score, Tokenizer
 from reason_spec.engines.constraints import bounded_grammar, bounded_schema, structured_outputs
+from reason_spec.engines.limits import Limits
+from reason_spec.engines.output import RequestOutput
+from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT
-from reason_spec.engines.worker.limits import Limits
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import ReasonSpecError
 from reason_spec.speculation.goodput import BatchTime
 from reason_spec.speculation.seeds import seed_at
@@ -258,7 +259,7 @@ class _Writing:
     def __init__(
         self, request: EngineRequest, num_prompt: int, tokenizer: Tokenizer, max_context: int
     ) -> None:
-        self.written = WrittenTokens(request, tokenizer, max_context - num_prompt)
+        self.written = RequestOutput(request, tokenizer, max_context - num_prompt)
         self._num_prompt = num_prompt
         self._num_cached = 0
         self._num_passes = 0
@@ -276,7 +277,7 @@ class _Writing:
         self.count_drafts(completion.spec_decode_metrics)
         tokens = list(completion.token_ids)
         pairs = zip(tokens, completion.logprobs, strict=True)
-        self.written.take(tokens, [logprobs[token].logprob for token, logprobs in pairs])
+        self.written.extend(tokens, [logprobs[token].logprob for token, logprobs in pairs])
         if self.written.finish is None and completion.finish_reason in ("length", "stop"):
             self.written.finish = "length"
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from reason_spec.engines.base import Hint, TextNews, TokenDrafterName, tell_texts
+from reason_spec.engines.base import Hint, TokenDrafterName
+from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start
 from reason_spec.speculation.draft_calibration import HintRate
@@ -43,10 +44,10 @@ class HintProposer:
         self._runner = runner
         self._earlier = earlier
 
-    def tell(self, news: TextNews) -> None:
+    def tell(self, news: TextUpdate) -> None:
         """Take what became of the texts that requests go on from."""
         if self._earlier is not None:
-            tell_texts(self._earlier, news)
+            apply_update(self._earlier, news)
 
     def take_time(self, time: BatchTime) -> None:
         """Take how long passes take now."""
@@ -229,7 +230,7 @@ class WorkerExtension:
         earlier = open_earlier_texts(start, tokenizer_id, lambda _: None)
         self._proposer.bind(self.model_runner, earlier)
 
-    def reason_spec_tell(self, news: TextNews) -> None:
+    def reason_spec_tell(self, news: TextUpdate) -> None:
         self._proposer.tell(news)
 
     def reason_spec_take_time(self, time: BatchTime) -> None:

@@ -6,18 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from reason_spec.engines.base import (
-    Engine,
-    EngineRequest,
-    EngineStats,
-    Generation,
-    GenerationResult,
-    PassTime,
-    Score,
-    TextNews,
-    Tokenizer,
-)
+from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score, Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler, require_end
+from reason_spec.engines.stats import EngineStats, PassTime
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -60,7 +52,7 @@ class WorkerEngine(Engine):
     host: ClassVar[str]
     """The module that loads the model in the worker; see `loop.Loader`."""
     takes_constraints = True
-    tells_batches = True
+    reports_batch_times = True
 
     def __init__(
         self,
@@ -211,9 +203,9 @@ class WorkerEngine(Engine):
     def takes_texts(self) -> bool:
         return self._suffix is not None and self.takes_hints
 
-    def tell(self, news: TextNews) -> None:
+    def update_text(self, update: TextUpdate) -> None:
         if self.takes_texts:
-            self._send(news)
+            self._send(update)
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
         return await self._score(prefix, continuation, alternatives=False)

@@ -7,15 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from reason_spec.engines.base import (
-    Delta,
-    EngineRequest,
-    EngineStats,
-    GenerationResult,
-    Hint,
-    Score,
-    TextNews,
-)
+from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.stats import EngineStats
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.weights import identify_model
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.engines.worker.pass_times import PassTimes
@@ -76,11 +70,11 @@ class StepLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model: its description, its step loop, and the callback for news of earlier texts, if any."""
+    """A loaded model: its description, its step loop, and the callback for updates of texts, if it has one."""
 
     ready: Ready
     loop: StepLoop
-    tell: Callable[[TextNews], None] | None = None
+    update_text: Callable[[TextUpdate], None] | None = None
 
 
 Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts
+from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     AskStats,
@@ -139,7 +139,7 @@ class _Worker:
         self._open = True
         self._loop = loaded.loop
         self._loop.pass_times.num_threads = len(cores)
-        self._tell_texts = loaded.tell
+        self._update_text = loaded.update_text
         self._send(loaded.ready)
 
     def serve(self) -> None:
@@ -181,8 +181,8 @@ class _Worker:
             case SetPriority(number, priority):
                 self._loop.set_priority(number, priority)
             case BeginText() | ExtendText() | CloseText() | ForgetTexts():
-                if self._tell_texts is not None:
-                    self._tell_texts(message)
+                if self._update_text is not None:
+                    self._update_text(message)
             case AskStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):

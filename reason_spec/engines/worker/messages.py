@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reason_spec.engines.base import (
-    Delta,
-    EngineRequest,
-    EngineStats,
-    GenerationResult,
-    Hint,
-    PassTime,
-    Score,
-    TextNews,
-)
+from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.stats import EngineStats, PassTime
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.settings import EngineSettings, SuffixSettings
 
 # --- to the worker -----------------------------------------------------------------------------------
@@ -119,7 +112,7 @@ ToWorker: TypeAlias = (
     | Cancel
     | OfferHint
     | SetPriority
-    | TextNews
+    | TextUpdate
     | AskStats
     | ResetPrefixCache
     | SetCores
