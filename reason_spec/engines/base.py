@@ -83,8 +83,8 @@ class EngineRequest:
             behind hints. Without a ``boundary`` the tokens of the request are final, and learnt at once.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
         token_drafter: the drafter where no hint applies.
-        num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY` times
-            as many where they are likely.
+        num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
+            times as many where they are likely.
         num_lookup_paths: continuations that prompt lookup proposes side by side, as a tree.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
         priority: smaller numbers go first, ties by arrival. Strategies use the number of undecided steps
@@ -161,8 +161,8 @@ class GenerationResult:
         tokens: with the end-of-text token if ``finish`` is ``eos``, and with the token that completed the
             stop if it is ``stop``.
         text: without the end of the text and without the stop.
-        logprobs: of the model at temperature 1, one a token. Constraints and biases do not change them, except
-            in vLLM and remote servers.
+        logprobs: of the model at temperature 1, one a token. Constraints and biases do not change them,
+            except in vLLM and remote servers.
         finish: why the generation ended.
         usage: the work of this generation.
         num_stop_overlap: characters of the stop string that lie in the prefix.

@@ -1,4 +1,4 @@
-"""Drafted tokens as a tree: several continuations that are checked in one pass."""
+"""Drafted tokens as a tree: several continuations that are verified in one pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = -1
 class TokenTree:
     """Drafted tokens; node i holds ``tokens[i]`` behind node ``parents[i]``, which is smaller or `ROOT`.
 
-    Children of one node differ in their tokens. Any first part of the nodes is a tree too.
+    Children of one node have different tokens. The first nodes, of any number, are a tree too.
     """
 
     tokens: tuple[int, ...] = ()
@@ -30,8 +30,8 @@ class TokenTree:
     def merge(cls, paths: Sequence[Sequence[int]], budget: int) -> TokenTree:
         """Join continuations into one tree of at most ``budget`` nodes.
 
-        What paths have in common is drafted once. Nodes are taken level by level, and within a level
-        path by path, so that each path keeps its beginning where the budget is short.
+        Common beginnings share their nodes. Nodes are taken level by level, and within a level path by path,
+        so a short budget keeps the beginning of each path.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -62,14 +62,14 @@ class TokenTree:
         moved = (parent + len(chain) for parent in self.parents)
         return TokenTree((*chain, *self.tokens), (*range(ROOT, len(chain) - 1), *moved))
 
-    def pruned(self, ends_behind: Callable[[Sequence[int]], int | None]) -> TokenTree:
-        """Return the tree without what lies behind the end of a text.
+    def pruned(self, length_to_end: Callable[[Sequence[int]], int | None]) -> TokenTree:
+        """Return the tree without the nodes after an end.
 
-        ``ends_behind`` returns how many tokens of a path end the text, None where they do not.
+        ``length_to_end`` returns the length of a path up to its end; None if the path has none.
         """
         behind_end: set[int] = set()
         for path in self.paths():
-            if (length := ends_behind([self.tokens[node] for node in path])) is not None:
+            if (length := length_to_end([self.tokens[node] for node in path])) is not None:
                 behind_end.update(path[length:])
         if not behind_end:
             return self

@@ -106,7 +106,7 @@ def test_workers_know_how_long_passes_take_now(engine: ParallelEngine) -> None:
         takes_hints=True,
         set_num_threads=lambda _: None,
     )
-    loop._scoring[0] = SimpleNamespace()  # type: ignore[assignment]
+    loop._scores[0] = SimpleNamespace()  # type: ignore[assignment]
     times: list[BatchTime | None] = []
     for _ in range(200):
         loop.step()

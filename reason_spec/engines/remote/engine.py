@@ -9,9 +9,9 @@ from contextlib import aclosing
 from typing import Any, ClassVar
 
 from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score
-from reason_spec.engines.constraints import structured_outputs
+from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.limits import Limits
-from reason_spec.engines.remote.servers import PriorityGate, Server, ServerError, ServerPool
+from reason_spec.engines.remote.servers import PriorityGate, RemoteServer, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.engines.remote.writing import (
     TextWriting,
@@ -149,7 +149,7 @@ class RemoteEngine(Engine):
         self._limits = Limits(min(known), self.tokenizer.vocab_size, "max_context, or the server's own")
         self._by_tokens = self._remote.send != "text" and await self._takes_tokens(first)
 
-    def _find_model(self, server: Server, models: list[dict[str, Any]]) -> dict[str, Any]:
+    def _find_model(self, server: RemoteServer, models: list[dict[str, Any]]) -> dict[str, Any]:
         wanted = self._remote.served_model or self.settings.model
         found = [model for model in models if model.get("id") == wanted]
         if not found and self._remote.served_model is None and len(models) == 1:
@@ -161,7 +161,7 @@ class RemoteEngine(Engine):
             )
         return found[0]
 
-    async def _takes_tokens(self, server: Server) -> bool:
+    async def _takes_tokens(self, server: RemoteServer) -> bool:
         """Find out whether a server takes and returns token ids, and whether they are our tokenizer's.
 
         Raises:
@@ -274,7 +274,7 @@ class RemoteEngine(Engine):
             seconds = self._remote.total_timeout
             raise self._error(f"not done within remote.total_timeout={seconds:g} seconds") from None
 
-    async def _stream(self, server: Server, writing: Writing, generation: Generation) -> None:
+    async def _stream(self, server: RemoteServer, writing: Writing, generation: Generation) -> None:
         """Read one request's stream until the generation is over, or the server ends it."""
         body = {"model": self._name_at(server), "stream": True, **writing.body()}
         now = asyncio.get_running_loop().time
@@ -300,7 +300,7 @@ class RemoteEngine(Engine):
             raise ServerError(f"{server.url} sent nothing for {timeout:g} seconds") from None
         raise ServerError(f"{server.url} broke off in the middle of a stream")
 
-    def _name_at(self, server: Server) -> str:
+    def _name_at(self, server: RemoteServer) -> str:
         """Return what a server calls the model; one that was away at the start is taken to say as others."""
         return server.model or next(other.model for other in self._pool.servers if other.model)
 

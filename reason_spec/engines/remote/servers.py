@@ -45,7 +45,7 @@ def retry_after(header: str | None) -> float | None:
 
 
 @dataclass(eq=False, slots=True)
-class Server:
+class RemoteServer:
     """One base URL. ``ready_at`` is in seconds of the event loop's clock.
 
     ``model`` is what it calls the model, None until it has said so.
@@ -67,11 +67,11 @@ class ServerPool:
     """
 
     def __init__(self, urls: Sequence[str], seed: int = 0) -> None:
-        self.servers = [Server(url, index) for index, url in enumerate(urls)]
+        self.servers = [RemoteServer(url, index) for index, url in enumerate(urls)]
         self._random = random.Random(seed)
 
     @asynccontextmanager
-    async def use(self, affinity: int) -> AsyncIterator[Server]:
+    async def use(self, affinity: int) -> AsyncIterator[RemoteServer]:
         """Take a server for one request; its failure by `ServerError` makes it rest.
 
         Among those with equally few requests, equal ``affinity`` leads to the same one: it has the
@@ -88,7 +88,7 @@ class ServerPool:
         finally:
             server.num_live -= 1
 
-    def rest(self, server: Server, at_least: float | None = None) -> None:
+    def rest(self, server: RemoteServer, at_least: float | None = None) -> None:
         """Ask nothing of a server for a while; longer after each failure in a row."""
         delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2**server.num_failures)
         delay *= self._random.uniform(0.5, 1.0)
@@ -101,7 +101,7 @@ class ServerPool:
         now = asyncio.get_running_loop().time()
         return max(0.0, min(server.ready_at for server in self.servers) - now)
 
-    async def _choose(self, affinity: int) -> Server:
+    async def _choose(self, affinity: int) -> RemoteServer:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
@@ -110,7 +110,7 @@ class ServerPool:
                 return min(ready, key=lambda server: (server.num_live, self._distance(server, affinity)))
             await asyncio.sleep(min(server.ready_at for server in self.servers) - now)
 
-    def _distance(self, server: Server, affinity: int) -> int:
+    def _distance(self, server: RemoteServer, affinity: int) -> int:
         return (server.index - affinity) % len(self.servers)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import httpx2
 
-from reason_spec.engines.remote.servers import Server, ServerError, retry_after
+from reason_spec.engines.remote.servers import RemoteServer, ServerError, retry_after
 from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
 
@@ -46,7 +46,7 @@ class Wire:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def models(self, server: Server) -> list[dict[str, Any]]:
+    async def models(self, server: RemoteServer) -> list[dict[str, Any]]:
         """Return what a server says of its models."""
         answer = await self._ask("GET", server, f"{server.url}/models")
         try:
@@ -56,7 +56,7 @@ class Wire:
                 f"{self._owner}: {server.url}/models does not list models; a base URL ends with /v1"
             ) from None
 
-    async def complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, server: RemoteServer, body: dict[str, Any]) -> dict[str, Any]:
         """Return the one choice of a completion that is not streamed."""
         answer = await self._ask("POST", server, f"{server.url}/completions", body)
         try:
@@ -64,7 +64,7 @@ class Wire:
         except (KeyError, TypeError, IndexError):
             raise ServerError(f"{server.url} answered without a choice: {self._shown(answer, 80)}") from None
 
-    async def stream(self, server: Server, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
+    async def stream(self, server: RemoteServer, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
         """Yield the choices of a streamed completion; closing the iterator closes the connection."""
         try:
             async with self._client.stream("POST", f"{server.url}/completions", json=body) as response:
@@ -82,7 +82,7 @@ class Wire:
         except httpx2.HTTPError as error:
             raise _unreachable(server, error) from None
 
-    def _choices(self, server: Server, data: str) -> list[dict[str, Any]]:
+    def _choices(self, server: RemoteServer, data: str) -> list[dict[str, Any]]:
         """Return the choices of one event."""
         try:
             event = dict(json.loads(data))
@@ -93,7 +93,7 @@ class Wire:
             self._raise_error(server, event["error"], data)
         return choices
 
-    async def pool(self, server: Server, task: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def pool(self, server: RemoteServer, task: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the one answer of a pooling model, to ``task`` ``classify`` or ``pooling``."""
         answer = await self._ask("POST", server, f"{_root(server)}/{task}", body)
         try:
@@ -101,7 +101,7 @@ class Wire:
         except (KeyError, TypeError, IndexError, ValueError):
             raise ServerError(f"{server.url} answered without data: {self._shown(answer, 80)}") from None
 
-    async def tokenize(self, server: Server, text: str) -> list[int]:
+    async def tokenize(self, server: RemoteServer, text: str) -> list[int]:
         """Return the token ids of a text by itself."""
         body = {"model": server.model, "prompt": text, "add_special_tokens": False}
         answer = await self._ask("POST", server, f"{_root(server)}/tokenize", body)
@@ -110,13 +110,13 @@ class Wire:
         except (KeyError, TypeError, ValueError):
             raise ServerError(f"{server.url} answered without tokens: {self._shown(answer, 80)}") from None
 
-    async def reset_prefix_cache(self, server: Server) -> None:
+    async def reset_prefix_cache(self, server: RemoteServer) -> None:
         """Ask for it where the server knows how to."""
         with suppress(httpx2.HTTPError):
             await self._client.post(f"{_root(server)}/reset_prefix_cache")
 
     async def _ask(
-        self, method: str, server: Server, url: str, body: dict[str, Any] | None = None
+        self, method: str, server: RemoteServer, url: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         seconds = self._settings.first_token_timeout
         try:
@@ -135,7 +135,7 @@ class Wire:
             raise ServerError(f"{server.url} sent {sent!r}, which is not JSON") from None
         return answer
 
-    def _raise_for(self, server: Server, response: httpx2.Response, content: bytes) -> NoReturn:
+    def _raise_for(self, server: RemoteServer, response: httpx2.Response, content: bytes) -> NoReturn:
         text = content.decode(errors="replace")
         error: Any = text
         with suppress(ValueError, AttributeError):
@@ -145,7 +145,12 @@ class Wire:
         )
 
     def _raise_error(
-        self, server: Server, error: Any, text: str, status: int | None = None, after: float | None = None
+        self,
+        server: RemoteServer,
+        error: Any,
+        text: str,
+        status: int | None = None,
+        after: float | None = None,
     ) -> NoReturn:
         message, code = error, status
         if isinstance(error, dict):
@@ -179,10 +184,10 @@ def _read_key(owner: str, key_setting: str, variable: str | None) -> str | None:
     return key
 
 
-def _root(server: Server) -> str:
+def _root(server: RemoteServer) -> str:
     """Return where vLLM's own routes are, which are none of OpenAI's."""
     return server.url.removesuffix("/v1")
 
 
-def _unreachable(server: Server, error: Exception) -> ServerError:
+def _unreachable(server: RemoteServer, error: Exception) -> ServerError:
     return ServerError(f"{server.url} cannot be reached: {str(error) or type(error).__name__}")

@@ -237,7 +237,7 @@ class Scheduler:
         self.num_tokens_run += num_tokens
         self.pass_times.add(num_tokens, seconds)
         if all(one.num_certain == 1 for one in scheduled):
-            self.pass_times.add_written(num_new, seconds)
+            self.pass_times.add_generated(num_new, seconds)
             self.pass_times.add_batch(num_tokens, len(scheduled), seconds)
 
     def _retire(self, report: StepReport) -> None:

@@ -71,7 +71,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None where there is no worker."""
+        """The worker's process id; None without a worker."""
         return None if self._worker is None else self._worker.pid
 
     @property
@@ -84,7 +84,7 @@ class Supervisor:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong now, for health checks; None if nothing is."""
+        """Why the worker is unhealthy now; None if it works."""
         if self._closing:
             return None
         if self._is_returning:
@@ -122,7 +122,7 @@ class Supervisor:
         return ready
 
     async def close(self) -> None:
-        """End the worker; may be called twice."""
+        """End the worker. May be called twice."""
         self._closing = True
         is_late = self._is_returning or self._pulse.silence is not None
         if self._returning is not None:
@@ -144,10 +144,10 @@ class Supervisor:
         self._is_kept_alive = True
 
     async def recovered(self) -> None:
-        """Wait for a worker that is being started again.
+        """Wait for a worker that is being restarted.
 
         Raises:
-            EngineError: there is none, and there will be none.
+            EngineError: it will not be restarted.
         """
         if self._returning is not None:
             await asyncio.wait({self._returning})
@@ -191,7 +191,7 @@ class Supervisor:
     # --- the pipe ----------------------------------------------------------------------------------
 
     def send(self, message: ToWorker) -> None:
-        """Send with all else that this turn of the event loop sends: each write wakes the worker."""
+        """Send with the other messages of this turn of the event loop: each write wakes the worker."""
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outbox.append(message)
@@ -225,9 +225,9 @@ class Supervisor:
         assert self._ready is not None
         match message:
             case Heartbeat():
-                pass  # that it came is all it says
+                pass  # counted on arrival
             case Ready() | StartFailed() if self._ready.done():
-                pass  # the start was given up meanwhile
+                pass  # the start was given up
             case Ready():
                 self._ready.set_result(message)
             case StartFailed(text, unsupported):
@@ -241,7 +241,7 @@ class Supervisor:
     def _fail_start(self, error: EngineError) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
-            # Retrieved here, so that asyncio does not warn if no one awaits it.
+            # Retrieved here, so that asyncio does not warn about it.
             self._ready.exception()
 
     def _tick(self, worker: WorkerProcess) -> None:
