@@ -1,4 +1,4 @@
-"""What crosses between us and a server: requests out, answers and streams of events back."""
+"""HTTP requests to servers, and their answers and event streams."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
 
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
-"""Answers below 500 after which the same request may succeed."""
+"""Status codes below 500 after which a retry may succeed."""
 _SHOWN_CHARS = 500
 
 
 class Wire:
     """The connections of an engine, or of a verifier, to all its servers.
 
-    What another try may mend is a `ServerError`, everything else an `EngineError`.
+    Failures that a retry may resolve are `ServerError`, all others `EngineError`.
 
     Args:
-        owner: whose they are, for messages: ``engine 'target'``.
-        key_setting: the setting that names the variable with the key.
+        owner: the name in messages, such as ``engine 'target'``.
+        key_setting: the setting that names the variable of the key.
 
     Raises:
-        EngineError: the variable that is to hold the key is not set.
+        EngineError: the variable of the key is not set.
     """
 
     def __init__(self, owner: str, key_setting: str, settings: RemoteSettings, max_connections: int) -> None:
@@ -47,7 +47,7 @@ class Wire:
         await self._client.aclose()
 
     async def models(self, server: RemoteServer) -> list[dict[str, Any]]:
-        """Return what a server says of its models."""
+        """Return a server's list of models."""
         answer = await self._ask("GET", server, f"{server.url}/models")
         try:
             return [dict(model) for model in answer["data"]]
@@ -57,7 +57,7 @@ class Wire:
             ) from None
 
     async def complete(self, server: RemoteServer, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the one choice of a completion that is not streamed."""
+        """Return the choice of a completion without streaming."""
         answer = await self._ask("POST", server, f"{server.url}/completions", body)
         try:
             return dict(answer["choices"][0])
@@ -71,7 +71,7 @@ class Wire:
                 if response.status_code >= 400:
                     self._raise_for(server, response, await response.aread())
                 async for line in response.aiter_lines():
-                    # Other lines are empty, or comments that keep the connection alive.
+                    # Other lines are empty or comments.
                     if not line.startswith("data:"):
                         continue
                     data = line.removeprefix("data:").strip()
@@ -111,7 +111,7 @@ class Wire:
             raise ServerError(f"{server.url} answered without tokens: {self._shown(answer, 80)}") from None
 
     async def reset_prefix_cache(self, server: RemoteServer) -> None:
-        """Ask for it where the server knows how to."""
+        """Ask a server to empty its prefix cache; errors are ignored."""
         with suppress(httpx2.HTTPError):
             await self._client.post(f"{_root(server)}/reset_prefix_cache")
 
@@ -163,7 +163,7 @@ class Wire:
         raise ServerError(reason, after)
 
     def _shown(self, answer: Any, num_chars: int) -> str:
-        """Return the beginning of what a server said; some repeat the key that they refuse."""
+        """Return the beginning of an answer without the key, which some servers repeat."""
         text = str(answer)
         if self._key is not None:
             text = text.replace(self._key, "(the key)")
@@ -173,19 +173,19 @@ class Wire:
 def _read_key(owner: str, key_setting: str, variable: str | None) -> str | None:
     if variable is None:
         return None
-    # The line end of the file that a key was read from is no part of it.
+    # A key that was read from a file may end with a newline.
     key = os.environ.get(variable, "").strip()
     named = f"{owner}: the environment variable {variable}, named in {key_setting},"
     if not key:
         raise EngineError(f"{named} is not set")
     if not (key.isascii() and key.isprintable()):
-        # The client's own error would show it.
+        # The error of the HTTP client would show the key.
         raise EngineError(f"{named} holds characters that no key has")
     return key
 
 
 def _root(server: RemoteServer) -> str:
-    """Return where vLLM's own routes are, which are none of OpenAI's."""
+    """Return the URL of vLLM's own routes."""
     return server.url.removesuffix("/v1")
 
 
