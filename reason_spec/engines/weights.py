@@ -1,4 +1,4 @@
-"""Digests of the models behind a run, so that a folder of results is not continued with other weights."""
+"""Digests of models, so that a folder of results is not continued with other weights."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _CONFIGURATION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WeightDigests:
-    """What each model's files hash to; None where a model has no files of its own on this machine.
+    """The digest of each model's files.
 
-    None stands for scripts, for the pinned sentence encoder, and for Hugging Face ids: those are
-    named by their id and ``revision``.
+    None stands for models without files on this machine: scripts, the pinned sentence encoder, and Hugging
+    Face ids, which are named by id and ``revision``.
     """
 
     target: str | None
@@ -58,7 +58,7 @@ def digest_weights(settings: Settings) -> WeightDigests:
 
 
 def identify_model(role: str, engine: EngineSettings) -> str:
-    """Return what tells a model from others: a digest of its files on this machine, else its id.
+    """Return the identity of a model: the digest of its files on this machine, or its id.
 
     Raises:
         DataError: a file cannot be read, or the embedded weights are missing.
@@ -70,9 +70,7 @@ def identify_model(role: str, engine: EngineSettings) -> str:
 
 
 def digest_folder(folder: Path) -> str:
-    """Return a sha256 over configuration, tokenizer and weights in a model's folder.
-
-    A large file is sampled (`reason_spec.engines.digests`), so a model of any size takes milliseconds.
+    """Return a sha256 over configuration, tokenizer and weights of a model's folder; large files are sampled.
 
     Raises:
         DataError: a file cannot be read.
@@ -112,7 +110,7 @@ def _digest_gguf(model: GgufModel) -> str:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """Return the files a model is loaded from; transformers prefers safetensors where there are both."""
+    """Return the files that transformers loads; it prefers safetensors."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     weights = [path for path in files if path.suffix == ".safetensors"]
     weights = weights or [path for path in files if path.suffix == ".bin"]

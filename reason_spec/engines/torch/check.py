@@ -1,11 +1,10 @@
-"""The check at the start: passes over slots give the logits that the plain module gives.
+"""The check at the start: passes over slots have the logits of the plain module.
 
-Off float32 the plain module itself differs from exact arithmetic by its rounding, by more than a slightly
-wrong position would. So the passes are compared twice:
+Below float32 the rounding of the plain module is larger than the effect of a slightly wrong position. So the
+passes are compared twice:
 
-- in float32 arithmetic, whatever the dtype of the weights, where nothing but a wrong mask, position or head
-  makes a difference;
-- in the model's own dtype, where the passes may be as far from float32 as the plain module is.
+- in float32 arithmetic, for any dtype of the weights, where only a wrong mask, position or head differs;
+- in the model's own dtype, where the passes may be as far from float32 as the plain module.
 """
 
 from __future__ import annotations

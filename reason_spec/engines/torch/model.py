@@ -1,4 +1,4 @@
-"""Loads a Hugging Face causal LM and runs passes over its slots."""
+"""Loads a Hugging Face causal LM, and runs passes over its slots."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Model:
     vocab_size: int
     max_context: int
     fused: FusedDecoder | None = None
-    """The module's layers in few operations; None: the module runs them itself."""
+    """The module's layers in few operations; None if the module runs them itself."""
 
     def run(self, layout: PassLayout) -> Tensor:
         """Run one pass; return the logits [entries with logits, vocabulary].
 
-        Keys and values of all entries are in their slots afterwards.
+        It writes the keys and values of all entries to their slots.
         """
         active = ActivePass(layout, self.store, self.device, self.dtype)
         tokens = torch.tensor(layout.tokens, device=self.device)
@@ -113,7 +113,7 @@ def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -
 
 
 def measure_single_token_pass(model: Model, context: int = 128, repeats: int = 5) -> float:
-    """Return the median seconds of a pass with one token behind ``context`` others."""
+    """Return the median seconds of a pass of one token after ``context`` others."""
     context = min(context, model.max_context - 1)
     seconds = []
     with torch.inference_mode():

@@ -63,12 +63,8 @@ def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loade
         engine.collective_rpc("reason_spec_update_text", args=(update,))
 
     ready = Ready(
-        vocab_size=config.get_vocab_size(),
         max_context=config.max_model_len,
-        tokenizer_id=tokenizer.tokenizer_id,
-        device=str(engine.vllm_config.device_config.device_type),
         dtype=str(config.dtype).removeprefix("torch."),
-        num_threads=num_threads,
         seconds_per_token_pass=_warm_up(make_loop(), config.max_model_len),
     )
     return Loaded(ready, make_loop(), update_text if takes_hints else None)

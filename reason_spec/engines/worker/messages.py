@@ -128,12 +128,8 @@ ToWorker: TypeAlias = (
 class Ready:
     """The model is loaded and checked."""
 
-    vocab_size: int
     max_context: int
-    tokenizer_id: str
-    device: str
     dtype: str
-    num_threads: int
     seconds_per_token_pass: float
 
 
