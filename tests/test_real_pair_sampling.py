@@ -20,7 +20,8 @@ from reason_spec.engines.base import Engine, EngineRequest, Generation, Generati
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import scheduler as scheduler_module
-from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import SAMPLE_PATH, embedded_path
 from reason_spec.settings import EngineSettings, SuffixSettings, load_settings

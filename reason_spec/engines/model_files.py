@@ -49,9 +49,17 @@ def read_config(settings: EngineSettings) -> PretrainedConfig:
         return AutoConfig.from_pretrained(
             settings.model, revision=settings.revision, trust_remote_code=settings.trust_remote_code
         )
-    except (OSError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise EngineError(f"model {settings.model!r} cannot be read: {first_line}") from None
+    except Exception as error:
+        raise not_loadable(settings.model, error) from error
+
+
+def not_loadable(model: str, error: Exception) -> EngineError:
+    detail = str(error).strip().splitlines() or [type(error).__name__]
+    return EngineError(
+        f"model {model!r} could not be loaded: {detail[0]} "
+        "Give a folder that holds config.json and weights, or the id of a model that this machine has "
+        "cached or can download."
+    )
 
 
 def cached_numbers_per_token(config: Any) -> int:

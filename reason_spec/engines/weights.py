@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from reason_spec.engines.digests import digest_file
-from reason_spec.engines.gguf import GgufModel, find_gguf
+from reason_spec.engines.gguf import find_gguf
 from reason_spec.errors import DataError, ReasonSpecError
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings, Settings
@@ -50,8 +50,8 @@ def digest_weights(settings: Settings) -> WeightDigests:
     """
     encoder = settings.verifier.embedding_model
     return WeightDigests(
-        target=_digest_engine("target", settings.target),
-        draft=_digest_engine("draft", settings.draft),
+        target=_digest_files("target", settings.target) if settings.target.kind == "torch" else None,
+        draft=_digest_files("draft", settings.draft) if settings.draft.kind == "torch" else None,
         verifier=None if encoder is None else _digest_local(encoder),
         router=None if settings.router.file is None else _digest_named(settings.router.file),
     )
@@ -84,10 +84,6 @@ def digest_folder(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _digest_engine(role: str, engine: EngineSettings) -> str | None:
-    return _digest_files(role, engine) if engine.kind == "torch" else None
-
-
 def _digest_files(role: str, engine: EngineSettings) -> str | None:
     if engine.model == "embedded":
         return digest_folder(embedded_path("draft" if role == "draft" else "target"))
@@ -100,13 +96,9 @@ def _digest_local(model: str) -> str | None:
     except ReasonSpecError as error:
         raise DataError(str(error)) from None
     if gguf is not None:
-        return _digest_gguf(gguf)
+        return gguf.sha256 or _digest_named(gguf.parts[0])
     folder = Path(model).expanduser()
     return digest_folder(folder) if folder.is_dir() else None
-
-
-def _digest_gguf(model: GgufModel) -> str:
-    return model.sha256 or _digest_named(model.parts[0])
 
 
 def _model_files(folder: Path) -> list[Path]:

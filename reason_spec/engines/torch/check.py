@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,10 +22,8 @@ from torch.utils._pytree import tree_map
 
 from reason_spec.engines.torch.attention import ATTENTION_NAME, KeyValueStore
 from reason_spec.engines.torch.layout import Chain, PassBuilder
+from reason_spec.engines.torch.model import Model
 from reason_spec.errors import EngineError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from reason_spec.engines.torch.model import Model
 
 MAX_DIFFERENCE: Final = 2e-3
 """Largest difference of a logit in float32 arithmetic, as a share of the spread of all logits.

@@ -10,7 +10,8 @@ import torch
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.text_updates import apply_update
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch.model import load_model, measure_single_token_pass
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.worker.loop import Loaded, open_earlier_texts
 from reason_spec.engines.worker.messages import Ready, Start
