@@ -79,8 +79,8 @@ class EngineRequest:
         step_context: the beginning of the step, where the prefix ends within one.
         begins_in: the open blocks (fences, tags, JSON) in which the step begins.
         hint: draft tokens from another layer. They are verified like any draft.
-        text: number of a text in the suffix cache (`text_updates`), which drafts where no hint applies and
-            behind hints. Without a ``boundary`` the tokens of the request are final, and learnt at once.
+        text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
+            hint applies. Without a ``boundary`` the tokens of the request are final, and learnt at once.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
         token_drafter: the drafter where no hint applies.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`

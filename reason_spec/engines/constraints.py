@@ -109,13 +109,13 @@ class TextMatcher:
     def num_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of the next tokens are allowed, up to the first that is not."""
         end = next((place for place, token in enumerate(tokens) if token in self._eos_ids), None)
-        behind = list(tokens if end is None else tokens[:end])
-        count = int(self._matcher.validate_tokens(behind)) if behind else 0
-        if count == end and self._may_end_behind(behind):
+        before_end = list(tokens if end is None else tokens[:end])
+        count = int(self._matcher.validate_tokens(before_end)) if before_end else 0
+        if count == end and self._may_end_after(before_end):
             return count + 1
         return count
 
-    def _may_end_behind(self, tokens: list[int]) -> bool:
+    def _may_end_after(self, tokens: list[int]) -> bool:
         if not tokens:
             return self.may_end
         trial = self.copy()

@@ -100,7 +100,7 @@ def bounded_schema(text: str) -> str:
 
 
 def bounded_grammar(text: str) -> str:
-    """Return a Lark grammar with the schemas behind ``%json`` bounded as `bounded_schema` does.
+    """Return a Lark grammar with the schemas after ``%json`` bounded as `bounded_schema` does.
 
     Raises:
         ConstraintError: one of them is no JSON schema, or their ``multipleOf`` numbers are too large

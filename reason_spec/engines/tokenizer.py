@@ -170,12 +170,12 @@ class HuggingFaceTokenizer:
             {"role": "user", "content": question},
         ]
         text = render_template(self._chat_template, turns, {**self._special_tokens, **self._chat_arguments})
-        _, found, behind = text.partition(_ANSWER)
+        _, found, rest = text.partition(_ANSWER)
         if not found:
             raise EngineError(
                 "the model's chat template omits earlier answers, so no question can be asked about one"
             )
-        return tuple(self._chat_rust().encode(behind, add_special_tokens=False).ids)
+        return tuple(self._chat_rust().encode(rest, add_special_tokens=False).ids)
 
     def _chat_rust(self) -> RustTokenizer:
         """Return the tokenizer that reads names of special tokens.

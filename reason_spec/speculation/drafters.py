@@ -39,9 +39,9 @@ class HintDrafter:
         for end in range(self._min_match, len(hint)):
             self._places.setdefault(hint[end - self._min_match : end], []).append(end)
         self._reached, self._aligned = 0, True
-        behind = self._generated[start:]
+        rest = self._generated[start:]
         del self._generated[start:]
-        self.extend(behind)
+        self.extend(rest)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take generated tokens."""
@@ -62,8 +62,8 @@ class HintDrafter:
 
     def _realign(self) -> None:
         # Tokens before the start of the hint are not compared with it.
-        behind = len(self._generated) - self._start
-        tail = tuple(self._generated[-min(behind, self._min_match) :])
+        num_compared = len(self._generated) - self._start
+        tail = tuple(self._generated[-min(num_compared, self._min_match) :])
         ends = self._places.get(tail, ())
         self._aligned = False
         for end in ends:

@@ -11,7 +11,7 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Drafted tokens; node i holds ``tokens[i]`` behind node ``parents[i]``, which is smaller or `ROOT`.
+    """Drafted tokens; node i holds ``tokens[i]`` after node ``parents[i]``, which is smaller or `ROOT`.
 
     Children of one node have different tokens. The first nodes, of any number, are a tree too.
     """
@@ -55,7 +55,7 @@ class TokenTree:
         """Return the tree of the first ``count`` nodes."""
         return TokenTree(self.tokens[:count], self.parents[:count])
 
-    def behind(self, chain: Sequence[int]) -> TokenTree:
+    def with_prefix(self, chain: Sequence[int]) -> TokenTree:
         """Return the tree with a chain before it."""
         if not chain:
             return self
@@ -67,13 +67,13 @@ class TokenTree:
 
         ``length_to_end`` returns the length of a path up to its end; None if the path has none.
         """
-        behind_end: set[int] = set()
+        after_end: set[int] = set()
         for path in self.paths():
             if (length := length_to_end([self.tokens[node] for node in path])) is not None:
-                behind_end.update(path[length:])
-        if not behind_end:
+                after_end.update(path[length:])
+        if not after_end:
             return self
-        return self.restricted([node for node in range(len(self.tokens)) if node not in behind_end])
+        return self.restricted([node for node in range(len(self.tokens)) if node not in after_end])
 
     def restricted(self, kept: Sequence[int]) -> TokenTree:
         """Return the tree of some of its nodes, in ascending order and with the parents of each."""

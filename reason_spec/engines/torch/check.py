@@ -175,7 +175,7 @@ def _distances(logits: Tensor, others: Tensor) -> Tensor:
 
 
 def _plain_logits(model: Model, probe: _Probe) -> Tensor:
-    """Return the module's own logits [tokens, vocabulary]: the trunk's, then the branch's behind the fork."""
+    """Return the module's own logits [tokens, vocabulary]: the trunk's, then the branch's after the fork."""
     model.module.config._attn_implementation = "eager"
     trunk, branch = (
         model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0].float()

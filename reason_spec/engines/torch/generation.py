@@ -96,7 +96,7 @@ class GenerationSequence(Sequence):
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """The sources of one pass's drafts: a hint, and the proposal of earlier texts behind it."""
+    """The sources of one pass's drafts: a hint, and the proposal of earlier texts after it."""
 
     hinted: tuple[int, ...] = ()
     proposal: Proposal = field(default_factory=Proposal)
@@ -213,7 +213,7 @@ class SequenceDrafter:
         return hinted[:length]
 
     def _from_earlier(self, earlier: EarlierTexts, hinted: list[int]) -> TokenTree:
-        """Return a hint, if any, and the continuations of earlier texts behind it.
+        """Return a hint, if any, and the continuations of earlier texts after it.
 
         Likely tokens may exceed ``num_draft_tokens``: verifying one costs less than a pass of its own.
         """
@@ -238,5 +238,5 @@ class SequenceDrafter:
             node for rank, node in enumerate(by_chance) if rank < num_any or chances[node] >= _LIKELY
         )
         self._drafted = _Drafted(tuple(hinted), found)
-        drafts = TokenTree(found.tokens, found.parents).restricted(kept).behind(hinted)
+        drafts = TokenTree(found.tokens, found.parents).restricted(kept).with_prefix(hinted)
         return drafts.pruned(self._output.length_to_end)

@@ -63,7 +63,7 @@ class Supervisor:
         self._has_served = False
         self._is_kept_alive = False
         self._num_restarts = 0
-        self._closing = False
+        self.closing = False
         self.num_deaths = 0
         self.last_words = ""
         self.failure: str | None = None
@@ -79,13 +79,9 @@ class Supervisor:
         return self._ready is not None
 
     @property
-    def closing(self) -> bool:
-        return self._closing
-
-    @property
     def trouble(self) -> str | None:
         """Why the worker is unhealthy now; None if it works."""
-        if self._closing:
+        if self.closing:
             return None
         if self._is_returning:
             return "died and is being started again"
@@ -123,7 +119,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End the worker. May be called twice."""
-        self._closing = True
+        self.closing = True
         is_late = self._is_returning or self._pulse.silence is not None
         if self._returning is not None:
             self._returning.cancel()
@@ -255,7 +251,7 @@ class Supervisor:
             self._end_soon()
             return
         assert self._ready is not None
-        if not self._ready.done() or self._closing:
+        if not self._ready.done() or self.closing:
             return
         reason = self._pulse.tick()
         if self._pulse.lived > _SETTLED_SECONDS:
@@ -277,17 +273,17 @@ class Supervisor:
         died = self.last_words
         ending = await asyncio.to_thread(worker.end)
         self.last_words = self.last_words or ending.last_line
-        comes_back = self._is_kept_alive and self._has_served and not self._closing
-        if self.failure is None or not self._closing:
+        comes_back = self._is_kept_alive and self._has_served and not self.closing
+        if self.failure is None or not self.closing:
             remedy = "it is being started again" if comes_back else "start the engine again"
             self.failure = (
                 f"engine {self._name!r} (model {self._settings.model!r}) died: "
                 f"{died or ending.describe()}. Its work is lost; {remedy}"
             )
         self._fail_start(EngineError(self.failure))
-        if self._has_served and not self._closing and not self._is_returning:
+        if self._has_served and not self.closing and not self._is_returning:
             self.num_deaths += 1
             logger.error("%s", self.failure)
             if comes_back:
                 self._returning = asyncio.create_task(self._return())
-        self._lost(None if self._closing else self.failure)
+        self._lost(None if self.closing else self.failure)
