@@ -28,7 +28,7 @@ from models import ModelsName, Task, target_flags, tasks_for
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.costs import Costs
 from reason_spec.control.planner import Planner
-from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.evaluation.statistics import compare_accuracy
 from reason_spec.settings import EngineSettings, Settings, load_settings
 from reason_spec.strategies.factory import strategy_class

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, median, quantiles
 
-from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.segment import AUTO, BLANK_LINE, Boundary, split_steps
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.planner import Planner
-from reason_spec.engines.base import Message
+from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.pair.generator import problems
 from reason_spec.pair.wording import NAMES

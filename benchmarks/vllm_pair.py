@@ -33,7 +33,7 @@ from embedded import MAX_TOKENS, write_rows
 from models import REAL_TARGET, Task, tasks_for
 
 from reason_spec.accelerator import Accelerator, Solution
-from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.events import Event
 from reason_spec.lab.pair.pad import pad

@@ -16,7 +16,8 @@ from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.control.costs import measure_batches, measure_costs
 from reason_spec.control.load_controller import LoadController, LoadCosts
 from reason_spec.control.planner import Planner
-from reason_spec.engines.base import ChatOptions, Engine, EngineRequest, Message
+from reason_spec.engines.base import Engine, EngineRequest
+from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import EngineError
 from reason_spec.events import Listener, Recorder
@@ -255,10 +256,10 @@ class Accelerator:
         self.gate = LoadController(self.settings.gate, self._load_costs, self._give_cores)
         if self.draft is None or self.settings.gate.at_most == "none":
             return
-        engines = [engine for engine in (self.target, self.draft) if engine.tells_batches]
+        engines = [engine for engine in (self.target, self.draft) if engine.reports_batch_times]
         for engine in engines:
             await measure_batches(engine, with_drafts=engine is self.target and engine.takes_hints)
-        if self.target.tells_batches and self.all_target_cores != self._shared_target_cores:
+        if self.target.reports_batch_times and self.all_target_cores != self._shared_target_cores:
             await self.use_cores(self.all_target_cores)
             await measure_batches(self.target, with_drafts=False)
             await self.use_cores(self._shared_target_cores)

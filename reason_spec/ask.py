@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reason_spec.engines.base import Message
+from reason_spec.engines.chat_template import Message
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.suffix_session import Segments
 from reason_spec.types import Constraint, Prefix, Sampling, Step

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reason_spec.accelerator import Accelerator, Solution
-from reason_spec.engines.base import Message
+from reason_spec.engines.chat_template import Message
 from reason_spec.settings import Settings
 from reason_spec.types import Step
 

@@ -8,7 +8,7 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.ask import GenerationRequest
-from reason_spec.engines.base import Message
+from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.settings import load_settings
 from reason_spec.types import Constraint, Sampling, Step

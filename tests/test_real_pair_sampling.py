@@ -16,18 +16,12 @@ import torch
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import (
-    Engine,
-    EngineRequest,
-    EngineStats,
-    Generation,
-    GenerationResult,
-    Score,
-    Tokenizer,
-)
+from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score, Tokenizer
+from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import scheduler as scheduler_module
-from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import SAMPLE_PATH, embedded_path
 from reason_spec.settings import EngineSettings, SuffixSettings, load_settings

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from reason_spec.engines.remote.servers import Server, ServerError, ServerPool
+from reason_spec.engines.remote.servers import RemoteServer, ServerError, ServerPool
 from reason_spec.engines.remote.wire import Wire
 from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
@@ -122,7 +122,7 @@ class _RewardServers:
                 logger.warning("%s: %s; it is left out until it answers", _OWNER, answer)
             self._met = True
 
-    async def _greet(self, server: Server) -> None:
+    async def _greet(self, server: RemoteServer) -> None:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 server.model = self._find_model(server, await self._wire.models(server))
@@ -131,7 +131,7 @@ class _RewardServers:
         except TimeoutError:
             raise ServerError(f"{server.url} did not answer within {_START_SECONDS:g} seconds") from None
 
-    def _find_model(self, server: Server, models: Sequence[dict[str, Any]]) -> str:
+    def _find_model(self, server: RemoteServer, models: Sequence[dict[str, Any]]) -> str:
         names = [str(model.get("id")) for model in models]
         wanted = names[0] if self._model is None and len(names) == 1 else self._model
         if wanted is None or wanted not in names:
@@ -142,7 +142,7 @@ class _RewardServers:
             )
         return wanted
 
-    async def _check_token(self, server: Server) -> None:
+    async def _check_token(self, server: RemoteServer) -> None:
         """Refuse a step token that the model does not know: it would be read as text like any other."""
         if self._step_token is None:
             return
@@ -156,7 +156,7 @@ class _RewardServers:
                 f"{server.model!r} at {server.url}; its card names the one that it was trained with"
             )
 
-    async def _probe(self, server: Server) -> None:
+    async def _probe(self, server: RemoteServer) -> None:
         try:
             await self._ask(server, PROBE)
         except EngineError as error:
@@ -192,7 +192,7 @@ class _RewardServers:
             raise EngineError(f"{_OWNER}: no reward within {seconds:g} seconds{last}") from None
         raise EngineError(f"{_OWNER}: {self._trouble}")
 
-    async def _ask(self, server: Server, so_far: SoFar) -> float:
+    async def _ask(self, server: RemoteServer, so_far: SoFar) -> float:
         answer = so_far.answer if self._step_token is None else self._step_token.mark(so_far.answer)
         turns = [{"role": "user", "content": so_far.question}, {"role": "assistant", "content": answer}]
         body = {"model": self._name_at(server), "messages": turns, "use_activation": True}
@@ -210,7 +210,7 @@ class _RewardServers:
         except ValueError as error:
             raise EngineError(f"{_OWNER}: {server.url} answered {str(said)[:80]}: {error}") from None
 
-    def _name_at(self, server: Server) -> str | None:
+    def _name_at(self, server: RemoteServer) -> str | None:
         """Return what a server calls the model; one that was away at the start is taken to say as others."""
         names = (self._model, server.model, *(other.model for other in self._pool.servers))
         return next(name for name in names if name is not None)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from reason_spec.engines.base import Message
+from reason_spec.engines.chat_template import Message
 from reason_spec.errors import RequestError
 
 _ROLES: Final[Mapping[str, str]] = {

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from reason_spec.chat.messages import check_text
-from reason_spec.engines.base import ChatOptions, Message, Tokenizer
-from reason_spec.engines.constraints import bounded_schema
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.chat_template import ChatOptions, Message
+from reason_spec.engines.grammars import bounded_schema
 from reason_spec.errors import EngineError, RequestError
 from reason_spec.suffix.rendering import PROBE, shows_calls, shows_results
 from reason_spec.suffix.traces import TraceCall, TraceMessage

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError, SettingsError, did_you_mean

@@ -14,7 +14,8 @@ from itertools import cycle
 from math import log2
 from operator import itemgetter
 
-from reason_spec.engines.base import Engine, EngineRequest, PassTime
+from reason_spec.engines.base import Engine, EngineRequest
+from reason_spec.engines.stats import PassTime
 from reason_spec.types import Prefix
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)

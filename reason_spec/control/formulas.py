@@ -150,19 +150,6 @@ def tree_branches(parallel: int, width: int) -> int:
     return sum(width**j for j in range(parallel))
 
 
-# Hints: the drafted step as the token level's drafts --------------------------------------------------
-
-
-def hinted_step_seconds(identical: float, cost: float, confirming: float) -> float:
-    """Return what a target step takes, over one without hints, if it is shown the drafted step.
-
-    A share ``identical`` of steps is written alike by both models: such a step is confirmed as soon as it is
-    drafted (``cost``), or as fast as passes can confirm it (``confirming``: their number over the tokens of a
-    step), whichever takes longer. The others are taken to gain nothing, though they agree up to some token.
-    """
-    return identical * min(1.0, max(cost, confirming)) + (1.0 - identical)
-
-
 # Judged alone: the target writes only what is escalated -------------------------------------------
 
 

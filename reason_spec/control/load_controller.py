@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from reason_spec.engines.base import PassTime
+from reason_spec.engines.stats import PassTime
 from reason_spec.settings import GateSettings, Speculation
 from reason_spec.speculation.goodput import Allotment, BatchTime, Demand, Share, allot
 

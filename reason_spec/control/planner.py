@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from reason_spec.control.costs import Costs
 from reason_spec.control.formulas import busy_branches, tokens_per_pass, windowed_speedup
-from reason_spec.engines.base import PassTime
+from reason_spec.engines.stats import PassTime
 from reason_spec.events import Recorder
 from reason_spec.types import Plan
 

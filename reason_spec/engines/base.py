@@ -1,51 +1,25 @@
-"""The contract of an engine: one model, its step loop, and the generations that run in it."""
+"""The contract of an engine: one model that serves many requests in shared passes."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NotRequired, Protocol, TypeAlias, TypedDict
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
+from reason_spec.engines.chat_template import PLAIN_CHAT, ChatOptions, Message
+from reason_spec.engines.stats import EngineStats, PassTime
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
-from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.suffix.base import Source
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup"]
-"""Which token-level drafter works where no hint applies."""
+"""The token-level drafter where no hint applies."""
 TIMES_IF_LIKELY = 3
-"""Drafts that are likely to be right may be so many times the budget of others, where the engine knows."""
-
-
-class Message(TypedDict):
-    """One turn of a chat, in OpenAI's form; calls have their arguments as objects."""
-
-    role: str
-    content: str
-    name: NotRequired[str]
-    reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
-    tool_call_id: NotRequired[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """What a chat template is told beside the conversation.
-
-    ``tools`` are JSON objects of OpenAI's form. ``continue_final`` leaves the last message open: what is
-    written goes on within it.
-    """
-
-    tools: Sequence[Mapping[str, Any]] = ()
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    continue_final: bool = False
-
-
-PLAIN_CHAT = ChatOptions()
+"""Factor of ``num_draft_tokens`` for drafts that are likely to be accepted."""
 
 
 class Tokenizer(Protocol):
@@ -76,47 +50,53 @@ class Tokenizer(Protocol):
         """Decode with special tokens by their names."""
 
     def encode_prompt(self, text: str) -> tuple[int, ...]:
-        """Encode a whole prompt as the model was made to read it, special tokens by their names."""
+        """Encode a whole prompt; names of special tokens stand for the tokens."""
 
     def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
-        """Encode a conversation up to where the assistant's answer begins."""
+        """Encode a conversation up to the beginning of the assistant's answer."""
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
-        """Encode what ends an answer under way and asks something more, up to where the reply begins."""
+        """Encode the end of an unfinished answer and a question, up to the beginning of the reply."""
 
 
 def has_digit(tokenizer: Tokenizer, token: int) -> bool:
-    """Tell whether a token writes a decimal digit."""
+    """Return whether the text of a token has a decimal digit."""
     return any(48 <= byte <= 57 for byte in tokenizer.token_bytes(token))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What an engine is asked to write.
+    """One generation: the prefix to continue, how to choose tokens, and where to end.
 
-    ``boundary`` None writes to the end of the text; else the generation ends with its step.
-    ``stop_context`` is the end of the text already written, in which a stop may have begun;
-    ``step_context`` the beginning of a step that the prefix ends within, and ``begins_in`` what that step
-    itself begins within where the one before it was cut.
-    ``stop_ids`` are tokens of the model that end the generation as a stop does; their text is left out.
-    ``hint`` holds tokens that another layer expects here; they are checked, never trusted. ``text`` names
-    a text that the engine was told of, and that the prefix goes on from: where no hint applies, and behind
-    one, the suffix cache proposes what followed in earlier texts. Without a ``boundary`` all that such a
-    request writes is final. ``cache_key`` names tenant and scope of the answer: how often hints are right is
-    counted for each apart.
-    ``num_draft_tokens`` bounds the drafts of one pass (the torch engine takes three times as many that the
-    suffix cache finds likely), ``num_lookup_paths`` the continuations that prompt lookup proposes side by
-    side.
-    ``priority``: smaller numbers go first when a pass cannot hold every live request; ties go by arrival. It
-    is the number of undecided steps before this one in its answer, so that the certain steps of all answers
-    go before speculative ones.
-    ``constraint`` says what may be written, from the first token on: the text may end only where it is
-    fulfilled, and ``max_tokens`` may cut it before. Drafts that break it are not checked. ``logit_bias``
-    holds pairs of a token id and what is added to its logit before a token is chosen; each id once.
-    ``limit_drafts`` lets the engine check fewer drafts than that where more of them, beside what else is in
-    the pass, would make all requests together slower.
-    ``stream`` False delivers nothing before the result, which saves a message for each pass; with
-    ``delta_tokens`` a delta waits until it holds that many, or the generation ends.
+    Attributes:
+        prefix: the text before the generation, prompt included.
+        max_tokens: the most tokens to generate, at least 1.
+        sampling: how tokens are chosen.
+        boundary: ends the generation with its step; None generates to the end of the text.
+        stops: strings that end the generation, left out of its text.
+        stop_context: the end of the prefix as text, in which a stop string may begin.
+        stop_ids: tokens that end the generation, left out of its text.
+        step_context: the beginning of the step, where the prefix ends within one.
+        begins_in: the open blocks (fences, tags, JSON) in which the step begins.
+        hint: draft tokens from another layer. They are verified like any draft.
+        text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
+            hint applies. Without a ``boundary`` the tokens of the request are final, and learnt at once.
+        cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
+        token_drafter: the drafter where no hint applies.
+        num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
+            times as many where they are likely.
+        num_lookup_paths: continuations that prompt lookup proposes side by side, as a tree.
+        limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
+        priority: smaller numbers go first, ties by arrival. Strategies use the number of undecided steps
+            before this one, so that certain steps of all answers go before speculative ones.
+        constraint: the grammar of the text, from the first token on. The text may end only where it is
+            complete; ``max_tokens`` may cut it. Drafts that break it are not verified.
+        logit_bias: pairs of a token id and a number that is added to its logit; each id once.
+        stream: False delivers no tokens before the result, which saves a message a pass.
+        delta_tokens: tokens that a delta holds at least, except the last.
+
+    Raises:
+        ValueError: ``max_tokens`` is below 1, or a bias is not finite.
     """
 
     prefix: Prefix
@@ -148,7 +128,7 @@ class EngineRequest:
             raise ValueError(f"logit_bias must hold finite numbers, not {self.logit_bias}")
 
     def boundary_scanner(self) -> BoundaryScanner | None:
-        """Return what finds the end of the step, its beginning read; None where no end is looked for."""
+        """Return a scanner that has read the beginning of the step; None without a boundary."""
         if self.boundary is None:
             return None
         scanner = BoundaryScanner(self.boundary, self.begins_in)
@@ -157,70 +137,8 @@ class EngineRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """A prompt that answers go on from, and whose suffix cache is to propose and to learn.
-
-    Texts of one ``tenant`` and ``scope`` share what is learnt. A tenant is somebody whose texts are nobody
-    else's business; scopes are what is compared and must not learn from each other.
-    """
-
-    tenant: str
-    scope: str
-    segments: tuple[tuple[Source, tuple[int, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BeginText:
-    """A text that requests go on from or, under a number in use, the prompt of its next turn.
-
-    What that shares with the text so far is not learnt again.
-    """
-
-    text: int
-    opening: Opening
-
-
-@dataclass(frozen=True, slots=True)
-class ExtendText:
-    """What became final of a text."""
-
-    text: int
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CloseText:
-    """The number is free again; what was learnt from the text stays."""
-
-    text: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetTexts:
-    """A scope begins anew. Its texts are closed by now."""
-
-    scope: str
-
-
-TextNews: TypeAlias = BeginText | ExtendText | CloseText | ForgetTexts
-
-
-def tell_texts(texts: EarlierTexts, news: TextNews) -> None:
-    """Hand news to what tokens are drafted from."""
-    match news:
-        case BeginText(text, opening):
-            texts.begin(text, opening.scope, opening.tenant, opening.segments)
-        case ExtendText(text, tokens):
-            texts.extend(text, tokens)
-        case CloseText(text):
-            texts.close(text)
-        case ForgetTexts(scope):
-            texts.forget(scope)
-
-
-@dataclass(frozen=True, slots=True)
 class Hint:
-    """Tokens expected behind the first ``start`` ones of a generation, in the place of hint ``index``."""
+    """Draft tokens that follow the first ``start`` tokens of a generation; replaces hint ``index``."""
 
     tokens: tuple[int, ...]
     start: int = 0
@@ -239,11 +157,16 @@ class Delta:
 class GenerationResult:
     """A finished generation.
 
-    ``tokens`` ends with the end-of-text token where ``finish`` is ``eos``, and with the token that
-    completed the stop where it is ``stop``; ``text`` has neither. Where a stop began before the
-    request's prefix ended, ``num_stop_overlap`` counts its characters in that earlier text.
-    ``logprobs`` are those of the model at temperature 1, one for each token: neither a constraint nor a
-    bias changes them (vLLM and servers may count both in).
+    Attributes:
+        tokens: with the end-of-text token if ``finish`` is ``eos``, and with the token that completed the
+            stop if it is ``stop``.
+        text: without the end of the text and without the stop.
+        logprobs: of the model at temperature 1, one a token. Constraints and biases do not change them,
+            except in vLLM and remote servers.
+        finish: why the generation ended.
+        usage: the work of this generation.
+        num_stop_overlap: characters of the stop string that lie in the prefix.
+        error: why the engine failed; None unless ``finish`` is ``failed``.
     """
 
     tokens: tuple[int, ...]
@@ -257,47 +180,18 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Log-probabilities of a given continuation, one for each of its tokens, from one pass.
-
-    ``best`` holds the token that the model finds most likely at each of these places.
-    """
+    """Log-probabilities of the tokens of a given continuation, and the most likely token at each position."""
 
     logprobs: tuple[float, ...]
     best: tuple[int, ...]
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class PassTime:
-    """How long passes over about ``num_tokens`` new tokens took lately; ``count`` weighs the mean.
-
-    ``num_requests`` wrote in them, and ``num_threads`` computed them; 0: not told.
-    """
-
-    num_tokens: float
-    seconds: float
-    count: float
-    num_requests: float = 1.0
-    num_threads: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """What an engine holds and has done. ``usage`` covers everything since it started."""
-
-    num_running: int
-    num_waiting: int
-    num_cached_tokens: int
-    num_passes: int
-    busy_seconds: float
-    usage: Usage
-
-
 class Generation:
-    """A piece of writing under way.
+    """A request that an engine has taken.
 
-    Iterating gives deltas as they become certain; ``result`` waits for the end. ``cancel`` may be
-    called at any time, any number of times. Dropping the iterator does not cancel.
+    Iterating gives deltas as tokens become certain; ``result`` waits for the end. ``cancel`` may be called at
+    any time, any number of times. Dropping the iterator does not cancel.
     """
 
     def __init__(
@@ -334,10 +228,10 @@ class Generation:
         self._deltas.put_nowait(None)
 
     async def result(self) -> GenerationResult:
-        """Wait for the end. A cancelled generation has a result too, of what it had written.
+        """Wait for the end. A cancelled generation has a result too, with its tokens so far.
 
         Raises:
-            EngineError: the engine failed; the message holds its own words.
+            EngineError: the engine failed; the message says why.
         """
         result = await asyncio.shield(self._result)
         if result.finish == "failed":
@@ -345,7 +239,7 @@ class Generation:
         return result
 
     async def closed(self) -> Usage:
-        """Wait until the engine holds nothing of this generation; return the work it took."""
+        """Wait until the engine has freed this generation; return its work."""
         return (await asyncio.shield(self._result)).usage
 
     def cancel(self) -> None:
@@ -355,16 +249,16 @@ class Generation:
             self._on_cancel()
 
     def offer_hint(self, tokens: tuple[int, ...], *, start: int = 0, index: int = 0) -> None:
-        """Hand over tokens that another layer expects behind the first ``start`` ones of this generation.
+        """Give draft tokens that follow the first ``start`` tokens of this generation.
 
-        May come at any time: it helps from where the tokens written so far agree with it. A hint
-        replaces the earlier one with its ``index``; hints with different ones are checked side by side.
+        May be called at any time: the engine drafts from where the generated tokens agree with the hint. A
+        hint replaces the earlier one of its ``index``; those of several indices are verified as one tree.
         """
         if not self.done and tokens:
             self._on_hint(Hint(tokens, start, index))
 
     def set_priority(self, priority: int) -> None:
-        """Change the priority, for example when the steps before this one were decided."""
+        """Change the priority, for example once the steps before this one are decided."""
         if not self.done and priority != self.priority:
             self.priority = priority
             self._on_priority(priority)
@@ -382,24 +276,23 @@ class Generation:
 
 
 class Engine(ABC):
-    """Hosts one model and batches all live requests in its own step loop.
+    """Serves one model and batches all live requests in its own step loop.
 
-    All methods are called from one asyncio event loop. ``submit`` does not wait: admission is the
-    engine's business. Whoever submits keeps the generation and cancels what it no longer needs.
+    All methods are called from one asyncio event loop. ``submit`` does not wait: the engine admits requests
+    itself. The caller keeps the generation, and cancels it if it is no longer needed.
     """
 
     name: str
     has_costs: ClassVar[bool] = True
-    """Whether timing this engine tells what is fast; a planner is of use only then."""
+    """Whether measured times of this engine are those of a model, so that a planner can use them."""
     phase: str = ""
-    """What the engine is doing on its way to be ready; empty before and after."""
+    """The current part of ``start``, for progress; empty before and after."""
     takes_hints: bool = True
-    """Whether hints reach what drafts tokens here; where they do not, none need be written."""
-
-    tells_batches: ClassVar[bool] = False
-    """Whether ``batch_times`` come of this engine."""
+    """Whether the engine drafts from hints."""
     takes_constraints: bool = False
-    """Whether requests may have a constraint; where not, one that has fails its generation."""
+    """Whether requests may have a constraint; a generation with one fails otherwise."""
+    reports_batch_times: ClassVar[bool] = False
+    """Whether the engine measures ``batch_times``."""
 
     @property
     @abstractmethod
@@ -413,22 +306,22 @@ class Engine(ABC):
 
     @property
     def takes_stop_ids(self) -> bool:
-        """Whether requests end at their ``stop_ids``; not where the engine sees text alone."""
+        """Whether requests end at their ``stop_ids``; False if the engine receives text, not tokens."""
         return True
 
     @property
     def dtype(self) -> str | None:
-        """The dtype that the model computes in, such as ``bfloat16``; None if it is unknown."""
+        """The dtype of the model's arithmetic, such as ``bfloat16``; None if it is unknown."""
         return None
 
     @property
     def failure(self) -> str | None:
-        """Why the engine cannot go on, None while it can; see `keep_alive`."""
+        """Why requests fail now, None while they do not; see `keep_alive`."""
         return None
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the engine now, for health checks; None if it works."""
+        """Why the engine is unhealthy now; None if it works."""
         return None if self.failure is None else "died"
 
     @property
@@ -438,17 +331,17 @@ class Engine(ABC):
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:
-        """How long passes take now, smaller ones first; empty where the engine does not tell."""
+        """Recent times of passes, smaller passes first; empty if the engine does not measure them."""
         return ()
 
     @property
     def batch_times(self) -> tuple[PassTime, ...]:
-        """How long passes take in which requests only write, by tokens, requests and threads."""
+        """Recent times of passes without prompts, by tokens, requests and threads."""
         return ()
 
     @abstractmethod
     async def start(self) -> None:
-        """Load the model and be ready to serve.
+        """Load the model.
 
         Raises:
             EngineError: it could not be loaded; the message names the model and the remedy.
@@ -458,7 +351,7 @@ class Engine(ABC):
     async def close(self) -> None:
         """Cancel everything and free the model; may be called twice."""
 
-    def keep_alive(self) -> None:  # noqa: B027 - not every engine has what could die
+    def keep_alive(self) -> None:  # noqa: B027 - not every engine has a process
         """From now on restart the engine whenever it dies. Requests in flight still fail."""
 
     async def recovered(self) -> None:  # noqa: B027 - as above
@@ -467,31 +360,33 @@ class Engine(ABC):
         After it returns, each death makes `num_deaths` grow before it fails a request.
 
         Raises:
-            EngineError: it is dead and stays so.
+            EngineError: it will not be restarted.
         """
 
     @abstractmethod
     def submit(self, request: EngineRequest) -> Generation:
-        """Start writing. A prefix without room for one token fails the generation, not the call."""
+        """Start a generation. A prefix without room for one token fails the generation, not the call."""
 
     async def check_constraint(self, constraint: Constraint) -> None:
-        """Find out whether a constraint can be kept to, before anything is written under it.
+        """Compile a constraint outside of the event loop, within limits of size and time.
 
-        It is compiled outside of the event loop, within limits of size and time. To submit a request whose
-        constraint was not checked is safe: the generation fails.
+        A request whose constraint was not checked is safe: if the constraint is bad, the generation fails.
 
         Raises:
-            ConstraintError: it cannot; the message says what is wrong in it.
+            ConstraintError: it cannot be compiled; the message says why.
         """
         raise ConstraintError(f"engine {self.name!r} cannot constrain what it writes")
 
     @property
     def takes_texts(self) -> bool:
-        """Whether token drafts here may come from earlier texts; else it needs no news of them."""
+        """Whether the engine drafts from earlier texts, and so needs `update_text`."""
         return False
 
-    def tell(self, news: TextNews) -> None:  # noqa: B027 - nothing to do is an answer
-        """Take what became of texts. What requests write is not learnt by itself: not all of it stays."""
+    def update_text(self, update: TextUpdate) -> None:  # noqa: B027 - optional
+        """Pass on that a text began, grew or ended.
+
+        Generated tokens are not learnt by themselves, as a step may be rejected.
+        """
 
     @abstractmethod
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
@@ -502,7 +397,7 @@ class Engine(ABC):
         """
 
     async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
-        """Return the log-probability of each of ``tokens`` as the next one; ``best`` is the likeliest token.
+        """Return the log-probability of each of ``tokens`` as the next one; ``best`` has the most likely.
 
         This default makes one request a token. Engines override it to read all from one prediction.
 
@@ -516,15 +411,15 @@ class Engine(ABC):
 
     @abstractmethod
     async def stats(self) -> EngineStats:
-        """Return what is running and waiting now, and the work done so far."""
+        """Return the numbers of live requests and the work done so far."""
 
     @abstractmethod
     async def reset_prefix_cache(self) -> None:
-        """Forget all keys and values that no live request uses.
+        """Free all keys and values that no live request uses.
 
         Raises:
-            EngineError: the engine cannot do that now, because requests are live.
+            EngineError: the engine can do that only without live requests, and there are some.
         """
 
-    async def set_cores(self, cores: tuple[int, ...]) -> None:  # noqa: B027 - nothing to do is an answer
-        """Run on these CPU cores from now on; engines that do no work on the CPU ignore it."""
+    async def set_cores(self, cores: tuple[int, ...]) -> None:  # noqa: B027 - optional
+        """Run on these CPU cores from now on; engines that do not compute on the CPU ignore it."""

@@ -1,54 +1,40 @@
 """Constraints on a text, token by token: what may come next, and whether the text may end.
 
 The grammars are llguidance's (https://github.com/guidance-ai/llguidance). A matcher is built for one
-vocabulary, from the bytes of its tokens, so that what it allows is what the text will hold.
-
-Schemas come from strangers: their size, the size of the grammar they make and the time they take are
-bounded. A matcher that runs into a bound while a text is written says so, and the generation fails.
+vocabulary, from the bytes of its tokens, so it constrains the text that will be decoded. A matcher that
+exceeds a limit of llguidance reports it, and the generation fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from decimal import Decimal
 from threading import Lock
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from reason_spec.errors import ConstraintError, MissingDependencyError
+from reason_spec.engines.grammars import grammar_of, llguidance_module
+from reason_spec.errors import ConstraintError
 from reason_spec.types import Constraint
 
-MAX_CHARS: Final = 1 << 16
-"""Characters of a schema, an expression, a grammar, or all choices together."""
-MAX_CHOICES: Final = 4096
 CHECK_SECONDS: Final = 10.0
-_MAX_MULTIPLE: Final = 10_000
-"""The automaton of ``multipleOf`` has a state for each remainder, and no limit of llguidance counts them."""
-_WHITESPACE: Final = r"( |\n {0,20}|\n\t{0,10})?"
-"""Between the parts of JSON: a space or an indented line, as JSON is written. Models that were not trained on
-JSON would write blanks for ever."""
-_JSON_OPTIONS: Final = {"whitespace_pattern": _WHITESPACE, "lenient": False}
+"""The most seconds to compile a constraint."""
 _LIMITS: Final = {
     "initial_lexer_fuel": 200_000,
     "max_lexer_states": 20_000,
     "max_grammar_size": 200_000,
     "verbose_errors": False,
 }
-_LARK_TOKEN: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"|(?://|#)[^\n]*|/(?:[^/\\\n]|\\.)+/|%json\s*""")
-"""A schema's beginning in a Lark grammar, and what may hold the same word: texts, comments, expressions."""
 _NUM_KEPT: Final = 16
+"""Compiled constraints in the cache."""
 
 
 class Vocabulary(Protocol):
-    """What a matcher needs of a tokenizer."""
+    """The part of a tokenizer that a matcher needs."""
 
     @property
     def eos_ids(self) -> frozenset[int]: ...
@@ -59,7 +45,7 @@ class Vocabulary(Protocol):
 
 
 class ByteVocabulary:
-    """Bytes as tokens, and an end of the text: checks texts that have no tokens yet."""
+    """Bytes as tokens, and an end of the text, to check texts without a tokenizer."""
 
     end: Final = 256
     size: Final = 257
@@ -72,154 +58,8 @@ class ByteVocabulary:
         return b"" if token == self.end else bytes([token])
 
 
-# --- grammars --------------------------------------------------------------------------------------------
-
-
-def grammar_of(constraint: Constraint) -> str:
-    """Return a constraint as llguidance reads it; whether it compiles is not known yet.
-
-    Raises:
-        ConstraintError: it is too large, or its schema is no JSON schema.
-        MissingDependencyError: llguidance is not installed.
-    """
-    matcher = _llguidance().LLMatcher
-    _check_size(constraint)
-    if constraint.json_schema is not None:
-        return str(matcher.grammar_from_json_schema(bounded_schema(constraint.json_schema)))
-    if constraint.regex is not None:
-        return str(matcher.grammar_from_regex(constraint.regex))
-    if constraint.choice:
-        words = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.choice)
-        return str(matcher.grammar_from_lark(f"start: {words}"))
-    assert constraint.grammar is not None
-    return str(matcher.grammar_from_lark(bounded_grammar(constraint.grammar)))
-
-
-def structured_outputs(constraint: Constraint) -> dict[str, Any]:
-    """Return a constraint as vLLM's server has it in a request, under ``structured_outputs``.
-
-    Raises:
-        ConstraintError: it is too large, or its schema is no JSON schema.
-    """
-    _check_size(constraint)
-    if constraint.json_schema is not None:
-        return {"json": read_schema(constraint.json_schema)}
-    if constraint.choice:
-        return {"choice": list(constraint.choice)}
-    return {constraint.kind: getattr(constraint, constraint.kind)}
-
-
-def _check_size(constraint: Constraint) -> None:
-    texts = (constraint.json_schema, constraint.regex, constraint.grammar, *constraint.choice)
-    num_chars = sum(len(text) for text in texts if text is not None)
-    if num_chars > MAX_CHARS:
-        raise ConstraintError(f"{constraint.kind} has {num_chars} characters; at most {MAX_CHARS} are read")
-    if len(constraint.choice) > MAX_CHOICES:
-        raise ConstraintError(f"choice has {len(constraint.choice)} texts; at most {MAX_CHOICES} are read")
-
-
-def read_schema(text: str) -> dict[str, Any] | bool:
-    """Read a JSON schema; what its keywords say is not looked at.
-
-    Raises:
-        ConstraintError: it is no JSON, or no schema.
-    """
-    try:
-        schema = json.loads(text)
-    except RecursionError:
-        raise ConstraintError("json_schema: it is nested too deeply") from None
-    except ValueError as error:
-        raise ConstraintError(f"json_schema: this is no JSON: {error}") from None
-    if not isinstance(schema, dict | bool):
-        raise ConstraintError(f"json_schema: a schema is an object or a boolean, not {text[:40]!r}")
-    return schema
-
-
-def bounded_schema(text: str) -> str:
-    """Return a JSON schema with our options for llguidance in the place of any of its own.
-
-    Raises:
-        ConstraintError: it is no JSON, no schema, or asks for multiples of a number that is too large.
-    """
-    schema = read_schema(text)
-    _check_multiples(schema, "json_schema")
-    return _with_options(schema)
-
-
-def bounded_grammar(text: str) -> str:
-    """Return a Lark grammar with the schemas behind ``%json`` bounded as `bounded_schema` does.
-
-    Raises:
-        ConstraintError: what stands there is no JSON schema, or asks for multiples of numbers that are too
-            large together.
-    """
-    schemas: list[Any] = []
-    parts: list[str] = []
-    place = 0
-    while (found := _LARK_TOKEN.search(text, place)) is not None:
-        start, place = place, found.end()
-        parts.append(text[start:place])
-        if found[0].startswith("%json"):
-            schema, place = _schema_at(text, place)
-            schemas.append(schema)
-            parts.append(_with_options(schema))
-    _check_multiples(schemas, "grammar")
-    return "".join([*parts, text[place:]])
-
-
-def _schema_at(text: str, place: int) -> tuple[dict[str, Any] | bool, int]:
-    """Return the schema that begins at a place of a grammar, and where it ends."""
-    try:
-        schema, end = json.JSONDecoder().raw_decode(text, place)
-    except (ValueError, RecursionError):
-        raise ConstraintError("grammar: behind %json stands no JSON, or it is nested too deeply") from None
-    if not isinstance(schema, dict | bool):
-        raise ConstraintError(
-            f"grammar: %json: a schema is an object or a boolean, not {text[place:end][:40]!r}"
-        )
-    return schema, end
-
-
-def _check_multiples(schema: Any, kind: str) -> None:
-    try:
-        bound = math.lcm(*_scaled(list(_multiples(schema))))
-    except (RecursionError, ArithmeticError):
-        raise ConstraintError(f"{kind}: it is nested too deeply, or a multipleOf is no number") from None
-    if bound > _MAX_MULTIPLE:
-        raise ConstraintError(
-            f"{kind}: multipleOf: the numbers of a schema may have {_MAX_MULTIPLE} as their least "
-            "common multiple at most, in units of their last decimal place"
-        )
-
-
-def _with_options(schema: dict[str, Any] | bool) -> str:
-    return json.dumps({**schema, "x-guidance": _JSON_OPTIONS} if isinstance(schema, dict) else schema)
-
-
-def _multiples(schema: Any) -> Iterator[Decimal]:
-    """Yield each number that stands behind a key ``multipleOf``, wherever that is."""
-    if isinstance(schema, dict):
-        value = schema.get("multipleOf")
-        if isinstance(value, int | float) and value:
-            yield Decimal(str(value))
-        for child in schema.values():
-            yield from _multiples(child)
-    elif isinstance(schema, list):
-        for child in schema:
-            yield from _multiples(child)
-
-
-def _scaled(numbers: Sequence[Decimal]) -> list[int]:
-    """Return numbers in units of the last decimal place of any."""
-    exponents = [number.as_tuple().exponent for number in numbers]
-    places = -min([0, *(exponent for exponent in exponents if isinstance(exponent, int))])
-    if places > 30 or any(number.adjusted() > 30 for number in numbers):
-        return [_MAX_MULTIPLE + 1]
-    return [abs(int(number.scaleb(places))) for number in numbers]
-
-
 def require_end(eos_ids: frozenset[int]) -> None:
-    """Raise ConstraintError for a model that cannot end a text: it could fulfil no constraint."""
+    """Raise ConstraintError for a model without an end-of-text token: its texts could not be complete."""
     if not eos_ids:
         raise ConstraintError(
             "the model's tokenizer names no token that ends the text, so nothing can be constrained; "
@@ -233,8 +73,8 @@ def require_end(eos_ids: frozenset[int]) -> None:
 class TextMatcher:
     """Follows one text under a constraint.
 
-    The end of the text is allowed where the grammar accepts, and is never consumed: a text that ended
-    has nothing to follow. ``error`` says why the matcher gave up; it allows nothing from then on.
+    The end of the text is allowed where the grammar accepts, and is never consumed. ``error`` says why the
+    matcher gave up; from then on it allows nothing.
     """
 
     def __init__(self, matcher: Any, eos_ids: frozenset[int], vocab_size: int) -> None:
@@ -251,11 +91,11 @@ class TextMatcher:
 
     @property
     def may_end(self) -> bool:
-        """Whether the text fulfils the constraint as it is."""
+        """Whether the text is complete."""
         return bool(self._matcher.is_accepting())
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Return which tokens may come next, [vocabulary]; none where the matcher gave up."""
+        """Return which tokens may come next, [vocabulary]; none if the matcher gave up."""
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             return np.zeros(self._vocab_size, dtype=np.bool_)
@@ -267,15 +107,15 @@ class TextMatcher:
         return self.num_allowed([token]) == 1
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of the tokens, from the first on, may come next; an end counts as the last."""
+        """Return how many of the next tokens are allowed, up to the first that is not."""
         end = next((place for place, token in enumerate(tokens) if token in self._eos_ids), None)
-        behind = list(tokens if end is None else tokens[:end])
-        count = int(self._matcher.validate_tokens(behind)) if behind else 0
-        if count == end and self._may_end_behind(behind):
+        before_end = list(tokens if end is None else tokens[:end])
+        count = int(self._matcher.validate_tokens(before_end)) if before_end else 0
+        if count == end and self._may_end_after(before_end):
             return count + 1
         return count
 
-    def _may_end_behind(self, tokens: list[int]) -> bool:
+    def _may_end_after(self, tokens: list[int]) -> bool:
         if not tokens:
             return self.may_end
         trial = self.copy()
@@ -283,24 +123,24 @@ class TextMatcher:
         return trial.may_end
 
     def forced(self) -> list[int]:
-        """Return the tokens that write what must come next; empty where there is a choice."""
+        """Return the tokens that the grammar forces; empty if it leaves a choice."""
         return [] if self._matcher.is_stopped() else list(self._matcher.compute_ff_tokens())
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Take tokens that are allowed; an end changes nothing."""
+        """Take allowed tokens; an end of the text changes nothing."""
         written = [token for token in tokens if token not in self._eos_ids]
         if written:
             self._matcher.consume_tokens(written)
 
 
 class ConstraintCompiler:
-    """Makes matchers for one vocabulary. Not thread-safe, while its matchers may be used elsewhere.
+    """Makes matchers for one vocabulary. Not thread-safe; its matchers may be used in other threads.
 
-    To make one takes most of a second with 150,000 tokens, in which no other thread of Python runs.
+    Making a compiler takes most of a second with 150,000 tokens, and holds the GIL.
 
     Args:
-        vocabulary: encodes in any thread, so that nothing else may encode with it meanwhile.
-        vocab_size: how many tokens the model predicts.
+        vocabulary: encodes in any thread, one call at a time.
+        vocab_size: the size of the model's predictions.
 
     Raises:
         ConstraintError: the model has no token to end a text with.
@@ -308,7 +148,7 @@ class ConstraintCompiler:
     """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        guidance = _llguidance()
+        guidance = llguidance_module()
         self._guidance = guidance
         self._eos_ids = frozenset(token for token in vocabulary.eos_ids if 0 <= token < vocab_size)
         self._vocab_size = vocab_size
@@ -323,7 +163,7 @@ class ConstraintCompiler:
         """Return a matcher at the beginning of a text.
 
         Raises:
-            ConstraintError: the constraint cannot be kept to; the message says what is wrong in it.
+            ConstraintError: the constraint cannot be compiled; the message says why.
         """
         if constraint in self._kept:
             self._kept.move_to_end(constraint)
@@ -356,14 +196,14 @@ class _Tokens:
         self._lock = Lock()
         self.eos_token_id = min(eos_ids)
         self.special_token_ids = sorted(eos_ids)
-        # Without bytes a token is never allowed: special ones, and the padding of the model.
+        # Tokens without bytes are never allowed: special ones, and padding of the vocabulary.
         self.tokens = [
             b"" if token in eos_ids else vocabulary.token_bytes(token) for token in range(vocab_size)
         ]
 
     def __call__(self, text: str) -> list[int]:
         if not isinstance(text, str):
-            # llguidance tries bytes once, and then passes text alone.
+            # llguidance tries bytes first; after this error it passes text.
             raise TypeError("text is encoded, not bytes")
         with self._lock:
             return list(self._vocabulary.encode(text))
@@ -373,10 +213,10 @@ class _Tokens:
 
 
 class BackgroundCompiler:
-    """Compiles in a thread of its own, one constraint after another, so that nothing else waits.
+    """Compiles constraints in a thread, one after another.
 
     Args:
-        make: makes the compiler, in that thread, when it is needed first.
+        make: makes the compiler, in that thread, at its first use.
     """
 
     def __init__(self, make: Callable[[], ConstraintCompiler]) -> None:
@@ -386,22 +226,22 @@ class BackgroundCompiler:
 
     @classmethod
     def of_bytes(cls) -> BackgroundCompiler:
-        """Return one that checks constraints, and texts under them, without a model's vocabulary."""
+        """Return a compiler of constraints on bytes, which needs no model."""
         return cls(lambda: ConstraintCompiler(ByteVocabulary(), ByteVocabulary.size))
 
     def prepare(self) -> None:
-        """Make the compiler now, and wait for it. Where that fails, each constraint will say why."""
+        """Make the compiler now, and wait for it. If that fails, so does each constraint."""
         wait([self._thread().submit(self._get_compiler)])
 
     def start(self, constraint: Constraint) -> Future[TextMatcher]:
-        """Begin to compile; the future raises what `ConstraintCompiler.compile` does."""
+        """Start compiling; the future raises the errors of `ConstraintCompiler.compile`."""
         return self._thread().submit(lambda: self._get_compiler().compile(constraint))
 
     async def check(self, constraint: Constraint) -> None:
-        """Wait until a constraint is known to compile.
+        """Compile a constraint.
 
         Raises:
-            ConstraintError: it does not, or not within `CHECK_SECONDS`.
+            ConstraintError: it cannot be compiled, or not within `CHECK_SECONDS`.
         """
         try:
             await asyncio.wait_for(asyncio.wrap_future(self.start(constraint)), CHECK_SECONDS)
@@ -427,15 +267,7 @@ class BackgroundCompiler:
 
 
 def _shortened(error: str) -> str:
-    """Return the first line of an error, and what a parser of expressions says below its picture."""
+    """Return the first line of an error, and the reasons below the picture of an expression."""
     first, _, rest = error.strip().partition("\n")
     reasons = [line.removeprefix("error: ") for line in rest.splitlines() if line.startswith("error: ")]
     return " ".join([first, *reasons])[:300]
-
-
-def _llguidance() -> Any:
-    try:
-        import llguidance
-    except ImportError:
-        raise MissingDependencyError("llguidance", "a constraint on the text") from None
-    return llguidance

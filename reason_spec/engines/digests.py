@@ -1,4 +1,4 @@
-"""A digest of a file that may be too large to be read whole."""
+"""Digests of large files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _BLOCK_BYTES: Final = 4096
 def digest_file(path: Path) -> str:
     """Return the sha256 of a file, or of samples of a large one.
 
-    Of a file above `WHOLE_FILE_BYTES` the size and 64 blocks of 4 KiB, evenly spaced, stand for the rest.
-    Further training changes nearly every weight, so some block shows it; an edit of a few single tensors may
-    pass unseen.
+    Above `WHOLE_FILE_BYTES` the digest covers the size and 64 evenly spaced blocks of 4 KiB. Further training
+    changes nearly all weights, so it changes some block; an edit of a few tensors may not.
 
     Raises:
         OSError: the file cannot be read.

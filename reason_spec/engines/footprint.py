@@ -1,13 +1,13 @@
-"""What an engine will need, from its settings and its model's configuration alone: nothing is loaded."""
+"""The memory that an engine will need, from its settings and its model's configuration alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reason_spec.engines.factory import resolve_model
 from reason_spec.engines.machine import auto_device
-from reason_spec.errors import EngineError
+from reason_spec.engines.model_files import cached_numbers_per_token, read_config, resolve_model
+from reason_spec.engines.vllm.arguments import on_cpu
 from reason_spec.loading import LOADING
 from reason_spec.settings import EngineSettings
 
@@ -21,7 +21,7 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 class Footprint:
     """Sizes in bytes, over all ``num_devices`` that share the model.
 
-    ``cache_tokens`` is None where vLLM takes what memory its share of the device leaves it.
+    ``cache_tokens`` is None if vLLM sizes the cache by the memory that is left.
     """
 
     model: str
@@ -36,7 +36,7 @@ class Footprint:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The devices that hold the model, by names that two engines on one device have in common."""
+        """The devices that hold the model, by names that are equal for two engines on one device."""
         kind, _, numbers = self.device.partition(":")
         if kind != "cuda":
             return (kind,)
@@ -48,12 +48,12 @@ class Footprint:
 
     @property
     def on_each_device(self) -> int:
-        """Weights, keys and values on each device; the runtime and the work of a pass come on top."""
+        """Weights, keys and values on each device, without the runtime and activations."""
         return (self.weights + self.cache) // self.num_devices
 
 
 def footprint(name: str, settings: EngineSettings) -> Footprint:
-    """Return what the engine called ``name`` will need.
+    """Return the footprint of the engine called ``name``.
 
     Raises:
         EngineError: the model's configuration cannot be read.
@@ -64,7 +64,7 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"
     num_parameters = _count_parameters(config, settings)
-    # On a GPU vLLM fills its share of the memory with keys and values, unless it is told how many.
+    # On a GPU vLLM fills its share of the memory with keys and values, unless their number is set.
     fills = settings.kind == "vllm" and device != "cpu" and "cache_tokens" not in settings.model_fields_set
     return Footprint(
         model=settings.model,
@@ -79,37 +79,10 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     )
 
 
-def read_config(settings: EngineSettings) -> PretrainedConfig:
-    """Return the configuration of a model.
-
-    Raises:
-        EngineError: it cannot be read.
-    """
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(
-            settings.model, revision=settings.revision, trust_remote_code=settings.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise EngineError(f"model {settings.model!r} cannot be read: {first_line}") from None
-
-
-def cached_numbers_per_token(config: Any) -> int:
-    """Return how many numbers the keys and values of a token are, in all layers."""
-    config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width)
-
-
 def _placement(settings: EngineSettings) -> tuple[str, int]:
-    """Return the kind of device, with its numbers, and how many share the model."""
+    """Return the kind of device with its indices, and the number of devices that share the model."""
     device = settings.device
     if settings.kind == "vllm":
-        from reason_spec.engines.vllm.arguments import on_cpu
-
         parallel = [settings.vllm.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")]
         if device == "auto":
             device = "cpu" if on_cpu(settings) else "cuda"

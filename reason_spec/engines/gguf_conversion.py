@@ -1,6 +1,6 @@
-"""A program that turns a GGUF file into a folder of safetensors: ``python -m`` with the file and the folder.
+"""A program that converts a GGUF file to a folder of safetensors: ``python -m`` with the file and the folder.
 
-It prints the number of tensors that are done, and of all, as it goes.
+It prints the numbers of converted tensors and of all tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 FLOAT32_PARAMETERS: Final = 10**9
-"""Larger models are written in bfloat16: dequantized weights have few bits that float32 would keep."""
+"""Larger models are written in bfloat16, which keeps most bits of dequantized weights."""
 
 
 def convert(source: Path, folder: Path) -> None:
@@ -27,12 +27,12 @@ def convert(source: Path, folder: Path) -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    modeling_gguf_pytorch_utils.tqdm = _told
+    modeling_gguf_pytorch_utils.tqdm = _print_progress
     arguments: dict[str, Any] = {"gguf_file": source.name}
     model: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **arguments)
     if model.num_parameters() > FLOAT32_PARAMETERS:
         model = model.to(torch.bfloat16)
-    # transformers refuses to save a model that it still takes for a quantized one.
+    # transformers refuses to save quantized models.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
@@ -40,8 +40,8 @@ def convert(source: Path, folder: Path) -> None:
     AutoTokenizer.from_pretrained(source.parent, **arguments).save_pretrained(folder)
 
 
-def _told(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
-    """Stand in for the bar that transformers draws while it dequantizes."""
+def _print_progress(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
+    """Replace the progress bar of transformers."""
     known = list(tensors)
     for number, tensor in enumerate(known):
         sys.stdout.write(f"{number} {len(known)}\n")

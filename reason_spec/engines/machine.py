@@ -1,4 +1,4 @@
-"""What this machine has to give: read from the system, control groups of containers included."""
+"""The memory and the devices of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def available_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory that is free to this process; a container's limit counts too."""
+    """Return the free memory within the limit of the container."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -17,7 +17,7 @@ def available_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def auto_device() -> str:
-    """Return the device that ``auto`` stands for: the best one that torch can use here."""
+    """Return the best device that torch can use."""
     import torch
 
     if torch.cuda.is_available():
@@ -26,7 +26,7 @@ def auto_device() -> str:
 
 
 def read_words(file: Path) -> list[str]:
-    """Return the words of a file of the system, none where there is no such file."""
+    """Return the words of a system file; none if it does not exist."""
     try:
         return file.read_text(encoding="ascii").split()
     except OSError:

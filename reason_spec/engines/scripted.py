@@ -1,8 +1,7 @@
-"""An engine whose model is a function of the text: the whole contract, no weights.
+"""An engine without a model, for tests and demonstrations: a script gives the text.
 
-It runs a step loop like the others: live requests share passes, a pass yields one token for each
-request and more where a hint holds, cancellation takes effect between passes. What it writes is
-given by a script. It drives tests and shows the system without a model.
+It has a step loop like the others. Live requests share passes; a pass yields one token for each request, and
+more where drafts are accepted; cancellation takes effect between passes.
 """
 
 from __future__ import annotations
@@ -18,25 +17,16 @@ from typing import Any, ClassVar, Protocol
 
 import yaml
 
-from reason_spec.engines.base import (
-    PLAIN_CHAT,
-    ChatOptions,
-    Delta,
-    Engine,
-    EngineRequest,
-    EngineStats,
-    Generation,
-    GenerationResult,
-    Hint,
-    Message,
-    Score,
-    TextNews,
-    tell_texts,
-)
+from reason_spec.engines.base import Engine, EngineRequest, Generation, Hint, Score
+from reason_spec.engines.chat_template import PLAIN_CHAT, ChatOptions, Message
 from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
+from reason_spec.engines.output import RequestOutput
+from reason_spec.engines.stats import EngineStats
+from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.errors import EngineError, ReasonSpecError
-from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner, StopScanner, split_steps
+from reason_spec.segment import BLANK_LINE, Boundary, BoundaryScanner, split_steps
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.suffix.base import num_shared
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
 END_OF_TEXT = 0
@@ -47,17 +37,15 @@ DEFAULT_PATTERN = r"\n+| ?[^\W\d_]+|\d| ?[^\w\s]|\s|."
 
 
 class Script(Protocol):
-    """What the model would write: the rest of the text, to its end, after ``text``."""
+    """Returns the rest of the text, to its end, after ``text``."""
 
     def __call__(self, text: str, sampling: Sampling) -> str: ...
 
 
 class ScriptedTokenizer:
-    """Tokens are the matches of a pattern, numbered by their content.
+    """Tokens are the matches of a pattern; their ids are hashes of their text.
 
-    Objects with the same pattern share their numbers, in this process and the next, so their
-    tokens may be exchanged and the answers of two runs compared.
-
+    Tokenizers with the same pattern have the same ids in every process, so their tokens may be exchanged.
     A conversation has one line or more for each message. With ``thinking`` it ends with an open ``<think>``,
     unless ``enable_thinking`` is false.
     """
@@ -96,7 +84,7 @@ class ScriptedTokenizer:
         return self.encode(text)
 
     def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
-        text = "".join(f"{message['role']}: {_told(message)}\n" for message in messages)
+        text = "".join(f"{message['role']}: {_text_of(message)}\n" for message in messages)
         if options.continue_final:
             return self.encode(text.removesuffix("\n"))
         thinks = self._thinking and options.arguments.get("enable_thinking", True)
@@ -108,16 +96,21 @@ class ScriptedTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class WrittenAnswers:
-    """A script that knows its answers by heart: questions, or parts of them, and what to write.
+    """A script that maps parts of questions to answers.
 
-    Of several that match, the one that ends last in the text is asked, so that a later turn has an answer
-    of its own. With ``thinking`` answers begin with thinking, up to ``</think>``; it is left out where the
-    prompt does not open it. Where the text so far is no beginning of the answer (a step was reworded), it
-    goes on with the step that is next by count. ``answers`` of one question are those of its samples, in
-    turn.
+    Of several parts in the text the one that ends last counts, so that each turn has an answer of its own.
+    Where the text so far is not a beginning of the answer (a step was reworded), the script continues with
+    the step that is next by count.
+
+    Args:
+        answers: the samples of each question, used in turn.
+        otherwise: the answer to other questions; None for an error.
+        boundary: separates the steps of an answer.
+        thinking: answers begin with thinking, up to ``</think>``; it is left out if the prompt does not open
+            it.
 
     Raises:
-        EngineError: a question matches no entry, and there is no answer for ``otherwise``.
+        EngineError: no part matches, and ``otherwise`` is None.
     """
 
     answers: dict[str, tuple[str, ...]]
@@ -150,7 +143,7 @@ class WrittenAnswers:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """What a script file holds."""
+    """The content of a script file."""
 
     script: WrittenAnswers
     seconds_per_pass: float = 0.0
@@ -204,27 +197,35 @@ def load_script(path: Path) -> ScriptFile:
 
 @dataclass(eq=False, slots=True)
 class _Running:
+    """One generation, and the text that the script has for it."""
+
     generation: Generation
     continuation: tuple[int, ...]
-    scanner: BoundaryScanner | None
-    stop_scanner: StopScanner
-    tokens: list[int] = field(default_factory=list)
-    hint: Hint = field(default_factory=lambda: Hint(()))
-    usage: Usage = field(default_factory=Usage)
+    output: RequestOutput
+    hint: Hint
+    usage: Usage
     cancelled: bool = False
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The rest of the hint, if the tokens so far agree with it."""
+        tokens, hint = self.output.tokens, self.hint
+        num_checked = len(tokens) - hint.start
+        if num_checked < 0 or hint.tokens[:num_checked] != tuple(tokens[hint.start :]):
+            return ()
+        return hint.tokens[num_checked:][: self.generation.request.num_draft_tokens]
 
 
 class ScriptedEngine(Engine):
-    """Writes what its script says, one pass after another.
+    """Generates the text of its script, one pass after another.
 
-    A constraint changes nothing of it: where the script's text breaks it, the generation fails. Neither
-    does ``logit_bias``, which is ignored.
+    A generation whose text breaks its constraint fails. ``logit_bias`` is ignored.
 
     Args:
-        script: gives the rest of the text for any beginning of it, prompt included.
-        seconds_per_pass: how long a pass takes, whatever it holds.
-        fail_after: number of passes after which every request fails, to try out failures.
-        earlier: what tokens are drafted from where no hint holds.
+        script: returns the rest of the text for any beginning of it, prompt included.
+        seconds_per_pass: the time of a pass of any size.
+        fail_after: number of passes after which every request fails, for tests of failures.
+        earlier: earlier texts to draft from where no hint applies.
     """
 
     has_costs: ClassVar[bool] = False
@@ -267,9 +268,9 @@ class ScriptedEngine(Engine):
     def takes_texts(self) -> bool:
         return self._earlier is not None
 
-    def tell(self, news: TextNews) -> None:
+    def update_text(self, update: TextUpdate) -> None:
         if self._earlier is not None:
-            tell_texts(self._earlier, news)
+            apply_update(self._earlier, update)
 
     async def start(self) -> None:
         if self._loop_task is None:
@@ -293,43 +294,41 @@ class ScriptedEngine(Engine):
         def take_hint(hint: Hint) -> None:
             running.hint = hint
 
-        generation = Generation(request, on_cancel=cancel, on_hint=take_hint)
         prefix = request.prefix.to_tuple()
-        text = self._tokenizer.decode(prefix)
         error = None
         try:
-            rest = self._script(text, request.sampling)
+            rest = self._script(self._tokenizer.decode(prefix), request.sampling)
             if request.constraint is not None:
-                _check_text(rest, self._matcher_of(request.constraint))
+                _check_text(rest, self._constraints.start(request.constraint).result())
             continuation = (*self._tokenizer.encode(rest), END_OF_TEXT)
         except ReasonSpecError as failure:
             continuation, error = (), str(failure)
-        scanner = request.boundary_scanner()
-        stop_scanner = StopScanner(request.stops, request.stop_context)
-        running = _Running(generation, continuation, scanner, stop_scanner, hint=Hint(request.hint))
-        running.usage = Usage(num_prompt_tokens=len(prefix))
         if len(prefix) >= self._max_context:
             error = f"the prefix of {len(prefix)} tokens fills the context"
+        running = _Running(
+            Generation(request, on_cancel=cancel, on_hint=take_hint),
+            continuation,
+            RequestOutput(request, self._tokenizer, self._max_context - len(prefix)),
+            Hint(request.hint),
+            Usage(num_prompt_tokens=len(prefix)),
+        )
         if error is not None:
             self._retire(running, "failed", error)
         else:
             self._running.append(running)
             self._awake.set()
-        return generation
+        return running.generation
 
     async def check_constraint(self, constraint: Constraint) -> None:
         await self._constraints.check(constraint)
 
-    def _matcher_of(self, constraint: Constraint) -> TextMatcher:
-        return self._constraints.start(constraint).result()
-
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
-        """Certain tokens: 0.0 where the script goes on with the token, else minus infinity."""
+        """Return 0.0 for each token as long as the script agrees, then minus infinity."""
         await asyncio.sleep(self._seconds_per_pass)
         self._num_passes += 1
         text = self._tokenizer.decode(prefix.to_tuple())
         expected = (*self._tokenizer.encode(self._script(text, Sampling())), END_OF_TEXT)
-        agreed = _common_length(expected, continuation)
+        agreed = num_shared(expected, continuation)
         logprobs = tuple(0.0 if index < agreed else float("-inf") for index in range(len(continuation)))
         best = (*expected, *[END_OF_TEXT] * len(continuation))[: len(continuation)]
         return Score(logprobs, best, Usage(num_passes=1, num_scored_tokens=len(continuation)))
@@ -338,7 +337,7 @@ class ScriptedEngine(Engine):
         return EngineStats(len(self._running), 0, 0, self._num_passes, 0.0, self._usage)
 
     async def reset_prefix_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: there is no cache."""
 
     async def _step_loop(self) -> None:
         while True:
@@ -357,72 +356,37 @@ class ScriptedEngine(Engine):
                     self._advance(running)
 
     def _advance(self, running: _Running) -> None:
-        done = len(running.tokens)
-        hint = running.hint
-        followed = max(0, done - hint.start)
-        holds = done >= hint.start and hint.tokens[:followed] == tuple(running.tokens[hint.start :])
-        drafted = hint.tokens[followed:] if holds else ()
-        drafted = drafted[: running.generation.request.num_draft_tokens] or self._from_earlier(running)
-        accepted = _common_length(running.continuation[done:], drafted)
-        new = running.continuation[done : done + accepted + 1]
+        output = running.output
+        drafts = running.drafts or self._drafts_from_earlier(running)
+        rest = running.continuation[len(output.tokens) :]
+        accepted = num_shared(rest, drafts)
         running.usage += Usage(
             num_passes=1,
-            num_drafted_tokens=len(drafted),
+            num_drafted_tokens=len(drafts),
             num_accepted_draft_tokens=accepted,
-            acceptance_histogram=(0,) * accepted + (1,) if drafted else (),
+            acceptance_histogram=(0,) * accepted + (1,) if drafts else (),
         )
-        pushed = []
-        finish: FinishReason | None = None
-        for token in new:
-            running.tokens.append(token)
-            pushed.append(token)
-            if (finish := self._finish_of(running, token)) is not None:
-                break
-        running.generation.push(Delta(tuple(pushed), (0.0,) * len(pushed)))
-        if finish is not None:
-            self._retire(running, finish)
+        certain = rest[: accepted + 1]
+        output.extend(certain, (0.0,) * len(certain))
+        if (delta := output.take_delta()) is not None:
+            running.generation.push(delta)
+        if output.finish is not None:
+            self._retire(running, output.finish)
 
-    def _from_earlier(self, running: _Running) -> tuple[int, ...]:
+    def _drafts_from_earlier(self, running: _Running) -> tuple[int, ...]:
         request = running.generation.request
         if self._earlier is None or request.text is None:
             return ()
-        text = (*request.prefix.to_tuple(), *running.tokens)
+        text = (*request.prefix.to_tuple(), *running.output.tokens)
         budget, final = request.num_draft_tokens, request.boundary is None
         return self._earlier.propose(request.text, text, budget, tree=False, final=final).tokens
-
-    def _finish_of(self, running: _Running, token: int) -> FinishReason | None:
-        if token == END_OF_TEXT:
-            return "eos"
-        if token in running.generation.request.stop_ids:
-            return "stop"
-        if running.stop_scanner.feed(self._tokenizer.decode([token])) is not None:
-            return "stop"
-        if running.scanner is not None and running.scanner.feed(self._tokenizer.token_bytes(token)):
-            return "boundary"
-        request = running.generation.request
-        if len(running.tokens) >= min(request.max_tokens, self._max_context - len(request.prefix)):
-            return "length"
-        return None
 
     def _retire(self, running: _Running, finish: FinishReason, error: str | None = None) -> None:
         if running in self._running:
             self._running.remove(running)
-        request = running.generation.request
-        stopped_by_id = finish == "stop" and running.tokens[-1] in request.stop_ids
-        text = self._tokenizer.decode(running.tokens[:-1] if stopped_by_id else running.tokens)
-        overlap = 0
-        if finish == "stop" and not stopped_by_id:
-            # Found again from the start: the scanner's own position counts from its context.
-            hit = StopScanner(request.stops, request.stop_context).feed(text)
-            assert hit is not None
-            start = hit.start - len(request.stop_context)
-            text, overlap = text[: max(0, start)], max(0, -start)
-        usage = replace(running.usage, num_generated_tokens=len(running.tokens))
+        usage = replace(running.usage, num_generated_tokens=len(running.output.tokens))
         self._usage += usage
-        logprobs = (0.0,) * len(running.tokens)
-        running.generation.finish(
-            GenerationResult(tuple(running.tokens), text, logprobs, finish, usage, overlap, error)
-        )
+        running.generation.finish(running.output.result(finish, usage, error))
 
 
 def _check_text(text: str, matcher: TextMatcher) -> None:
@@ -436,14 +400,7 @@ def _check_text(text: str, matcher: TextMatcher) -> None:
         raise EngineError(f"the script's text is not what the constraint asks for: it {how} {place}")
 
 
-def _told(message: Message) -> str:
-    """Return what a message says, its calls in the form that most models write."""
+def _text_of(message: Message) -> str:
+    """Return the text of a message, with its calls in the form that most models use."""
     calls = [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
     return (message["content"] or "") + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return index
-    return min(len(left), len(right))

@@ -1,27 +1,25 @@
-"""Text to tokens and back, exactly, for the tokenizer of a Hugging Face model.
+"""The tokenizer of a Hugging Face model, with exact incremental decoding.
 
-Reads ``tokenizer.json`` with the ``tokenizers`` package, so the process that drives the engines does
-not need torch. Decoding goes through bytes: each token has its own bytes, whatever stands beside it,
-and the text is their concatenation. That makes decoding incremental and exact where a step starts with
-a space or a character is spread over two tokens.
+``tokenizer.json`` is read with the ``tokenizers`` package, so the main process does not need torch. Each
+token has bytes of its own, whatever its neighbours, and a text is their concatenation. So decoding is exact
+where a step starts with a space or a character is spread over two tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from reason_spec.engines.base import PLAIN_CHAT, ChatOptions, Message
+from reason_spec.engines.chat_template import PLAIN_CHAT, ChatOptions, Message, render_template
+from reason_spec.engines.model_files import find_file, read_json
 from reason_spec.errors import EngineError
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from tokenizers import Tokenizer as RustTokenizer
 
 _METASPACE = "\u2581"
@@ -35,17 +33,18 @@ _SETTINGS_FILES = (
 
 
 _ANSWER: Final = "THE-ANSWER-SO-FAR"
+"""Marks the place of an answer in a rendered template."""
 
 
 class HuggingFaceTokenizer:
     """A model's tokenizer; see ``reason_spec.engines.base.Tokenizer``.
 
     Args:
-        rust: the tokenizer proper.
+        rust: the tokenizer of the ``tokenizers`` package.
         eos_ids: ids that end the text.
         special_tokens: named special tokens (``bos_token`` and so on) for the chat template.
-        chat_template: a Jinja template, None where the model has none.
-        chat_arguments: what the template is told beside the conversation, such as ``enable_thinking``.
+        chat_template: a Jinja template; None if the model has none.
+        chat_arguments: further variables of the template, such as ``enable_thinking``.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode text by itself; the names of special tokens inside it are plain text."""
         if self._adds_space:
-            # SentencePiece vocabularies put a space before the first word of a text. A step goes on
-            # from other text: encode it behind an anchor, and take the anchor's tokens off again.
+            # SentencePiece vocabularies put a space before the first word of a text. A step follows other
+            # text, so it is encoded after an anchor whose tokens are removed again.
             ids = self._encode_raw(_ANCHOR + text)
             if ids[: len(self._anchor_ids)] == self._anchor_ids:
                 return ids[len(self._anchor_ids) :]
@@ -121,49 +120,47 @@ class HuggingFaceTokenizer:
         return self._token_bytes[token] if 0 <= token < len(self._token_bytes) else b""
 
     def encode_prompt(self, text: str) -> tuple[int, ...]:
-        """Encode a whole prompt, special tokens by name, behind those that the tokenizer puts first."""
+        """Encode a whole prompt with special tokens by name, after those that the tokenizer adds first."""
         return tuple(self._chat_rust().encode(text, add_special_tokens=True).ids)
 
     def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
         """Encode a conversation with the model's chat template.
 
-        A model without one gets the contents as paragraphs, behind its begin-of-text token if its
-        tokenizer adds one.
+        A model without one gets the contents as paragraphs, after its begin-of-text token if its tokenizer
+        adds one.
 
         Raises:
-            EngineError: the template refuses the conversation, or does not show a message that is to go on.
+            EngineError: the template refuses the conversation, or omits the message to continue.
         """
         if self._chat_template is None:
             text = "\n\n".join(message["content"] for message in messages)
             text += "" if options.continue_final else "\n"
             return tuple(self._chat_rust().encode(text, add_special_tokens=True).ids)
-        # The template's special tokens are meant as such.
-        return tuple(
-            self._chat_rust().encode(self.render_chat(messages, options), add_special_tokens=False).ids
-        )
+        rendered = self.render_chat(messages, options)
+        return tuple(self._chat_rust().encode(rendered, add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
-        """Return a conversation as the model's chat template writes it; the model has one."""
+        """Format a conversation with the chat template, which the model must have."""
         assert self._chat_template is not None, "the model has no chat template"
         arguments = {**self._special_tokens, **self._chat_arguments, **options.arguments}
         if options.tools:
             arguments["tools"] = list(options.tools)
         if not options.continue_final:
-            return _render_chat(self._chat_template, messages, arguments)
+            return render_template(self._chat_template, messages, arguments)
         final = messages[-1]
         marked = Message(role=final["role"], content=_ANSWER)
-        before, found, _ = _render_chat(
+        before, found, _ = render_template(
             self._chat_template, [*messages[:-1], marked], {**arguments, "add_generation_prompt": False}
         ).rpartition(_ANSWER)
         if not found:
-            raise EngineError("the model's chat template shows no last message that could be gone on with")
+            raise EngineError("the model's chat template omits the last message, so it cannot be continued")
         return before + final["content"]
 
     def encode_turn(self, question: str) -> tuple[int, ...]:
-        """Encode what stands between an answer and the reply to another question.
+        """Encode the end of an answer and a further question, up to the beginning of the reply.
 
         Raises:
-            EngineError: the chat template does not show earlier answers.
+            EngineError: the chat template omits earlier answers.
         """
         if self._chat_template is None:
             return self._encode_raw(f"\n\n{question}\n")
@@ -172,19 +169,18 @@ class HuggingFaceTokenizer:
             {"role": "assistant", "content": _ANSWER},
             {"role": "user", "content": question},
         ]
-        text = _render_chat(self._chat_template, turns, {**self._special_tokens, **self._chat_arguments})
-        _, found, behind = text.partition(_ANSWER)
+        text = render_template(self._chat_template, turns, {**self._special_tokens, **self._chat_arguments})
+        _, found, rest = text.partition(_ANSWER)
         if not found:
             raise EngineError(
-                "the model's chat template shows no earlier answers, so it cannot be asked about one"
+                "the model's chat template omits earlier answers, so no question can be asked about one"
             )
-        return tuple(self._chat_rust().encode(behind, add_special_tokens=False).ids)
+        return tuple(self._chat_rust().encode(rest, add_special_tokens=False).ids)
 
     def _chat_rust(self) -> RustTokenizer:
-        """Return the tokenizer that knows special tokens by their names.
+        """Return the tokenizer that reads names of special tokens.
 
-        It is an object of its own: conversations are encoded in threads beside what is written, and the
-        switch is the object's, not the call's.
+        It is a second object: the switch belongs to the object, and other threads encode at the same time.
         """
         with self._making_chat_rust:
             if self._rust_for_chats is None:
@@ -204,8 +200,6 @@ def load_tokenizer(
 ) -> HuggingFaceTokenizer:
     """Load the tokenizer of a model given by folder or Hugging Face id.
 
-    ``chat_arguments`` go to the model's chat template.
-
     Raises:
         EngineError: there is none, or it cannot be read; the message names the model and the remedy.
     """
@@ -213,14 +207,14 @@ def load_tokenizer(
 
     if not Path(model).exists() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
         raise EngineError(f"model folder {model!r} does not exist")
-    path = _find_file(model, "tokenizer.json", revision, required=True)
+    path = find_file(model, "tokenizer.json", revision, required=True)
     if path is None:
         raise EngineError(
             f"model {model!r} has no tokenizer.json; give a folder that holds one, or the id of a model that "
             "comes with one. An older tokenizer is converted by transformers: "
             f"AutoTokenizer.from_pretrained({model!r}).save_pretrained(FOLDER)"
         )
-    settings = {name: _read_json(_find_file(model, name, revision)) for name in _SETTINGS_FILES}
+    settings = {name: read_json(find_file(model, name, revision)) for name in _SETTINGS_FILES}
     try:
         rust = RustTokenizer.from_file(str(path))
     except Exception as error:
@@ -239,95 +233,15 @@ def load_tokenizer(
 
 @lru_cache(maxsize=16)
 def lacks_chat_template(model: str, revision: str | None = None) -> bool:
-    """Say whether a model given by folder or Hugging Face id has a tokenizer and no chat template.
+    """Return whether a model given by folder or Hugging Face id has a tokenizer and no chat template.
 
     Raises:
         EngineError: its files cannot be read.
     """
-    if _find_file(model, "tokenizer.json", revision) is None:
+    if find_file(model, "tokenizer.json", revision) is None:
         return False
-    config = _read_json(_find_file(model, "tokenizer_config.json", revision))
+    config = read_json(find_file(model, "tokenizer_config.json", revision))
     return _chat_template(model, config, revision) is None
-
-
-def _find_file(model: str, name: str, revision: str | None, *, required: bool = False) -> Path | None:
-    """Return a file of a model, None where the model has none of that name.
-
-    A file that is not ``required`` counts as missing too where it is not on this machine and the Hub is
-    out of reach: a model that was put into the cache without it is used without it.
-
-    Raises:
-        EngineError: the file cannot be got for another reason; the message names it and the remedy.
-    """
-    folder = Path(model)
-    if folder.is_dir():
-        return folder / name if (folder / name).is_file() else None
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    # It announces each of its attempts; the error that follows says all.
-    logger.setLevel(logging.ERROR)
-    try:
-        cached = try_to_load_from_cache(model, name, revision=revision)
-        if cached is not None:
-            # Not a string: the cache remembers that the model has no such file.
-            return Path(cached) if isinstance(cached, str) else None
-        return Path(hf_hub_download(model, name, revision=revision))
-    except LocalEntryNotFoundError as error:
-        # It covers a server that answers with an error as well as one that does not answer.
-        if not required and not isinstance(error.__cause__, HfHubHTTPError):
-            return None
-        raise _not_fetched(model, name, error) from error
-    except EntryNotFoundError:
-        return None
-    except Exception as error:
-        raise _not_fetched(model, name, error) from error
-    finally:
-        logger.setLevel(level)
-
-
-def _not_fetched(model: str, name: str, error: Exception) -> EngineError:
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    login = "log in with 'hf auth login'"
-    match error:
-        case HFValidationError():
-            reason, remedy = "this is neither a folder nor the id of a model", "check the spelling"
-        case GatedRepoError():
-            reason, remedy = "its owner gives access on request", f"ask for it on its page and {login}"
-        case RepositoryNotFoundError():
-            reason = "the Hugging Face Hub shows no such model"
-            remedy = f"check the spelling; if it is a private one, {login}"
-        case RevisionNotFoundError():
-            reason, remedy = "it has no such revision", "name one of its branches, tags or commits"
-        case _:
-            # The hub wraps what went wrong on the way: no connection, offline mode, a server's error.
-            cause = error.__cause__ or error
-            detail = " ".join(str(cause).split()).rstrip(".")
-            reason = f"it is not in this machine's cache, and downloading it failed: {type(cause).__name__}"
-            reason += f", {detail}" if detail else ""
-            remedy = "check the connection and the variable HF_HUB_OFFLINE"
-    return EngineError(
-        f"{name} of model {model!r} could not be got: {reason}; {remedy}, or give a folder that holds "
-        "the model."
-    )
-
-
-def _read_json(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EngineError(f"{str(path)!r} cannot be read: {error}") from None
-    return content if isinstance(content, dict) else {}
 
 
 def _special_tokens(settings: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -354,7 +268,7 @@ def _eos_ids(
 
 
 def _chat_template(model: str, config: dict[str, Any], revision: str | None) -> str | None:
-    if (path := _find_file(model, "chat_template.jinja", revision)) is not None:
+    if (path := find_file(model, "chat_template.jinja", revision)) is not None:
         return path.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):
@@ -363,47 +277,8 @@ def _chat_template(model: str, config: dict[str, Any], revision: str | None) -> 
     return template if isinstance(template, str) else None
 
 
-def _render_chat(template: str, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
-    """Render a chat template as transformers does (``utils/chat_template_utils.py``)."""
-    from jinja2 import TemplateError
-
-    try:
-        return _compile_chat(template).render(
-            messages=list(messages), **{"add_generation_prompt": True, **arguments}
-        )
-    except TemplateError as error:
-        raise EngineError(f"the model's chat template refused the conversation: {error}") from None
-    except Exception as error:
-        # Templates are programs of their own, and what they are given is a client's.
-        kind = type(error).__name__
-        raise EngineError(f"the model's chat template failed on the conversation: {kind}: {error}") from None
-
-
-@lru_cache(maxsize=16)
-def _compile_chat(template: str) -> Template:
-    from datetime import datetime
-
-    from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    return environment.from_string(template)
-
-
 def _bytes_of_vocabulary(rust: RustTokenizer) -> list[bytes]:
-    """Return the bytes of each id, by the kind of decoder that the tokenizer uses."""
+    """Return the bytes of each id, by the kind of the tokenizer's decoder."""
     vocabulary: dict[str, int] = rust.get_vocab(with_added_tokens=True)
     added = rust.get_added_tokens_decoder()
     to_bytes = _piece_decoder(rust)

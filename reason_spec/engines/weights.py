@@ -1,4 +1,4 @@
-"""Digests of the models behind a run, so that a folder of results is not continued with other weights."""
+"""Digests of models, so that a folder of results is not continued with other weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from reason_spec.engines.digests import digest_file
-from reason_spec.engines.gguf import GgufModel, find_gguf
+from reason_spec.engines.gguf import find_gguf
 from reason_spec.errors import DataError, ReasonSpecError
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings, Settings
@@ -30,10 +30,10 @@ _CONFIGURATION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WeightDigests:
-    """What each model's files hash to; None where a model has no files of its own on this machine.
+    """The digest of each model's files.
 
-    None stands for scripts, for the pinned sentence encoder, and for Hugging Face ids: those are
-    named by their id and ``revision``.
+    None stands for models without files on this machine: scripts, the pinned sentence encoder, and Hugging
+    Face ids, which are named by id and ``revision``.
     """
 
     target: str | None
@@ -50,15 +50,15 @@ def digest_weights(settings: Settings) -> WeightDigests:
     """
     encoder = settings.verifier.embedding_model
     return WeightDigests(
-        target=_digest_engine("target", settings.target),
-        draft=_digest_engine("draft", settings.draft),
+        target=_digest_files("target", settings.target) if settings.target.kind == "torch" else None,
+        draft=_digest_files("draft", settings.draft) if settings.draft.kind == "torch" else None,
         verifier=None if encoder is None else _digest_local(encoder),
         router=None if settings.router.file is None else _digest_named(settings.router.file),
     )
 
 
 def identify_model(role: str, engine: EngineSettings) -> str:
-    """Return what tells a model from others: a digest of its files on this machine, else its id.
+    """Return the identity of a model: the digest of its files on this machine, or its id.
 
     Raises:
         DataError: a file cannot be read, or the embedded weights are missing.
@@ -70,9 +70,7 @@ def identify_model(role: str, engine: EngineSettings) -> str:
 
 
 def digest_folder(folder: Path) -> str:
-    """Return a sha256 over configuration, tokenizer and weights in a model's folder.
-
-    A large file is sampled (`reason_spec.engines.digests`), so a model of any size takes milliseconds.
+    """Return a sha256 over configuration, tokenizer and weights of a model's folder; large files are sampled.
 
     Raises:
         DataError: a file cannot be read.
@@ -84,10 +82,6 @@ def digest_folder(folder: Path) -> str:
     except OSError as error:
         raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}).") from error
     return total.hexdigest()
-
-
-def _digest_engine(role: str, engine: EngineSettings) -> str | None:
-    return _digest_files(role, engine) if engine.kind == "torch" else None
 
 
 def _digest_files(role: str, engine: EngineSettings) -> str | None:
@@ -102,17 +96,13 @@ def _digest_local(model: str) -> str | None:
     except ReasonSpecError as error:
         raise DataError(str(error)) from None
     if gguf is not None:
-        return _digest_gguf(gguf)
+        return gguf.sha256 or _digest_named(gguf.parts[0])
     folder = Path(model).expanduser()
     return digest_folder(folder) if folder.is_dir() else None
 
 
-def _digest_gguf(model: GgufModel) -> str:
-    return model.sha256 or _digest_named(model.parts[0])
-
-
 def _model_files(folder: Path) -> list[Path]:
-    """Return the files a model is loaded from; transformers prefers safetensors where there are both."""
+    """Return the files that transformers loads; it prefers safetensors."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     weights = [path for path in files if path.suffix == ".safetensors"]
     weights = weights or [path for path in files if path.suffix == ".bin"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 
 from reason_spec.ask import GenerationRequest
-from reason_spec.engines.base import Message
-from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.chat_template import Message
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import lacks_chat_template
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.tasks.base import EXAMPLES_END, PromptStyle, get_task

@@ -1,4 +1,4 @@
-"""Which drafted tokens are worth their place in a pass: how often such were right of late."""
+"""Acceptance rates of drafted tokens, measured on recent drafts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TypeVar
 
 from reason_spec.suffix.base import Proposal, num_shared
 
-MOST_ACCOUNTS = 1024
-"""Accounts (a tenant in a scope) of which an engine knows how often drafts were right."""
+MAX_CACHE_KEYS = 1024
+"""The most cache keys (tenant and scope) whose acceptance rates an engine keeps."""
 _BINS = 10
 _PRIOR_WEIGHT = 4.0
-"""Drafts that a chance counts for as it was given, until others were seen."""
-_MEMORY = 0.98
-"""What a draft still counts after each later one."""
+"""Weight of a predicted chance beside measured outcomes, in drafts."""
+_DECAY = 0.98
+"""Factor of the weight of a draft for each later one."""
 _HINT_RATE, _HINT_WEIGHT = 0.9, 16.0
-"""The assumed chance of a hinted token behind right ones, and the tokens that it counts for."""
-_OWN_WEIGHT = 16.0
-"""Tokens of one request that the rate of all requests counts for beside its own."""
+"""Prior acceptance rate of hinted tokens, and its weight in tokens."""
+_SHARED_WEIGHT = 16.0
+"""Weight of the rate of all requests beside that of one request, in tokens."""
 
 
 _K = TypeVar("_K")
@@ -25,17 +25,17 @@ _V = TypeVar("_V")
 
 
 def entry_of(kept: dict[_K, _V], cache_key: _K, make: Callable[[], _V]) -> _V:
-    """Return the entry of an cache_key, created if new; the least recently used one is evicted."""
+    """Return the entry of a cache key, created if new; the least recently used one is evicted."""
     value = kept[cache_key] = kept.pop(cache_key) if cache_key in kept else make()
-    if len(kept) > MOST_ACCOUNTS:
+    if len(kept) > MAX_CACHE_KEYS:
         del kept[next(iter(kept))]
     return value
 
 
-class Calibration:
-    """Chances as they turn out: a model of them that was fitted on other texts may be far off.
+class DraftCalibration:
+    """Corrects predicted chances of drafts by their outcomes: the prediction was fitted on other texts.
 
-    Chances are told apart by tenths; between the middles of two of them lines are straight.
+    The outcomes are kept by tenths of the predicted chance, with linear interpolation between their middles.
     """
 
     def __init__(self) -> None:
@@ -43,20 +43,20 @@ class Calibration:
         self._count = [0.0] * _BINS
 
     def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
-        """Take a draft and the tokens that came; what nobody knows of it counts neither way.
+        """Take a draft and the tokens that followed; tokens with unknown outcomes are left out.
 
-        The tokens of a draft stand and fall together, so that those of one tenth count as one.
+        Outcomes within a draft are correlated, so the tokens of one tenth count as one.
         """
         found: dict[int, list[bool]] = {}
         for chance, right in zip(drafted.chances, _outcomes(drafted, came), strict=True):
             if right is not None:
                 found.setdefault(min(int(chance * _BINS), _BINS - 1), []).append(right)
         for tenth, outcomes in found.items():
-            self._right[tenth] = self._right[tenth] * _MEMORY + sum(outcomes) / len(outcomes)
-            self._count[tenth] = self._count[tenth] * _MEMORY + 1.0
+            self._right[tenth] = self._right[tenth] * _DECAY + sum(outcomes) / len(outcomes)
+            self._count[tenth] = self._count[tenth] * _DECAY + 1.0
 
     def corrected(self, chance: float) -> float:
-        """Return how often drafts with a chance were right."""
+        """Return the acceptance rate of drafts with a predicted chance."""
         place = min(max(chance * _BINS - 0.5, 0.0), _BINS - 1.0)
         low = min(int(place), _BINS - 2)
         share = place - low
@@ -68,35 +68,35 @@ class Calibration:
 
 
 class HintRate:
-    """How often the next token of a hint is right where those before it were.
+    """The acceptance rate of hinted tokens whose predecessors were accepted.
 
     Args:
-        shared: the rate of all requests, where this is of one of them: it learns too, and is the prior.
+        shared: for the rate of one request, that of all requests. It is the prior, and learns too.
     """
 
     def __init__(self, shared: HintRate | None = None) -> None:
         self._shared = shared
-        assumed, weight = (_HINT_RATE, _HINT_WEIGHT) if shared is None else (shared.chance(1), _OWN_WEIGHT)
+        assumed, weight = (_HINT_RATE, _HINT_WEIGHT) if shared is None else (shared.chance(1), _SHARED_WEIGHT)
         self._right = assumed * weight
         self._count = weight
 
     def learn(self, hinted: Sequence[int], came: Sequence[int]) -> None:
-        """Take a hint that was checked, and the tokens that came."""
+        """Take a verified hint and the tokens that followed."""
         if self._shared is not None:
             self._shared.learn(hinted, came)
         checked = min(len(hinted), len(came))
         num_right = num_shared(tuple(hinted[:checked]), tuple(came[:checked]))
         if checked:
-            self._right = self._right * _MEMORY + num_right
-            self._count = self._count * _MEMORY + num_right + (num_right < checked)
+            self._right = self._right * _DECAY + num_right
+            self._count = self._count * _DECAY + num_right + (num_right < checked)
 
     def chance(self, num_hinted: int) -> float:
-        """Return the chance that so many hinted tokens are all right."""
+        """Return the chance that so many hinted tokens are all accepted."""
         return float((self._right / self._count) ** num_hinted)
 
 
 def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:
-    """Tell of each drafted token whether the text went on through it; None: it did not go on so far."""
+    """Return whether each drafted token was right; None if the text has not reached it."""
     outcomes: list[bool | None] = []
     depths: list[int] = []
     for token, parent in zip(drafted.tokens, drafted.parents, strict=True):

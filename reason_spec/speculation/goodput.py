@@ -1,8 +1,8 @@
-"""How much to draft for each of several requests that share a pass: as much as makes the batch faster.
+"""How many tokens to draft for each request of a pass, for the best throughput of the batch.
 
-Goodput is tokens that become certain, of all live requests together, over the seconds of a pass (SmartSpec,
-arXiv 2406.14066). A token more in a pass makes it longer; how much longer depends on what else is in it, so
-that what pays for one request alone slows a full batch down.
+Goodput is the number of tokens that become certain, over all live requests, per second of a pass (SmartSpec,
+arXiv 2406.14066). One more token makes a pass longer, by a time that depends on its size. So drafts that pay
+for a single request may slow a full batch down.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_NEAR = 0.7
-"""How far a measurement tells of its surroundings, in doublings of tokens and of requests."""
-_FIT_WEIGHT = 0.02
-"""Passes that the straight line counts for beside measurements at hand."""
-_MOST_PASSES = 50.0
-"""Passes that a measurement counts for at the most."""
-_FEWEST_SIZES = 2
-_NUM_ASKED = 128
-"""Sizes of a pass whose time is asked for at the most."""
-_NEARLY = 0.05
-"""What a larger pass may fall short of the best goodput: each costs more than T shows, and drafts wait."""
+_BANDWIDTH = 0.7
+"""Kernel bandwidth, in log2 of tokens and of requests."""
+_PLANE_WEIGHT = 0.02
+"""Weight of the plane beside nearby measurements, in passes."""
+_MAX_WEIGHT = 50.0
+"""The most passes that a measurement counts for."""
+_MIN_SIZES = 2
+_MAX_SIZES = 128
+"""The most sizes of a pass whose time is evaluated; between them it is interpolated."""
+_TOLERANCE = 0.05
+"""Share of the best goodput that a larger pass may lose."""
 ASSUMED_RATE = 0.7
-"""How often a drafted token is right where it must not count how often they were."""
+"""Acceptance rate where the measured one must not be used, because it depends on other texts."""
 
 
 class Measured(Protocol):
-    """What passes of about one size took: ``num_tokens`` new tokens of ``num_requests`` requests."""
+    """The mean time of passes with ``num_tokens`` new tokens of ``num_requests`` requests."""
 
     @property
     def num_tokens(self) -> float: ...
@@ -48,20 +48,20 @@ class Measured(Protocol):
 
 
 class BatchTime:
-    """T(n, r): the seconds of a pass over n new tokens of r requests, from passes that were measured.
+    """T(n, r): the seconds of a pass with n new tokens of r requests, fitted to measured passes.
 
-    A plane with slopes of no less than zero is laid through the measurements, and bent to them where there
-    are any nearby: passes are often flat up to some size, and steep beyond it.
+    A plane with nonnegative slopes (least squares of relative errors) is multiplied by a kernel estimate of
+    the ratio of measured to planar time: passes are often flat up to some size, and steep beyond it.
     """
 
     def __init__(self, measured: Sequence[Measured]) -> None:
         sizes = np.array([[one.num_tokens, one.num_requests] for one in measured], dtype=np.float64)
         sizes = np.maximum(sizes.reshape(-1, 2), 1.0)
         seconds = np.array([one.seconds for one in measured], dtype=np.float64)
-        counts = np.minimum([one.count for one in measured], _MOST_PASSES)
+        counts = np.minimum([one.count for one in measured], _MAX_WEIGHT)
         known = len(measured) > 0 and bool((seconds > 0).all())
-        self.known = known and len({round(num_tokens) for num_tokens, _ in sizes.tolist()}) >= _FEWEST_SIZES
-        """Whether there is enough to tell what a token more costs."""
+        self.known = known and len({round(num_tokens) for num_tokens, _ in sizes.tolist()}) >= _MIN_SIZES
+        """Whether the measurements show the cost of a token."""
         self._log_tokens, self._log_requests = np.log2(sizes.T)
         self._plane = np.zeros(3)
         ratios = np.ones(len(seconds))
@@ -69,24 +69,24 @@ class BatchTime:
             from scipy.optimize import nnls
 
             columns = np.column_stack([np.ones(len(seconds)), sizes])
-            # Each measurement is to be met by the same share of itself.
+            # Relative errors count, not absolute ones.
             weights = np.sqrt(counts) / seconds
             self._plane, _ = nnls(columns * weights[:, None], seconds * weights)
             ratios = seconds / np.maximum(columns @ self._plane, 1e-12)
-        self._bends = np.column_stack([counts * ratios, counts])
+        self._corrections = np.column_stack([counts * ratios, counts])
 
     def seconds(self, num_tokens: npt.ArrayLike, num_requests: npt.ArrayLike) -> Floats:
-        """Return T for each pair, sizes ascending: a larger pass never counts as the faster one."""
+        """Return T of each pair, which ascend by size; the times never decrease."""
         tokens = np.atleast_1d(np.asarray(num_tokens, np.float64))
         requests = np.atleast_1d(np.asarray(num_requests, np.float64))
         plane: Floats = self._plane[0] + self._plane[1] * tokens + self._plane[2] * requests
-        if not len(self._bends):
+        if not len(self._corrections):
             return plane
         tokens_away = np.log2(tokens)[:, None] - self._log_tokens
         requests_away = np.log2(requests)[:, None] - self._log_requests
-        # Far from all that was measured the plane alone tells.
-        near = np.exp((tokens_away**2 + requests_away**2) * (-0.5 / _NEAR**2))
-        ratios, weights = (near @ self._bends + _FIT_WEIGHT).T
+        # Far from all measurements the plane alone counts.
+        near = np.exp((tokens_away**2 + requests_away**2) * (-0.5 / _BANDWIDTH**2))
+        ratios, weights = (near @ self._corrections + _PLANE_WEIGHT).T
         longest: Floats = np.maximum.accumulate(plane * ratios / weights)
         return longest
 
@@ -102,10 +102,13 @@ class TimeOfPass(Protocol):
 
 
 class Demand(NamedTuple):
-    """What one live request could use.
+    """The drafts that one live request could use.
 
-    Behind right ones a drafted token is right with chance ``token_rate``, and a drafted step stands with
-    chance ``step_rate``. At most ``max_tokens`` are drafted in each of at most ``max_depth + 1`` places.
+    Attributes:
+        token_rate: acceptance rate of a drafted token whose predecessors were accepted.
+        max_tokens: the most drafted tokens of each place.
+        step_rate: acceptance rate of a drafted step.
+        max_depth: the most steps ahead; there are ``max_depth + 1`` places.
     """
 
     token_rate: float
@@ -115,14 +118,14 @@ class Demand(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a request may use of each pass: steps ahead, and drafted tokens in every place."""
+    """A request's part of each pass: steps ahead, and drafted tokens of every place."""
 
     depth: int
     num_draft_tokens: int
 
 
 class Allotment(NamedTuple):
-    """The shares of all requests, the tokens of a pass, and how many of them should become certain."""
+    """The shares of all requests, the tokens of a pass, and the expected number of certain ones."""
 
     shares: tuple[Share, ...]
     num_tokens: int
@@ -136,16 +139,15 @@ class Allotment(NamedTuple):
 
 
 def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float = 0.0) -> Allotment:
-    """Return the shares with nearly the highest goodput; every request keeps the token it writes itself.
+    """Return the shares with nearly the best goodput; every request keeps its own next token.
 
-    Token m of the place j steps ahead is of use with chance ``step_rate ** j * token_rate ** m``. Of any
-    size, the best pass holds the likeliest tokens, whosesoever they are: all sizes are looked at, and the
-    largest of those that are nearly the best is taken, but none that is slower than no drafts at all. No
-    token is drafted in the place of another request's own.
+    Token m of the place j steps ahead becomes certain with chance ``step_rate ** j * token_rate ** m``. A
+    pass of a given size takes the most likely draft tokens across all requests. Of all sizes, the largest
+    within `_TOLERANCE` of the best goodput is taken, but none that is slower than no drafts.
 
     Args:
-        draft_seconds: what one token for one request takes the draft model, which writes for all of them at
-            once: a pass holds no more drafts than are written during it. 0: drafts cost nothing.
+        draft_seconds: the time of one draft token of one request, where the draft model serves all requests
+            at once: a pass takes no more drafts than are generated during it. 0: drafts are free.
     """
     num_requests = len(demands)
     if not num_requests:
@@ -157,12 +159,12 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
     added = np.arange(len(chances) + 1)
     opened = np.concatenate([[0], np.cumsum(places == 0)])
     certain = num_requests + np.concatenate([[0.0], np.cumsum(chances)])
-    asked = _asked(len(added))
-    asked_seconds = time.seconds(num_requests + added[asked], num_requests + opened[asked])
-    seconds = np.interp(added, added[asked], asked_seconds)
+    sizes = _evaluated_sizes(len(added))
+    seconds_of_sizes = time.seconds(num_requests + added[sizes], num_requests + opened[sizes])
+    seconds = np.interp(added, added[sizes], seconds_of_sizes)
     goodput = np.divide(certain, seconds, out=np.zeros_like(certain), where=seconds > 0)
     goodput[1:][added[1:] * draft_seconds > seconds[1:]] = 0.0
-    enough = max(goodput[0], (1.0 - _NEARLY) * goodput.max())
+    enough = max(goodput[0], (1.0 - _TOLERANCE) * goodput.max())
     best = int(np.flatnonzero(goodput >= enough)[-1])
     shares = np.zeros((2, num_requests), np.int64)
     np.maximum.at(shares[0], owners[:best], depths[:best])
@@ -176,28 +178,27 @@ def allot(demands: Sequence[Demand], time: TimeOfPass, *, draft_seconds: float =
 
 
 @lru_cache(maxsize=256)
-def _asked(num_sizes: int) -> npt.NDArray[np.int64]:
-    """Return the sizes to ask T for; between sizes this close it is straight enough."""
-    if num_sizes <= _NUM_ASKED:
+def _evaluated_sizes(num_sizes: int) -> npt.NDArray[np.int64]:
+    if num_sizes <= _MAX_SIZES:
         return np.arange(num_sizes)
-    return np.unique(np.geomspace(1, num_sizes, _NUM_ASKED).astype(np.int64)) - 1
+    return np.unique(np.geomspace(1, num_sizes, _MAX_SIZES).astype(np.int64)) - 1
 
 
 def draft_limits(demands: Sequence[Demand], time: BatchTime) -> list[int]:
-    """Return how many drafts of each request are worth their place; all, where that is not known."""
+    """Return the best number of draft tokens of each request; all, if the cost of a token is unknown."""
     if not time.known:
         return [demand.max_tokens for demand in demands]
     return [share.num_draft_tokens for share in allot(demands, time).shares]
 
 
 def uniform_limit(num_requests: int, max_tokens: int, token_rate: float, time: BatchTime) -> int:
-    """Return the limit of each of so many equal requests: it tells of their number alone."""
+    """Return the limit of each of so many equal requests, which depends on their number alone."""
     limits = draft_limits([Demand(token_rate, max_tokens)] * num_requests, time)
     return min(limits, default=max_tokens)
 
 
 class _Drafts(NamedTuple):
-    """All tokens that could be drafted, the likeliest first."""
+    """All tokens that could be drafted, the most likely first."""
 
     chances: Floats
     depths: npt.NDArray[np.int64]
@@ -208,11 +209,10 @@ class _Drafts(NamedTuple):
 def _drafts(demands: Sequence[Demand]) -> _Drafts:
     token_rates, max_tokens, step_rates, max_depths = np.array(demands, dtype=np.float64).T
     depths, places, _ = np.ogrid[: int(max_depths.max()) + 1, : int(max_tokens.max()) + 1, : len(demands)]
-    # [depths, places, requests]: among equals the nearest comes first, so that all get one before any gets
-    # two.
+    # [depths, places, requests]: ties go to the nearest place, so all requests get one before any gets two.
     chances = step_rates ** depths.astype(float) * token_rates ** places.astype(float)
     wanted = (depths <= max_depths) & (places <= max_tokens)
-    # The first of all is no draft: the request writes it in any case.
+    # The first token is not a draft: the request generates it in any case.
     wanted[0, 0] = False
     order = np.argsort(-chances[wanted], kind="stable")
     found = [indices[order] for indices in np.nonzero(wanted)]

@@ -1,4 +1,4 @@
-"""Seeds for engines that draw from a generator of their own for each request."""
+"""Seeds for engines with a random generator for each request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reason_spec.types import Sampling
 def seed_at(sampling: Sampling, position: int) -> int:
     """Return the seed of a request that begins at ``position`` of a sample's text.
 
-    Without the position in it every step of an answer would draw the same numbers again.
+    Without the position, every step of an answer would draw the same numbers.
     """
     key = sampling.noise
     text = f"{key.seed} {key.problem} {key.sample} {position}"

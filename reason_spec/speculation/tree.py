@@ -1,4 +1,4 @@
-"""Drafted tokens as a tree: several continuations that are checked in one pass."""
+"""Drafted tokens as a tree: several continuations that are verified in one pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Drafted tokens; node i holds ``tokens[i]`` behind node ``parents[i]``, which is smaller or `ROOT`.
+    """Drafted tokens; node i holds ``tokens[i]`` after node ``parents[i]``, which is smaller or `ROOT`.
 
-    Children of one node differ in their tokens. Any first part of the nodes is a tree too.
+    Children of one node have different tokens. The first nodes, of any number, are a tree too.
     """
 
     tokens: tuple[int, ...] = ()
@@ -30,8 +30,8 @@ class TokenTree:
     def merge(cls, paths: Sequence[Sequence[int]], budget: int) -> TokenTree:
         """Join continuations into one tree of at most ``budget`` nodes.
 
-        What paths have in common is drafted once. Nodes are taken level by level, and within a level
-        path by path, so that each path keeps its beginning where the budget is short.
+        Common beginnings share their nodes. Nodes are taken level by level, and within a level path by path,
+        so a short budget keeps the beginning of each path.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -55,25 +55,25 @@ class TokenTree:
         """Return the tree of the first ``count`` nodes."""
         return TokenTree(self.tokens[:count], self.parents[:count])
 
-    def behind(self, chain: Sequence[int]) -> TokenTree:
+    def with_prefix(self, chain: Sequence[int]) -> TokenTree:
         """Return the tree with a chain before it."""
         if not chain:
             return self
         moved = (parent + len(chain) for parent in self.parents)
         return TokenTree((*chain, *self.tokens), (*range(ROOT, len(chain) - 1), *moved))
 
-    def pruned(self, ends_behind: Callable[[Sequence[int]], int | None]) -> TokenTree:
-        """Return the tree without what lies behind the end of a text.
+    def pruned(self, length_to_end: Callable[[Sequence[int]], int | None]) -> TokenTree:
+        """Return the tree without the nodes after an end.
 
-        ``ends_behind`` returns how many tokens of a path end the text, None where they do not.
+        ``length_to_end`` returns the length of a path up to its end; None if the path has none.
         """
-        behind_end: set[int] = set()
+        after_end: set[int] = set()
         for path in self.paths():
-            if (length := ends_behind([self.tokens[node] for node in path])) is not None:
-                behind_end.update(path[length:])
-        if not behind_end:
+            if (length := length_to_end([self.tokens[node] for node in path])) is not None:
+                after_end.update(path[length:])
+        if not after_end:
             return self
-        return self.restricted([node for node in range(len(self.tokens)) if node not in behind_end])
+        return self.restricted([node for node in range(len(self.tokens)) if node not in after_end])
 
     def restricted(self, kept: Sequence[int]) -> TokenTree:
         """Return the tree of some of its nodes, in ascending order and with the parents of each."""

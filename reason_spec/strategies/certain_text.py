@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
-from itertools import takewhile
 
 from reason_spec.engines.base import EngineRequest, Tokenizer
+from reason_spec.engines.output import IncrementalDecoder
 from reason_spec.events import TextListener
-from reason_spec.segment import StopScanner
 
 
 class CertainText:
-    """Tells a listener of a generation's text, as far as no stop string may cut it off again.
+    """Passes the text of a generation on to a listener, up to where a stop string may still cut it.
 
     Args:
-        start: characters of the answer that stand before the generation.
+        start: characters of the answer before the generation.
     """
 
     def __init__(
         self, listener: TextListener, tokenizer: Tokenizer, request: EngineRequest, start: int
     ) -> None:
         self._listener = listener
-        self._tokenizer = tokenizer
         self._start = start
-        # A character may be spread over two tokens.
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stops = StopScanner(request.stops, request.stop_context)
-        self._stop_ids = request.stop_ids
-        self._is_cut = False
+        self._decoder = IncrementalDecoder(request, tokenizer)
         self._untold = ""
         self._num_told = 0
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Take tokens of the generation, told of or not."""
-        read = list(takewhile(lambda token: token not in self._stop_ids, tokens))
-        text = self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, read)))
-        self._untold += text
-        # Where a stop was found the final step says how much of the text is left.
-        self._is_cut = self._is_cut or self._stops.feed(text) is not None
+        """Take certain tokens of the generation."""
+        for token in tokens:
+            if self._decoder.stopped:
+                return
+            self._untold += self._decoder.feed(token)
 
     def tell(self) -> None:
-        """Let the listener have what is new, now that the generation's words are the answer's."""
-        end = len(self._untold) - self._stops.held_back()
-        if end > 0 and not self._is_cut:
+        """Pass the new text on, now that the generation's text is part of the answer."""
+        end = len(self._untold) - self._decoder.num_held_back
+        # At a stop string the final step says how much of the text remains.
+        if end > 0 and self._decoder.stop_start is None:
             self._listener(self._start + self._num_told, self._untold[:end])
             self._num_told += end
             self._untold = self._untold[end:]

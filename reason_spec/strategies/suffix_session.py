@@ -8,20 +8,17 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from reason_spec.control.planner import NOTHING_KNOWN, Known
-from reason_spec.engines.base import (
-    TIMES_IF_LIKELY,
+from reason_spec.engines.base import TIMES_IF_LIKELY, Engine, EngineRequest, Tokenizer
+from reason_spec.engines.chat_template import Message
+from reason_spec.engines.output import RequestOutput
+from reason_spec.engines.text_updates import (
     BeginText,
     CloseText,
-    Engine,
-    EngineRequest,
     ExtendText,
     ForgetTexts,
-    Message,
     Opening,
-    TextNews,
-    Tokenizer,
+    TextUpdate,
 )
-from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
 from reason_spec.strategies.draft_ahead import can_share_tokens
@@ -111,9 +108,9 @@ class SuffixCacheSession:
         behind = request.prefix.behind(num_final)
         vocabulary = self._target.tokenizer
 
-        def follow(tokens: Sequence[int]) -> WrittenTokens:
-            written = WrittenTokens(request, vocabulary, request.max_tokens)
-            written.take(tokens, [0.0] * len(tokens))
+        def follow(tokens: Sequence[int]) -> RequestOutput:
+            written = RequestOutput(request, vocabulary, request.max_tokens)
+            written.extend(tokens, [0.0] * len(tokens))
             return written
 
         def find_end(tokens: Sequence[int]) -> int | None:
@@ -226,10 +223,10 @@ class SuffixCacheSessions:
             conversation.session.begin(segments)
             conversation.tokens = tokens
             if self.drafts_tokens:
-                self._target.tell(BeginText(conversation.number, Opening(tenant, scope, segments)))
+                self._target.update_text(BeginText(conversation.number, Opening(tenant, scope, segments)))
             if self._draft is not None and self.drafts_for_draft:
                 opening = Opening(tenant, scope, of_draft or segments)
-                self._draft.tell(BeginText(conversation.number, opening))
+                self._draft.update_text(BeginText(conversation.number, opening))
             return SuffixCacheSession(self, conversation, self._target)
         return None
 
@@ -241,12 +238,12 @@ class SuffixCacheSessions:
         self._caches.forget(scope)
         self.tell(ForgetTexts(scope))
 
-    def tell(self, news: TextNews) -> None:
+    def tell(self, news: TextUpdate) -> None:
         """Tell the engines that follow the texts."""
         if self.drafts_tokens:
-            self._target.tell(news)
+            self._target.update_text(news)
         if self._draft is not None and self.drafts_for_draft:
-            self._draft.tell(news)
+            self._draft.update_text(news)
 
     def take_back(self, conversation: _Conversation) -> None:
         self._num_learnt += 1

@@ -8,7 +8,7 @@ import pytest
 
 from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, TextDelta, TextRequest
 from reason_spec.chat.thinking import Thinking, thinking_after
-from reason_spec.engines.base import ChatOptions, Message
+from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from tests.chat.scripted import ADD, asks, chat_with, events_of, num_running
 from tests.engines.tiny_models import EOS, byte_level_tokenizer

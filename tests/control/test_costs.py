@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.control.costs import PASS_SIZES, Costs, PassCost, measure_costs
-from reason_spec.engines.base import PassTime
 from reason_spec.engines.scripted import ScriptedEngine
+from reason_spec.engines.stats import PassTime
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings

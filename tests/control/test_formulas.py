@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from reason_spec.control.formulas import (
     asynchronous_speedup,
     busy_branches,
-    hinted_step_seconds,
     independent_width_rate,
     judged_ahead_speedup,
     judged_speedup,
@@ -154,13 +153,6 @@ def test_siblings_that_share_their_difficulty_stand_as_often_as_the_formula_says
 
 def test_a_tree_of_drafts_grows_with_each_position() -> None:
     assert [tree_branches(4, width) for width in (1, 2, 3)] == [4, 15, 40]
-
-
-def test_hints_save_what_both_models_write_alike() -> None:
-    assert hinted_step_seconds(0.0, 0.1, 0.1) == 1.0
-    assert hinted_step_seconds(1.0, 0.1, 0.25) == pytest.approx(0.25)
-    assert hinted_step_seconds(0.5, 0.4, 0.25) == pytest.approx(0.7)
-    assert hinted_step_seconds(1.0, 2.0, 0.25) == 1.0, "a draft that is too slow is not waited for"
 
 
 @given(rates, st.floats(0.01, 1.0), st.floats(0.0, 1.0), st.floats(1.0, 5.0))

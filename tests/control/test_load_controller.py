@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.control.load_controller import LoadController, LoadCosts, RequestedBudget, SpeculationBudget
-from reason_spec.engines.base import PassTime
+from reason_spec.engines.stats import PassTime
 from reason_spec.settings import GateSettings, Speculation
 from reason_spec.speculation.goodput import BatchTime
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reason_spec.control.costs import Costs, PassCost
 from reason_spec.control.planner import Known, Planner
-from reason_spec.engines.base import PassTime
+from reason_spec.engines.stats import PassTime
 from reason_spec.events import Event, Recorder
 from reason_spec.lab.planning.simulator import Scheme, simulate
 from reason_spec.lab.planning.workload import Workload

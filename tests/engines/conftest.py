@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch.model import load_model
+from reason_spec.engines.torch.load import load_model
 from reason_spec.settings import EngineSettings
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Served, prompt, save_model
 

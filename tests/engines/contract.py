@@ -9,7 +9,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from reason_spec.engines.base import BeginText, CloseText, EngineRequest, ExtendText, ForgetTexts, Opening
+from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts, Opening
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary
@@ -117,10 +118,10 @@ class WorkerEngineContract:
         async def write(text: int, tenant: str, scope: str = "") -> Usage:
             opening = Opening(tenant, scope, (("prompt", PROMPT.to_tuple()),))
             await engine.reset_prefix_cache()
-            engine.tell(BeginText(text, opening))
+            engine.update_text(BeginText(text, opening))
             result = await engine.submit(EngineRequest(PROMPT, 60, text=text, num_draft_tokens=8)).result()
-            engine.tell(ExtendText(text, result.tokens))
-            engine.tell(CloseText(text))
+            engine.update_text(ExtendText(text, result.tokens))
+            engine.update_text(CloseText(text))
             assert result.tokens == expected
             return result.usage
 
@@ -129,7 +130,7 @@ class WorkerEngineContract:
         assert again.num_accepted_draft_tokens > first.num_accepted_draft_tokens
         assert await write(3, "ben") == first
         assert await write(4, "ana", "another scope") == first
-        engine.tell(ForgetTexts(""))
+        engine.update_text(ForgetTexts(""))
         assert await write(5, "ana") == first
 
     async def test_drafts_for_a_step_that_is_not_final_are_not_learnt(
@@ -141,13 +142,13 @@ class WorkerEngineContract:
         passes = []
         for text in (6, 7, 8):
             await engine.reset_prefix_cache()
-            engine.tell(BeginText(text, opening))
+            engine.update_text(BeginText(text, opening))
             result = await engine.submit(EngineRequest(PROMPT, 30, boundary=boundary, text=text)).result()
             assert result.tokens == expected
             passes.append(result.usage.num_passes)
             if text == 7:
-                engine.tell(ExtendText(text, result.tokens))
-            engine.tell(CloseText(text))
+                engine.update_text(ExtendText(text, result.tokens))
+            engine.update_text(CloseText(text))
         assert passes[0] == passes[1] > passes[2]
 
     async def test_a_constrained_text_fits_and_leaves_what_is_beside_it_alone(

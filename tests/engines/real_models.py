@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reason_spec.engines.factory import resolve_model
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.errors import ReasonSpecError
 
 SMOLLM2 = "pypi:smollm2-135m"

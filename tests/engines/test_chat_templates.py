@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.engines.base import ChatOptions, Message
+from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import EngineError
 from tests.engines.tiny_models import EOS, byte_level_tokenizer
@@ -45,7 +45,7 @@ def test_a_last_message_is_left_open_where_its_text_ends() -> None:
 
 def test_a_template_that_hides_the_last_message_cannot_go_on_with_it() -> None:
     tokenizer = tokenizer_with("{{ messages[0].content }}")
-    with pytest.raises(EngineError, match="no last message"):
+    with pytest.raises(EngineError, match="omits the last message"):
         tokenizer.render_chat([QUESTION, BEGUN], ChatOptions(continue_final=True))
 
 

@@ -14,15 +14,12 @@ from hypothesis import strategies as st
 
 from reason_spec.engines import constraints
 from reason_spec.engines.constraints import (
-    MAX_CHARS,
     BackgroundCompiler,
     ByteVocabulary,
     ConstraintCompiler,
     TextMatcher,
-    bounded_grammar,
-    bounded_schema,
-    structured_outputs,
 )
+from reason_spec.engines.grammars import MAX_CHARS, bounded_grammar, bounded_schema, structured_outputs
 from reason_spec.errors import ConstraintError, RequestError
 from reason_spec.types import Constraint
 

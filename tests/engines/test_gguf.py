@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from reason_spec.engines import gguf
-from reason_spec.engines.factory import create_engine, resolve_model
+from reason_spec.engines.factory import create_engine
 from reason_spec.engines.gguf import PACKAGED, GgufModel, PackagedModel, dequantized, find_gguf
+from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import lacks_chat_template, load_tokenizer
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import DataError, EngineError, MissingDependencyError, SettingsError
@@ -187,7 +188,7 @@ def test_an_interrupt_during_the_conversion_is_one(file: Path, tmp_path: Path) -
 
 def test_two_processes_convert_it_once(file: Path) -> None:
     program = (
-        "import sys; from reason_spec.engines.factory import resolve_model; "
+        "import sys; from reason_spec.engines.model_files import resolve_model; "
         "print(resolve_model('target', sys.argv[1]))"
     )
     command = [sys.executable, "-c", program, str(file)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.worker.pass_times import PassTimes, renewed
+from reason_spec.engines.worker.pass_times import PassTimes, merge_batch_times
 
 
 @given(st.lists(st.tuples(st.integers(0, 600), st.floats(0.001, 1.0)), max_size=60))
@@ -77,7 +77,7 @@ def told(token_seconds: float, written: int, count: int = 40) -> PassTimes:
         for _ in range(count):
             times.add(size, 0.010 + token_seconds * size)
     for _ in range(100):
-        times.add_written(written, 0.020)
+        times.add_generated(written, 0.020)
     return times
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_left_out_before_it_is_known_what_a_token_costs() -> None:
     one_size = PassTimes()
     for _ in range(50):
         one_size.add(1, 0.01)
-        one_size.add_written(1, 0.01)
+        one_size.add_generated(1, 0.01)
     assert one_size.least_chance == 0.0
 
 
@@ -124,7 +124,7 @@ def test_what_a_new_worker_has_not_timed_yet_is_what_the_old_one_did() -> None:
     for num_tokens, num_requests in ((1, 1), (9, 3), (32, 8)):
         old.add_batch(num_tokens, num_requests, 1.0)
     new.add_batch(8, 3, 2.0)
-    told = renewed(old.batches(), new.batches())
+    told = merge_batch_times(old.batches(), new.batches())
     assert [(time.num_tokens, time.seconds) for time in told] == [(1, 1.0), (8, 2.0), (32, 1.0)]
-    assert renewed(old.batches(), ()) == old.batches()
-    assert renewed((), new.batches()) == new.batches()
+    assert merge_batch_times(old.batches(), ()) == old.batches()
+    assert merge_batch_times((), new.batches()) == new.batches()

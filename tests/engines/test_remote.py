@@ -14,8 +14,8 @@ import pytest
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.remote.completion import tokens_that_end_a_step
 from reason_spec.engines.remote.engine import RemoteEngine
-from reason_spec.engines.remote.writing import tokens_that_end_a_step
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import ConstraintError, EngineError, SettingsError
 from reason_spec.segment import Boundary
@@ -245,7 +245,7 @@ async def test_a_constrained_text_that_broke_off_is_not_gone_on_with(
             result = await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
             assert result.text == ANSWER
             upstream.faults = [Fault("break", after=3)]
-            with pytest.raises(EngineError, match="under a constraint cannot be gone on with"):
+            with pytest.raises(EngineError, match="under a constraint cannot be continued"):
                 await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
 
 

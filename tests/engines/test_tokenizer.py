@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import Message
+from reason_spec.engines.chat_template import Message
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import EngineError
 from tests.engines.tiny_models import EOS, byte_level_tokenizer
@@ -253,7 +253,7 @@ def test_what_the_hub_refuses_is_named_with_its_remedy(hub: str, tmp_path: Path)
     assert "hf auth login" in gated
     assert "no such model" in absent
     assert "no such revision" in no_revision
-    assert "config.json of model 'org/broken' could not be got" in broken
+    assert "config.json of model 'org/broken' could not be fetched" in broken
     assert "403" in broken
     assert "neither a folder nor the id" in no_id
 
@@ -266,7 +266,7 @@ def test_without_the_hub_the_cache_is_enough_and_a_missing_tokenizer_says_so(
         [("org/whole", None), ("org/other", None)], tmp_path, HF_HUB_OFFLINE="1"
     )
     assert cached == byte_level()[0].tokenizer_id
-    assert "tokenizer.json of model 'org/other' could not be got" in missing
+    assert "tokenizer.json of model 'org/other' could not be fetched" in missing
     assert "HF_HUB_OFFLINE" in missing
 
 
@@ -339,5 +339,5 @@ def test_a_template_that_hides_answers_cannot_ask_about_them(tmp_path: Path) -> 
     wrapped = byte_level_tokenizer()
     wrapped.chat_template = "{{ messages[-1].content }}"
     wrapped.save_pretrained(tmp_path)
-    with pytest.raises(EngineError, match="shows no earlier answers"):
+    with pytest.raises(EngineError, match="omits earlier answers"):
         load_tokenizer(str(tmp_path)).encode_turn("Sure?")

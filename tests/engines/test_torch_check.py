@@ -12,7 +12,8 @@ import torch
 from reason_spec.engines.torch import layout, model
 from reason_spec.engines.torch.attention import BlockTensors
 from reason_spec.engines.torch.check import Float32Arithmetic
-from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import Model
 from reason_spec.errors import UnsupportedModelError
 from reason_spec.settings import DTypeName, EngineSettings
 from tests.engines.real_models import GEMMA3, SMOLLM2, real_model

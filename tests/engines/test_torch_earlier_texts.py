@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.engines.base import EngineRequest, Hint
+from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
-from reason_spec.engines.torch.sequence import WritingSequence
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.segment import Boundary
 from reason_spec.speculation.earlier_texts import EarlierTexts
@@ -195,7 +195,7 @@ def test_tokens_of_a_hint_have_to_be_worth_their_time_and_those_of_earlier_texts
     earlier = told((*prompt(0), *expected[0]), session=Doubting)
     earlier.begin(0, "", "a", [("prompt", prompt(0))])
     known, hinted = (
-        WritingSequence(
+        GenerationSequence(
             number,
             EngineRequest(Prefix(prompt(0)), LENGTH, text=text),
             PrefixTrie(64),
@@ -205,10 +205,10 @@ def test_tokens_of_a_hint_have_to_be_worth_their_time_and_those_of_earlier_texts
         )
         for number, text in ((0, 0), (1, None))
     )
-    assert len(known.propose(1.0)) == len(known.propose(0.0)) > 0
-    hinted.offer_hint(Hint(expected[0][:8]))
-    assert len(hinted.propose(0.0)) == 8
-    assert len(hinted.propose(1.0)) == 1
+    assert len(known.drafter.propose(1.0)) == len(known.drafter.propose(0.0)) > 0
+    hinted.drafter.offer_hint(Hint(expected[0][:8]))
+    assert len(hinted.drafter.propose(0.0)) == 8
+    assert len(hinted.drafter.propose(1.0)) == 1
 
 
 class Timeless(PassTimes):

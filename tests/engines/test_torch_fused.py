@@ -11,7 +11,8 @@ import torch
 
 from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
 from reason_spec.engines.torch.layout import Chain, PassBuilder
-from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import Model
 from reason_spec.errors import UnsupportedModelError
 from reason_spec.settings import EngineSettings
 

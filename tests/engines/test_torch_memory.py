@@ -51,8 +51,8 @@ def test_memory_does_not_grow_over_a_thousand_problems(qwen: Served) -> None:
     gc.collect()
     assert resident_bytes() - before < MAX_GROWTH_BYTES
     assert not scheduler._sequences
-    assert not scheduler._groups
-    assert scheduler._kept._num_bytes <= 1 << 18
+    assert not len(scheduler._admission.groups)
+    assert scheduler._acceptor._kept._num_bytes <= 1 << 18
     assert scheduler._trie.num_nodes <= 1024
     assert len(scheduler._trie._eviction_queue) < 4096
     scheduler.check_integrity()

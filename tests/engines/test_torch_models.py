@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reason_spec.engines.base import EngineRequest, GenerationResult
-from reason_spec.engines.torch.model import load_model
+from reason_spec.engines.torch.load import load_model
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix

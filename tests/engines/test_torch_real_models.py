@@ -13,7 +13,8 @@ import torch
 
 from reason_spec.engines.base import EngineRequest, Hint
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.engines.torch.model import Model, load_model
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.errors import UnsupportedModelError
 from reason_spec.settings import DTypeName, EngineSettings

@@ -16,7 +16,7 @@ from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
-from reason_spec.speculation.draft_calibration import MOST_ACCOUNTS
+from reason_spec.speculation.draft_calibration import MAX_CACHE_KEYS
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Counting, Served, drain, prompt, spoiled, write
 
@@ -269,7 +269,7 @@ def test_how_often_hints_are_right_is_kept_for_the_accounts_used_last(qwen: Serv
         drain(scheduler)
         if number == 0:
             regular = scheduler._hint_rates["regular", ""]
-    assert len(scheduler._hint_rates) == MOST_ACCOUNTS
+    assert len(scheduler._hint_rates) == MAX_CACHE_KEYS
     assert scheduler._hint_rates["regular", ""] is regular
     assert ("tenant 1999", "") in scheduler._hint_rates
 

@@ -15,8 +15,9 @@ import pytest_asyncio
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator, available_cores
-from reason_spec.engines.base import BeginText, EngineRequest, Opening
+from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.text_updates import BeginText, Opening
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
 from reason_spec.errors import EngineError
@@ -134,10 +135,14 @@ async def test_a_request_that_became_certain_goes_before_those_that_came_earlier
         first, *others = [engine.submit(EngineRequest(PROMPT, 12, priority=1)) for _ in range(5)]
         later = engine.submit(EngineRequest(PROMPT, 12, priority=3))
         later.set_priority(0)
-        await first.result()
-        await later.result()
-        assert not any(other.done for other in others)
-        await asyncio.gather(*(other.result() for other in others))
+        ended: list[Generation] = []
+
+        async def wait(generation: Generation) -> None:
+            await generation.result()
+            ended.append(generation)
+
+        await asyncio.gather(*map(wait, [first, *others, later]))
+        assert set(ended[:2]) == {first, later}
     finally:
         await engine.close()
 
@@ -152,7 +157,7 @@ async def test_a_model_that_is_split_drafts_from_hints_and_earlier_texts(
     try:
         passes = []
         for text in (1, 2):
-            engine.tell(BeginText(text, Opening("a", "", (("prompt", PROMPT.to_tuple()),))))
+            engine.update_text(BeginText(text, Opening("a", "", (("prompt", PROMPT.to_tuple()),))))
             result = await engine.submit(EngineRequest(PROMPT, 60, text=text, num_draft_tokens=8)).result()
             assert result.tokens == expected
             passes.append(result.usage.num_passes)
@@ -202,7 +207,7 @@ async def test_a_cache_that_cannot_be_emptied_now_is_said_and_harms_nothing(engi
     generation = engine.submit(EngineRequest(PROMPT, 200))
     async for _ in generation:
         break
-    with pytest.raises(EngineError, match=r"only when nothing runs"):
+    with pytest.raises(EngineError, match=r"only without requests"):
         await engine.reset_prefix_cache()
     generation.cancel()
     await generation.closed()

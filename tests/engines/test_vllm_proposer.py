@@ -37,7 +37,7 @@ class Batch:
         self.input_batch = SimpleNamespace(req_ids=[])
         self.proposer.bind(self, earlier)
         if times is not None:
-            self.proposer.take_time(times.batch_time)
+            self.proposer.set_pass_time(times.batch_time)
 
     def add(self, name: str, prompt: list[int], **drafting: Any) -> None:
         parameters = SimpleNamespace(extra_args={EXTRA_ARGUMENT: drafting})
@@ -64,7 +64,7 @@ def test_a_right_hint_is_proposed_from_wherever_the_text_is(
 ) -> None:
     batch = Batch()
     batch.add("a", [9, 9], num_draft_tokens=budget)
-    batch.proposer.offer("a", Hint(tuple(answer)))
+    batch.proposer.offer_hint("a", Hint(tuple(answer)))
     done = 0
     for piece in pieces:
         if done + piece > len(answer):
@@ -78,7 +78,7 @@ def test_rows_may_change_places_and_each_keeps_its_own_drafts() -> None:
     batch = Batch()
     for name, hint in (("a", (1, 2, 3, 4)), ("b", (5, 6, 7, 8))):
         batch.add(name, [9], num_draft_tokens=8)
-        batch.proposer.offer(name, Hint(hint))
+        batch.proposer.offer_hint(name, Hint(hint))
     assert batch.step({"a": [1], "b": [5]}) == {"a": [2, 3, 4], "b": [6, 7, 8]}
     assert batch.step({"b": [6], "a": [2]}) == {"b": [7, 8], "a": [3, 4]}
     batch.proposer.forget("a")
@@ -89,7 +89,7 @@ def test_scores_leave_nothing_behind() -> None:
     """vLLM writes one token behind what it scores, and asks for drafts then."""
     batch = Batch()
     batch.add("a", [9], num_draft_tokens=8)
-    batch.proposer.offer("a", Hint((1, 2, 3)))
+    batch.proposer.offer_hint("a", Hint((1, 2, 3)))
     for number in range(200):
         batch.requests[f"score {number}"] = SimpleNamespace(
             num_prompt_tokens=1, sampling_params=SimpleNamespace(extra_args=None)
@@ -103,8 +103,8 @@ def test_a_request_that_ended_while_its_pass_ran_leaves_nothing_behind() -> None
     batch = Batch()
     for name in ("ended", "a"):
         batch.add(name, [9], num_draft_tokens=8)
-        batch.proposer.offer(name, Hint((1, 2, 3, 4)))
-    batch.proposer.offer("waiting", Hint((1, 2)))
+        batch.proposer.offer_hint(name, Hint((1, 2, 3, 4)))
+    batch.proposer.offer_hint("waiting", Hint((1, 2)))
     batch.step({"ended": [1], "a": [1]})
     batch.proposer.forget("ended")
     batch.step({"ended": [2], "a": [2]})
@@ -140,9 +140,9 @@ def test_earlier_texts_are_asked_where_no_hint_applies_and_behind_one_that_does(
     batch.add("a", ANSWER[:20], num_draft_tokens=8, text=0)
     batch.add("other", ANSWER[:20], num_draft_tokens=8)
     assert batch.step({"a": ANSWER[20:22], "other": ANSWER[20:22]}) == {"a": ANSWER[22:30], "other": []}
-    batch.proposer.offer("a", Hint((*ANSWER[20:24], 1, 2)))
+    batch.proposer.offer_hint("a", Hint((*ANSWER[20:24], 1, 2)))
     assert batch.step({"a": ANSWER[22:23]})["a"] == [ANSWER[23], 1, 2]
-    batch.proposer.offer("a", Hint(tuple(ANSWER[20:26])))
+    batch.proposer.offer_hint("a", Hint(tuple(ANSWER[20:26])))
     assert batch.step({"a": ANSWER[23:24]})["a"] == ANSWER[24:32]
 
 
@@ -150,7 +150,7 @@ def test_a_hinted_step_ends_where_it_ends_and_is_not_learnt() -> None:
     earlier = knowing(ANSWER)
     batch = Batch(earlier=earlier)
     batch.add("a", ANSWER[:20], num_draft_tokens=8, text=0, to_end=False)
-    batch.proposer.offer("a", Hint(tuple(ANSWER[20:24])))
+    batch.proposer.offer_hint("a", Hint(tuple(ANSWER[20:24])))
     assert batch.step({"a": ANSWER[20:22]})["a"] == ANSWER[22:24]
     assert earlier._texts[0].length == 20
 
@@ -189,7 +189,7 @@ def hinted(times: PassTimes, number: int, **drafting: bool) -> list[int]:
     batch = Batch(times=times)
     for name in range(number):
         batch.add(str(name), [9], num_draft_tokens=8, **drafting)
-        batch.proposer.offer(str(name), Hint(tuple(range(1, 12))))
+        batch.proposer.offer_hint(str(name), Hint(tuple(range(1, 12))))
     return [len(drafts) for drafts in batch.step({str(name): [1] for name in range(number)}).values()]
 
 
@@ -215,6 +215,6 @@ def test_a_request_whose_hints_are_wrong_is_drafted_less_for() -> None:
         new = {"right": [1, 1, 1], "wrong": [2]}
         for name, came in new.items():
             behind = len(batch.texts[name]) - 1 + len(came)
-            batch.proposer.offer(name, Hint((1,) * 9, start=behind))
+            batch.proposer.offer_hint(name, Hint((1,) * 9, start=behind))
         drafted = batch.step(new)
     assert len(drafted["right"]) > len(drafted["wrong"]) + 2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.vllm.loop import _Scoring
+from reason_spec.engines.vllm.requests import ScoringState
 
 PREFIX, CONTINUATION = (1, 2, 3, 4, 5), (6, 7, 8)
 TEXT = (*PREFIX, *CONTINUATION)
@@ -23,8 +23,8 @@ class Value:
     logprob: float
 
 
-def new_scoring() -> _Scoring:
-    return _Scoring(PREFIX, CONTINUATION, owner="", num_read=len(CONTINUATION))
+def new_scoring() -> ScoringState:
+    return ScoringState(PREFIX, CONTINUATION, owner="", num_read=len(CONTINUATION))
 
 
 def output(rows: list[Any], num_cached: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts, Opening
+from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts, Opening
 from reason_spec.engines.vllm import host
 from reason_spec.engines.vllm.loop import VllmLoop
 from reason_spec.engines.vllm.proposer import HintProposer, WorkerExtension
@@ -76,20 +76,20 @@ def test_earlier_texts_are_opened_and_told_of_in_each_worker(
         model=str(model_folder("qwen3-wide")), kind="vllm", vllm={"tensor_parallel_size": 2}
     )
     loaded = host.load(Start(settings, None, SuffixSettings(use="tokens")), 1, lambda _: None)
-    assert loaded.tell is not None
-    loaded.tell(BeginText(1, Opening("a", "", (("prompt", TEXT[:4]),))))
-    loaded.tell(ExtendText(1, TEXT[4:]))
-    loaded.tell(CloseText(1))
-    loaded.tell(BeginText(2, Opening("a", "", (("prompt", TEXT[:20]),))))
+    assert loaded.update_text is not None
+    loaded.update_text(BeginText(1, Opening("a", "", (("prompt", TEXT[:4]),))))
+    loaded.update_text(ExtendText(1, TEXT[4:]))
+    loaded.update_text(CloseText(1))
+    loaded.update_text(BeginText(2, Opening("a", "", (("prompt", TEXT[:20]),))))
     for worker in engine.workers:
         earlier = worker.proposer._earlier
         assert earlier is not None
         assert earlier.propose(2, TEXT[:20], 4, tree=False).tokens == TEXT[20:24]
     first, second = (worker.proposer._earlier for worker in engine.workers)
     assert first is not second
-    loaded.tell(CloseText(2))
-    loaded.tell(ForgetTexts(""))
-    loaded.tell(BeginText(3, Opening("a", "", (("prompt", TEXT[:20]),))))
+    loaded.update_text(CloseText(2))
+    loaded.update_text(ForgetTexts(""))
+    loaded.update_text(BeginText(3, Opening("a", "", (("prompt", TEXT[:20]),))))
     assert all(
         worker.proposer._earlier is not None
         and not worker.proposer._earlier.propose(3, TEXT[:20], 4, tree=False).tokens
@@ -106,7 +106,7 @@ def test_workers_know_how_long_passes_take_now(engine: ParallelEngine) -> None:
         takes_hints=True,
         set_num_threads=lambda _: None,
     )
-    loop._scoring[0] = SimpleNamespace()  # type: ignore[assignment]
+    loop._scores[0] = SimpleNamespace()  # type: ignore[assignment]
     times: list[BatchTime | None] = []
     for _ in range(200):
         loop.step()

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reason_spec.speculation.acceptance import (
-    Proposal,
     accept,
     choose_token,
     gumbel_noise,
-    sample_by_rejection,
     truncate,
     truncated_probabilities,
 )
@@ -145,44 +143,3 @@ def test_what_is_accepted_is_what_plain_decoding_writes(
         for path in drafts.paths()
     ]
     assert len(accepted.nodes) == max(agreed, default=0)
-
-
-distributions = st.lists(st.floats(0, 1, width=32), min_size=5, max_size=5).map(
-    lambda weights: (np.array(weights) + 1e-9) / (np.sum(weights) + 5e-9)
-)
-
-
-@given(distributions, distributions)
-def test_rejection_accepts_as_much_as_the_distributions_overlap(
-    target: np.ndarray, draft: np.ndarray
-) -> None:
-    """The result follows the target, and is the draft as often as its distribution allows."""
-    rng = np.random.default_rng(0)
-    drawn = rng.choice(5, size=3000, p=draft)
-    written = np.array([sample_by_rejection(target, [Proposal(int(t), draft)], rng) for t in drawn])
-    frequency = np.bincount(written, minlength=5) / len(written)
-    assert np.abs(frequency - target).max() < 0.05
-    assert (written == drawn).mean() > np.minimum(target, draft).sum() - 0.05
-
-
-@pytest.mark.parametrize("num_proposals", [0, 1, 3])
-def test_chains_checked_by_rejection_are_distributed_as_the_target(num_proposals: int) -> None:
-    """Two tokens, the second of which depends on the first; the proposals side by side."""
-    source = np.random.default_rng(1)
-    target = {node: source.dirichlet(np.ones(3)) for node in (-1, 0, 1, 2)}
-    draft = {node: source.dirichlet(np.ones(3)) for node in (-1, 0, 1, 2)}
-    rng = np.random.default_rng(2)
-    counts = np.zeros((3, 3))
-    for _ in range(9000):
-        tokens: list[int] = []
-        for _ in range(2):
-            before = tokens[-1] if tokens else -1
-            drawn = [
-                Proposal(int(source.choice(3, p=draft[before])), draft[before]) for _ in range(num_proposals)
-            ]
-            tokens.append(sample_by_rejection(target[before], drawn, rng))
-        counts[tuple(tokens)] += 1
-    expected = np.array([target[-1][i] * target[i] for i in range(3)]) * counts.sum()
-    assert chisquare(counts.ravel(), expected.ravel()).pvalue > 1e-4
-    drafted = np.array([draft[-1][i] * draft[i] for i in range(3)]) * counts.sum()
-    assert chisquare(counts.ravel(), drafted.ravel()).pvalue < 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.draft_calibration import Calibration, HintRate
+from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate
 from reason_spec.suffix.base import Proposal
 
 CHANCES = st.floats(0.0, 1.0)
@@ -17,20 +17,20 @@ def chain(*chances: float) -> Proposal:
 
 @given(CHANCES, st.lists(st.tuples(CHANCES, st.booleans()), max_size=30))
 def test_a_corrected_chance_is_a_chance(chance: float, drafts: list[tuple[float, bool]]) -> None:
-    calibration = Calibration()
+    calibration = DraftCalibration()
     for given_chance, right in drafts:
         calibration.learn(chain(given_chance), [0 if right else 9])
     assert 0.0 <= calibration.corrected(chance) <= 1.0
 
 
 def test_chances_are_taken_as_given_until_something_is_known() -> None:
-    calibration = Calibration()
+    calibration = DraftCalibration()
     for chance in (0.05, 0.3, 0.5, 0.72, 0.95):
         assert abs(calibration.corrected(chance) - chance) < 1e-9
 
 
 def test_chances_move_to_what_became_of_such_drafts() -> None:
-    calibration = Calibration()
+    calibration = DraftCalibration()
     for _ in range(50):
         calibration.learn(chain(0.35), [9])
         calibration.learn(chain(0.65), [0])
@@ -39,7 +39,7 @@ def test_chances_move_to_what_became_of_such_drafts() -> None:
 
 
 def test_behind_a_wrong_token_all_are_wrong_and_behind_the_end_nothing_is_known() -> None:
-    parted, cut = Calibration(), Calibration()
+    parted, cut = DraftCalibration(), DraftCalibration()
     for _ in range(50):
         parted.learn(chain(0.95, 0.75, 0.55), [0, 9])
         cut.learn(chain(0.95, 0.75, 0.55), [0])
@@ -50,7 +50,7 @@ def test_behind_a_wrong_token_all_are_wrong_and_behind_the_end_nothing_is_known(
 
 
 def test_the_tokens_of_one_draft_do_not_count_as_many() -> None:
-    few, many = Calibration(), Calibration()
+    few, many = DraftCalibration(), DraftCalibration()
     few.learn(chain(0.35), [9])
     many.learn(chain(*[0.35] * 30), [9])
     assert few.corrected(0.35) == many.corrected(0.35)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
+from reason_spec.speculation.drafters import HintDrafter, look_up
 
 texts = st.lists(st.integers(0, 3), max_size=60)
 
@@ -109,30 +110,24 @@ def naive_lookup(tokens: list[int], max_match: int, min_match: int) -> int | Non
     return None
 
 
-@given(texts, texts, st.integers(1, 9))
-def test_prompt_lookup_finds_the_latest_longest_match(
-    tokens: list[int], more: list[int], budget: int
-) -> None:
-    drafter = PromptLookupDrafter(tokens)
-    for token in more:
-        drafter.extend([token])
-    text = tokens + more
+@given(texts, st.integers(1, 9))
+def test_prompt_lookup_finds_the_latest_longest_match(text: list[int], budget: int) -> None:
     start = naive_lookup(text, 3, 2)
-    proposed = drafter.propose(budget)
+    proposed = look_up(np.array(text, dtype=np.int64), budget)
     if start is None:
         assert proposed == []
     else:
-        assert proposed[: len(text) - start] == text[start : start + budget]
-        assert 1 <= len(proposed) <= budget
+        assert proposed[0][: len(text) - start] == text[start : start + budget]
+        assert 1 <= len(proposed[0]) <= budget
 
 
 @given(texts, st.integers(1, 9), st.integers(1, 4))
 def test_prompt_lookup_proposes_different_continuations_of_the_longest_match(
     tokens: list[int], budget: int, count: int
 ) -> None:
-    drafter = PromptLookupDrafter(tokens)
-    paths = drafter.propose_several(budget, count)
-    assert paths[:1] == ([drafter.propose(budget)] if paths else [])
+    text = np.array(tokens, dtype=np.int32)
+    paths = look_up(text, budget, count)
+    assert paths[:1] == look_up(text, budget)
     assert len({path[0] for path in paths}) == len(paths) <= count
     start = naive_lookup(tokens, 3, 2)
     if start is not None:
@@ -147,7 +142,5 @@ def test_prompt_lookup_proposes_different_continuations_of_the_longest_match(
 
 
 def test_prompt_lookup_continues_a_period() -> None:
-    drafter = PromptLookupDrafter([9, 1, 2, 3, 1, 2, 3, 1, 2])
-    assert drafter.propose(7) == [3, 1, 2, 3, 1, 2, 3]
-    once = PromptLookupDrafter([1, 2, 3, 9, 1, 2])
-    assert once.propose(7) == [3, 9, 1, 2]
+    assert look_up(np.array([9, 1, 2, 3, 1, 2, 3, 1, 2]), 7) == [[3, 1, 2, 3, 1, 2, 3]]
+    assert look_up(np.array([1, 2, 3, 9, 1, 2]), 7) == [[3, 9, 1, 2]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from reason_spec.speculation.draft_calibration import MOST_ACCOUNTS
+from reason_spec.speculation.draft_calibration import MAX_CACHE_KEYS
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.base import Proposal
 from reason_spec.suffix.scopes import SuffixCaches
@@ -46,11 +46,11 @@ def test_what_a_request_wrote_beyond_the_text_is_looked_up_and_not_learnt() -> N
 
 def test_how_chances_turn_out_is_kept_for_the_tenants_used_last() -> None:
     earlier, _ = make()
-    for number in range(MOST_ACCOUNTS + 50):
+    for number in range(MAX_CACHE_KEYS + 50):
         for tenant in ("regular", f"tenant {number}"):
             earlier.begin(1, "", tenant, [("prompt", TEXT[:2])])
             earlier.close(1)
-    assert len(earlier._calibrations) == MOST_ACCOUNTS
+    assert len(earlier._calibrations) == MAX_CACHE_KEYS
     assert ("", "regular") in earlier._calibrations
 
 

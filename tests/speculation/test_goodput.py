@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import PassTime
+from reason_spec.engines.stats import PassTime
 from reason_spec.speculation.goodput import (
     BatchTime,
     Demand,

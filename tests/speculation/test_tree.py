@@ -57,7 +57,7 @@ def test_a_child_is_found_by_its_token(paths: list[list[int]], token: int) -> No
 def test_a_chain_before_a_tree_begins_each_of_its_paths(chain: list[int], paths: list[list[int]]) -> None:
     tree = TokenTree.merge(paths, 100)
     expected = [chain + text for text in texts(tree)] or ([chain] if chain else [])
-    assert texts(tree.behind(chain)) == expected
+    assert texts(tree.with_prefix(chain)) == expected
 
 
 @given(paths_of_drafts, st.integers(0, 3))

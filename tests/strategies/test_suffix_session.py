@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from reason_spec.engines.base import (
-    BeginText,
-    CloseText,
-    EngineRequest,
-    ExtendText,
-    ForgetTexts,
-    Message,
-    TextNews,
-)
+from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts, TextUpdate
 from reason_spec.errors import DataError
 from reason_spec.segment import Boundary
 from reason_spec.settings import SuffixSettings
@@ -34,14 +28,14 @@ class Listening(ScriptedEngine):
 
     def __init__(self, tokenizer: ScriptedTokenizer | None = None) -> None:
         super().__init__("target", StoryScript(1), tokenizer=tokenizer)
-        self.news: list[TextNews] = []
+        self.news: list[TextUpdate] = []
 
     @property
     def takes_texts(self) -> bool:
         return True
 
-    def tell(self, news: TextNews) -> None:
-        self.news.append(news)
+    def update_text(self, update: TextUpdate) -> None:
+        self.news.append(update)
 
 
 def make(

@@ -1,1 +1,1 @@
-"""Engines behind a URL: any server with OpenAI's completions interface."""
+"""Models behind a URL, on any server with OpenAI's completions interface."""

@@ -1,4 +1,4 @@
-"""The remote engine: the same contract, on servers with OpenAI's completions interface."""
+"""The remote engine: a model behind servers with OpenAI's completions interface."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import zlib
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from reason_spec.engines.base import Engine, EngineRequest, EngineStats, Generation, GenerationResult, Score
-from reason_spec.engines.constraints import structured_outputs
-from reason_spec.engines.remote.servers import PriorityGate, Server, ServerError, ServerPool
-from reason_spec.engines.remote.wire import Wire
-from reason_spec.engines.remote.writing import (
-    TextWriting,
-    TokenWriting,
-    Writing,
+from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score
+from reason_spec.engines.grammars import structured_outputs
+from reason_spec.engines.limits import Limits
+from reason_spec.engines.remote.completion import (
+    Completion,
+    TextCompletion,
+    TokenCompletion,
     cache_salt_of,
     tokens_that_end_a_step,
 )
+from reason_spec.engines.remote.discovery import discover
+from reason_spec.engines.remote.servers import PrioritySemaphore, RemoteServer, ServerError, ServerPool
+from reason_spec.engines.remote.wire import Wire
+from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from reason_spec.engines.worker.limits import Limits
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings
@@ -28,18 +30,17 @@ from reason_spec.types import Constraint, Prefix, Usage
 
 logger = logging.getLogger(__name__)
 _AFFINITY_TOKENS = 64
-_PROBE = "How many apples are 3 + 4?"
 
 
 class RemoteEngine(Engine):
-    """Serves a model through one server or several that hold the same one.
+    """Serves a model through one or several servers.
 
-    Requests go to the server with the fewest of them. One that fails or stalls is tried again, with
-    growing pauses, at whichever server is free, and goes on from the tokens that are certain.
-    ``settings.remote`` says where the servers are and how long each part may take.
+    A request goes to the server with the fewest requests. If it fails or stalls, it is retried after a
+    growing pause at any free server, and continues from its certain tokens. ``settings.remote`` has the URLs
+    and the timeouts.
 
     Raises:
-        EngineError: the settings name no server, or a variable for the key that is not set.
+        EngineError: the settings name no server, or the variable of the key is not set.
     """
 
     has_costs: ClassVar[bool] = False
@@ -59,13 +60,14 @@ class RemoteEngine(Engine):
             f"engine {name!r}", f"{name}.remote.api_key_variable", settings.remote, settings.max_running
         )
         self._pool = ServerPool([url.rstrip("/") for url in self._remote.base_urls])
-        self._gate = PriorityGate(settings.max_running)
+        self._places = PrioritySemaphore(settings.max_running)
         self._closed = False
         self._tokenizer: HuggingFaceTokenizer | None = None
         self._limits: Limits | None = None
-        self._by_tokens = False
+        self.by_tokens = False
+        """Whether requests hold token ids; else they hold text."""
         self._step_ends: dict[Boundary | None, frozenset[int]] = {None: frozenset()}
-        self._live: dict[asyncio.Task[None], Writing] = {}
+        self._live: dict[asyncio.Task[None], Completion] = {}
         self._retired_usage = Usage()
 
     @property
@@ -75,13 +77,8 @@ class RemoteEngine(Engine):
 
     @property
     def max_context(self) -> int:
-        """What the servers say, or ``max_context`` in the settings where that is less."""
+        """The context of the servers, or ``max_context`` of the settings if that is less."""
         return self._known_limits.max_context
-
-    @property
-    def by_tokens(self) -> bool:
-        """Whether token ids cross; else text does."""
-        return self._by_tokens
 
     @property
     def _known_limits(self) -> Limits:
@@ -95,7 +92,8 @@ class RemoteEngine(Engine):
             async with asyncio.timeout(self.settings.start_timeout):
                 self.phase = "asking its servers"
                 self._tokenizer = await asyncio.to_thread(self._load_tokenizer)
-                await self._meet_servers()
+                found = await discover(self.name, self.settings, self._wire, self._pool, self._tokenizer)
+                self._limits, self.by_tokens = found
                 self.phase = ""
         except BaseException as error:
             await self.close()
@@ -120,75 +118,6 @@ class RemoteEngine(Engine):
                 f"Name its folder or id in {self.name}.remote.tokenizer"
             ) from None
 
-    async def _meet_servers(self) -> None:
-        """Ask every server for its models, and the first that answers what language it speaks."""
-        servers = self._pool.servers
-        answers = await asyncio.gather(*map(self._wire.models, servers), return_exceptions=True)
-        lengths = [self.settings.max_context]
-        for server, answer in zip(servers, answers, strict=True):
-            if isinstance(answer, ServerError):
-                self._pool.rest(server)
-                logger.warning("engine %r: %s; it is left out until it answers", self.name, answer)
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                model = self._find_model(server, answer)
-                server.model = model["id"]
-                lengths.append(model.get("max_model_len"))
-        first = next((server for server in servers if server.model is not None), None)
-        if first is None:
-            reasons = "; ".join(map(str, answers))
-            raise self._error(
-                f"no server answers: {reasons}. Start one (vllm serve MODEL) or correct "
-                f"{self.name}.remote.base_urls"
-            )
-        known = [length for length in lengths if length is not None]
-        if not known:
-            raise self._error(f"{first.url} does not say how long a text may be; set {self.name}.max_context")
-        self._limits = Limits(min(known), self.tokenizer.vocab_size, "max_context, or the server's own")
-        self._by_tokens = self._remote.send != "text" and await self._takes_tokens(first)
-
-    def _find_model(self, server: Server, models: list[dict[str, Any]]) -> dict[str, Any]:
-        wanted = self._remote.served_model or self.settings.model
-        found = [model for model in models if model.get("id") == wanted]
-        if not found and self._remote.served_model is None and len(models) == 1:
-            found = models
-        if not found:
-            names = ", ".join(str(model.get("id")) for model in models) or "none"
-            raise self._error(
-                f"{server.url} has no model {wanted!r}; it has {names}. Set {self.name}.remote.served_model"
-            )
-        return found[0]
-
-    async def _takes_tokens(self, server: Server) -> bool:
-        """Find out whether a server takes and returns token ids, and whether they are our tokenizer's.
-
-        Raises:
-            EngineError: its tokenizer is another one, or ``remote.send`` asks for what it cannot do.
-        """
-        tokens = list(self.tokenizer.encode(_PROBE))
-        body = {"model": server.model, "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
-        try:
-            returned = (await self._wire.complete(server, {**body, "prompt": tokens})).get("token_ids")
-        except EngineError:
-            returned = None
-        if not returned:
-            if self._remote.send == "tokens":
-                raise self._error(
-                    f"{server.url} does not take and return token ids; set {self.name}.remote.send to text"
-                )
-            text = "engine %r: %s does not return token ids; text crosses, and is encoded anew"
-            logger.warning(text, self.name, server.url)
-            return False
-        choice = await self._wire.complete(server, {**body, "prompt": _PROBE, "add_special_tokens": False})
-        theirs = choice.get("prompt_token_ids")
-        if theirs is not None and theirs != tokens:
-            raise self._error(
-                f"{server.url} encodes {_PROBE!r} as {theirs}, our tokenizer as {tokens}: another model's. "
-                f"Name the right one in {self.name}.remote.tokenizer"
-            )
-        return True
-
     async def close(self) -> None:
         self._closed = True
         for task in self._live:
@@ -198,12 +127,12 @@ class RemoteEngine(Engine):
 
     @property
     def takes_stop_ids(self) -> bool:
-        return self._by_tokens
+        return self.by_tokens
 
     # --- requests ----------------------------------------------------------------------------------
 
     async def check_constraint(self, constraint: Constraint) -> None:
-        """Find out whether a constraint is one at all: what the server knows of it, it says itself."""
+        """Check the form of a constraint; the server checks its content."""
         structured_outputs(constraint)
 
     def submit(self, request: EngineRequest) -> Generation:
@@ -220,35 +149,35 @@ class RemoteEngine(Engine):
             error = str(self._error("it is closed" if refusal is None else refusal))
             generation.finish(GenerationResult((), "", (), "failed", Usage(), error=error))
             return generation
-        writing = self._begin(request)
-        task = asyncio.get_running_loop().create_task(self._write(writing, generation))
-        self._live[task] = writing
+        completion = self._begin(request)
+        task = asyncio.get_running_loop().create_task(self._write(completion, generation))
+        self._live[task] = completion
         task.add_done_callback(lambda task: self._retire(task, generation))
         return generation
 
-    def _begin(self, request: EngineRequest) -> Writing:
-        if not self._by_tokens:
-            return TextWriting(request, self.tokenizer, self.max_context)
-        # A server that ended a text under a constraint at a step would begin the constraint anew behind it.
+    def _begin(self, request: EngineRequest) -> Completion:
+        if not self.by_tokens:
+            return TextCompletion(request, self.tokenizer, self.max_context)
+        # A server that ended a constrained text at a step would begin the constraint again after it.
         boundary = request.boundary if request.constraint is None else None
         if boundary is not None and boundary not in self._step_ends:
             self._step_ends[boundary] = tokens_that_end_a_step(self.tokenizer, boundary)
-        return TokenWriting(request, self.tokenizer, self.max_context, self._step_ends[boundary])
+        return TokenCompletion(request, self.tokenizer, self.max_context, self._step_ends[boundary])
 
     def _retire(self, task: asyncio.Task[None], generation: Generation) -> None:
-        """Deliver the end, however it came: its stream is closed by now."""
-        writing = self._live.pop(task)
+        """Deliver the result; the stream is closed by now."""
+        completion = self._live.pop(task)
         if task.cancelled():
-            result = writing.result("cancelled")
+            result = completion.result("cancelled")
         elif (error := task.exception()) is not None:
-            result = writing.result("failed", str(error) or type(error).__name__)
+            result = completion.result("failed", str(error) or type(error).__name__)
         else:
-            assert writing.finish is not None
-            result = writing.result(writing.finish)
+            assert completion.finish is not None
+            result = completion.result(completion.finish)
         self._retired_usage += result.usage
         generation.finish(result)
 
-    async def _write(self, writing: Writing, generation: Generation) -> None:
+    async def _write(self, completion: Completion, generation: Generation) -> None:
         request = generation.request
         affinity = zlib.crc32(repr(request.prefix.to_tuple()[:_AFFINITY_TOKENS]).encode())
         num_failed = 0
@@ -257,15 +186,15 @@ class RemoteEngine(Engine):
             return generation.priority
 
         try:
-            async with self._gate.place(priority), asyncio.timeout(self._remote.total_timeout):
-                while writing.finish is None:
+            async with self._places.place(priority), asyncio.timeout(self._remote.total_timeout):
+                while completion.finish is None:
                     try:
                         async with self._pool.use(affinity) as server:
-                            await self._stream(server, writing, generation)
+                            await self._stream(server, completion, generation)
                     except ServerError as trouble:
-                        if request.constraint is not None and writing.usage.num_generated_tokens:
+                        if request.constraint is not None and completion.usage.num_generated_tokens:
                             raise self._error(
-                                f"{trouble}; a text under a constraint cannot be gone on with elsewhere"
+                                f"{trouble}; a text under a constraint cannot be continued at another server"
                             ) from None
                         num_failed += 1
                         self._give_up_after(num_failed, trouble)
@@ -273,9 +202,9 @@ class RemoteEngine(Engine):
             seconds = self._remote.total_timeout
             raise self._error(f"not done within remote.total_timeout={seconds:g} seconds") from None
 
-    async def _stream(self, server: Server, writing: Writing, generation: Generation) -> None:
-        """Read one request's stream until the generation is over, or the server ends it."""
-        body = {"model": self._name_at(server), "stream": True, **writing.body()}
+    async def _stream(self, server: RemoteServer, completion: Completion, generation: Generation) -> None:
+        """Read the stream of one request until the generation or the request ends."""
+        body = {"model": self._name_at(server), "stream": True, **completion.body()}
         now = asyncio.get_running_loop().time
         timeout = self._remote.first_token_timeout
         try:
@@ -286,21 +215,21 @@ class RemoteEngine(Engine):
                 async for choice in choices:
                     timeout = self._remote.idle_timeout
                     deadline.reschedule(now() + timeout)
-                    deltas = [writing.take(choice)]
+                    deltas = [completion.take(choice)]
                     ended = choice.get("finish_reason")
-                    if writing.finish is None and ended is not None:
-                        deltas.append(writing.end(ended))
+                    if completion.finish is None and ended is not None:
+                        deltas.append(completion.end(ended))
                     for delta in deltas:
                         if delta is not None:
                             generation.push(delta)
-                    if writing.finish is not None or ended is not None:
+                    if completion.finish is not None or ended is not None:
                         return
         except TimeoutError:
             raise ServerError(f"{server.url} sent nothing for {timeout:g} seconds") from None
         raise ServerError(f"{server.url} broke off in the middle of a stream")
 
-    def _name_at(self, server: Server) -> str:
-        """Return what a server calls the model; one that was away at the start is taken to say as others."""
+    def _name_at(self, server: RemoteServer) -> str:
+        """Return a server's name of the model; a server that was down at the start has that of the others."""
         return server.model or next(other.model for other in self._pool.servers if other.model)
 
     def _give_up_after(self, num_failed: int, last: ServerError) -> None:
@@ -314,7 +243,7 @@ class RemoteEngine(Engine):
             raise self._error("it is closed")
         if not continuation:
             return Score((), (), Usage())
-        if not self._by_tokens:
+        if not self.by_tokens:
             raise self._error("scores need a server that takes and returns token ids, as vLLM does")
         if (refusal := self._known_limits.refusal(text, num_text=num_text, num_needed=1)) is not None:
             raise self._error(refusal)
@@ -339,15 +268,15 @@ class RemoteEngine(Engine):
         num_failed = 0
         while True:
             try:
-                async with self._gate.place(), self._pool.use(0) as server:
+                async with self._places.place(), self._pool.use(0) as server:
                     return await self._wire.complete(server, {"model": self._name_at(server), **body})
             except ServerError as trouble:
                 num_failed += 1
                 self._give_up_after(num_failed, trouble)
 
     async def stats(self) -> EngineStats:
-        usage = sum((writing.usage for writing in self._live.values()), self._retired_usage)
-        num_waiting = self._gate.num_waiting
+        usage = sum((completion.usage for completion in self._live.values()), self._retired_usage)
+        num_waiting = self._places.num_waiting
         return EngineStats(
             num_running=len(self._live) - num_waiting,
             num_waiting=num_waiting,
@@ -358,5 +287,5 @@ class RemoteEngine(Engine):
         )
 
     async def reset_prefix_cache(self) -> None:
-        """Ask the servers to; those keep what they cached that are not vLLM in development mode."""
+        """Ask the servers to; only vLLM in development mode can."""
         await asyncio.gather(*map(self._wire.reset_prefix_cache, self._pool.servers))

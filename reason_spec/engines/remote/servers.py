@@ -1,4 +1,4 @@
-"""The servers of one model: who is asked next, how long after trouble, how many requests at once."""
+"""The servers of one model: which is next, how long it rests after a failure, how many requests run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import count
 
+from reason_spec.engines.request_queue import RequestQueue
 from reason_spec.errors import ReasonSpecError
 
 _FIRST_DELAY_SECONDS = 0.25
@@ -17,9 +19,9 @@ _LONGEST_DELAY_SECONDS = 30.0
 
 
 class ServerError(ReasonSpecError):
-    """A request failed in a way that another try, or another server, may mend.
+    """A request failed, but a retry, or another server, may succeed.
 
-    ``after`` is how many seconds the server asked to be left alone, None where it did not say.
+    ``after`` is the server's Retry-After in seconds; None without one.
     """
 
     def __init__(self, reason: str, after: float | None = None) -> None:
@@ -28,7 +30,7 @@ class ServerError(ReasonSpecError):
 
 
 def retry_after(header: str | None) -> float | None:
-    """Return the seconds that a Retry-After header asks for: a number, or a date."""
+    """Return the seconds of a Retry-After header, which is a number or a date."""
     if header is None:
         return None
     try:
@@ -45,10 +47,10 @@ def retry_after(header: str | None) -> float | None:
 
 
 @dataclass(eq=False, slots=True)
-class Server:
+class RemoteServer:
     """One base URL. ``ready_at`` is in seconds of the event loop's clock.
 
-    ``model`` is what it calls the model, None until it has said so.
+    ``model`` is its name of the model, None until it has answered.
     """
 
     url: str
@@ -60,22 +62,22 @@ class Server:
 
 
 class ServerPool:
-    """Chooses the server with the fewest live requests, and lets one in trouble rest.
+    """Chooses the server with the fewest live requests, and lets failing ones rest.
 
-    Rests double from a quarter of a second to half a minute, less a random part, and last at least as
-    long as the server asked for.
+    Rests double from 0.25 to 30 seconds, less a random part of up to half, and last at least as long as
+    Retry-After says.
     """
 
     def __init__(self, urls: Sequence[str], seed: int = 0) -> None:
-        self.servers = [Server(url, index) for index, url in enumerate(urls)]
+        self.servers = [RemoteServer(url, index) for index, url in enumerate(urls)]
         self._random = random.Random(seed)
 
     @asynccontextmanager
-    async def use(self, affinity: int) -> AsyncIterator[Server]:
-        """Take a server for one request; its failure by `ServerError` makes it rest.
+    async def use(self, affinity: int) -> AsyncIterator[RemoteServer]:
+        """Take a server for one request; a `ServerError` makes it rest.
 
-        Among those with equally few requests, equal ``affinity`` leads to the same one: it has the
-        beginning of the text in its prefix cache.
+        Among servers with equally few requests, equal ``affinity`` gives the same one, whose prefix cache has
+        the beginning of the text.
         """
         server = await self._choose(affinity)
         server.num_live += 1
@@ -88,8 +90,8 @@ class ServerPool:
         finally:
             server.num_live -= 1
 
-    def rest(self, server: Server, at_least: float | None = None) -> None:
-        """Ask nothing of a server for a while; longer after each failure in a row."""
+    def rest(self, server: RemoteServer, at_least: float | None = None) -> None:
+        """Send nothing to a server for a while, longer after each failure in a row."""
         delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2**server.num_failures)
         delay *= self._random.uniform(0.5, 1.0)
         server.num_failures += 1
@@ -97,11 +99,11 @@ class ServerPool:
         server.ready_at = max(server.ready_at, ready_at)
 
     def seconds_until_ready(self) -> float:
-        """Return how long the first of them still rests, 0 where one is ready."""
+        """Return the seconds until a server is ready."""
         now = asyncio.get_running_loop().time()
         return max(0.0, min(server.ready_at for server in self.servers) - now)
 
-    async def _choose(self, affinity: int) -> Server:
+    async def _choose(self, affinity: int) -> RemoteServer:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
@@ -110,24 +112,30 @@ class ServerPool:
                 return min(ready, key=lambda server: (server.num_live, self._distance(server, affinity)))
             await asyncio.sleep(min(server.ready_at for server in self.servers) - now)
 
-    def _distance(self, server: Server, affinity: int) -> int:
+    def _distance(self, server: RemoteServer, affinity: int) -> int:
         return (server.index - affinity) % len(self.servers)
 
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """``priority`` is a callable, because it may change while the request waits."""
+    """A request without a place; its priority may change while it waits."""
 
     priority: Callable[[], int]
+    arrival: int
     place: asyncio.Future[None]
 
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.priority(), self.arrival
 
-class PriorityGate:
-    """Lets so many in at once, the most urgent of those that wait first (smaller number, then arrival)."""
+
+class PrioritySemaphore:
+    """Admits a number of requests at once, the most urgent of the waiting ones first."""
 
     def __init__(self, num_places: int) -> None:
         self._num_free = num_places
-        self._waiting: list[_Waiting] = []
+        self._arrivals = count()
+        self._waiting: RequestQueue[_Waiting] = RequestQueue()
 
     @property
     def num_waiting(self) -> int:
@@ -135,33 +143,37 @@ class PriorityGate:
 
     @asynccontextmanager
     async def place(self, priority: Callable[[], int] = lambda: 0) -> AsyncIterator[None]:
-        """Hold a place; wait for one where all are taken."""
-        await self._enter(priority)
+        """Hold a place; wait for one if all are taken."""
+        await self._acquire(priority)
         try:
             yield
         finally:
-            self._num_free += 1
-            self._let_in()
+            self._release()
 
-    async def _enter(self, priority: Callable[[], int]) -> None:
-        waiting = _Waiting(priority, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        self._let_in()
+    async def _acquire(self, priority: Callable[[], int]) -> None:
+        place = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(priority, next(self._arrivals), place)
+        self._waiting.add(waiting)
+        self._admit()
         try:
-            await waiting.place
+            await place
         except asyncio.CancelledError:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-            elif not waiting.place.cancelled():
-                # It was let in and cancelled in the same turn of the loop.
-                self._num_free += 1
-                self._let_in()
+            elif not place.cancelled():
+                # It was admitted and cancelled in the same turn of the event loop.
+                self._release()
             raise
 
-    def _let_in(self) -> None:
-        while self._waiting and self._num_free > 0:
-            first = min(self._waiting, key=lambda waiting: waiting.priority())
-            self._waiting.remove(first)
-            if not first.place.done():
-                first.place.set_result(None)
+    def _release(self) -> None:
+        self._num_free += 1
+        self._admit()
+
+    def _admit(self) -> None:
+        for waiting in self._waiting:
+            if self._num_free <= 0:
+                return
+            self._waiting.remove(waiting)
+            if not waiting.place.done():
+                waiting.place.set_result(None)
                 self._num_free -= 1

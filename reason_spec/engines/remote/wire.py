@@ -1,4 +1,4 @@
-"""What crosses between us and a server: requests out, answers and streams of events back."""
+"""HTTP requests to servers, and their answers and event streams."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, NoReturn
 
 import httpx2
 
-from reason_spec.engines.remote.servers import Server, ServerError, retry_after
+from reason_spec.engines.remote.servers import RemoteServer, ServerError, retry_after
 from reason_spec.errors import EngineError
 from reason_spec.settings import RemoteSettings
 
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
-"""Answers below 500 after which the same request may succeed."""
+"""Status codes below 500 after which a retry may succeed."""
 _SHOWN_CHARS = 500
 
 
 class Wire:
     """The connections of an engine, or of a verifier, to all its servers.
 
-    What another try may mend is a `ServerError`, everything else an `EngineError`.
+    Failures that a retry may resolve are `ServerError`, all others `EngineError`.
 
     Args:
-        owner: whose they are, for messages: ``engine 'target'``.
-        key_setting: the setting that names the variable with the key.
+        owner: the name in messages, such as ``engine 'target'``.
+        key_setting: the setting that names the variable of the key.
 
     Raises:
-        EngineError: the variable that is to hold the key is not set.
+        EngineError: the variable of the key is not set.
     """
 
     def __init__(self, owner: str, key_setting: str, settings: RemoteSettings, max_connections: int) -> None:
@@ -46,8 +46,8 @@ class Wire:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def models(self, server: Server) -> list[dict[str, Any]]:
-        """Return what a server says of its models."""
+    async def models(self, server: RemoteServer) -> list[dict[str, Any]]:
+        """Return a server's list of models."""
         answer = await self._ask("GET", server, f"{server.url}/models")
         try:
             return [dict(model) for model in answer["data"]]
@@ -56,22 +56,22 @@ class Wire:
                 f"{self._owner}: {server.url}/models does not list models; a base URL ends with /v1"
             ) from None
 
-    async def complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the one choice of a completion that is not streamed."""
+    async def complete(self, server: RemoteServer, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the choice of a completion without streaming."""
         answer = await self._ask("POST", server, f"{server.url}/completions", body)
         try:
             return dict(answer["choices"][0])
         except (KeyError, TypeError, IndexError):
             raise ServerError(f"{server.url} answered without a choice: {self._shown(answer, 80)}") from None
 
-    async def stream(self, server: Server, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
+    async def stream(self, server: RemoteServer, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
         """Yield the choices of a streamed completion; closing the iterator closes the connection."""
         try:
             async with self._client.stream("POST", f"{server.url}/completions", json=body) as response:
                 if response.status_code >= 400:
                     self._raise_for(server, response, await response.aread())
                 async for line in response.aiter_lines():
-                    # Other lines are empty, or comments that keep the connection alive.
+                    # Other lines are empty or comments.
                     if not line.startswith("data:"):
                         continue
                     data = line.removeprefix("data:").strip()
@@ -82,7 +82,7 @@ class Wire:
         except httpx2.HTTPError as error:
             raise _unreachable(server, error) from None
 
-    def _choices(self, server: Server, data: str) -> list[dict[str, Any]]:
+    def _choices(self, server: RemoteServer, data: str) -> list[dict[str, Any]]:
         """Return the choices of one event."""
         try:
             event = dict(json.loads(data))
@@ -93,7 +93,7 @@ class Wire:
             self._raise_error(server, event["error"], data)
         return choices
 
-    async def pool(self, server: Server, task: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def pool(self, server: RemoteServer, task: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the one answer of a pooling model, to ``task`` ``classify`` or ``pooling``."""
         answer = await self._ask("POST", server, f"{_root(server)}/{task}", body)
         try:
@@ -101,7 +101,7 @@ class Wire:
         except (KeyError, TypeError, IndexError, ValueError):
             raise ServerError(f"{server.url} answered without data: {self._shown(answer, 80)}") from None
 
-    async def tokenize(self, server: Server, text: str) -> list[int]:
+    async def tokenize(self, server: RemoteServer, text: str) -> list[int]:
         """Return the token ids of a text by itself."""
         body = {"model": server.model, "prompt": text, "add_special_tokens": False}
         answer = await self._ask("POST", server, f"{_root(server)}/tokenize", body)
@@ -110,13 +110,13 @@ class Wire:
         except (KeyError, TypeError, ValueError):
             raise ServerError(f"{server.url} answered without tokens: {self._shown(answer, 80)}") from None
 
-    async def reset_prefix_cache(self, server: Server) -> None:
-        """Ask for it where the server knows how to."""
+    async def reset_prefix_cache(self, server: RemoteServer) -> None:
+        """Ask a server to empty its prefix cache; errors are ignored."""
         with suppress(httpx2.HTTPError):
             await self._client.post(f"{_root(server)}/reset_prefix_cache")
 
     async def _ask(
-        self, method: str, server: Server, url: str, body: dict[str, Any] | None = None
+        self, method: str, server: RemoteServer, url: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         seconds = self._settings.first_token_timeout
         try:
@@ -135,7 +135,7 @@ class Wire:
             raise ServerError(f"{server.url} sent {sent!r}, which is not JSON") from None
         return answer
 
-    def _raise_for(self, server: Server, response: httpx2.Response, content: bytes) -> NoReturn:
+    def _raise_for(self, server: RemoteServer, response: httpx2.Response, content: bytes) -> NoReturn:
         text = content.decode(errors="replace")
         error: Any = text
         with suppress(ValueError, AttributeError):
@@ -145,7 +145,12 @@ class Wire:
         )
 
     def _raise_error(
-        self, server: Server, error: Any, text: str, status: int | None = None, after: float | None = None
+        self,
+        server: RemoteServer,
+        error: Any,
+        text: str,
+        status: int | None = None,
+        after: float | None = None,
     ) -> NoReturn:
         message, code = error, status
         if isinstance(error, dict):
@@ -158,7 +163,7 @@ class Wire:
         raise ServerError(reason, after)
 
     def _shown(self, answer: Any, num_chars: int) -> str:
-        """Return the beginning of what a server said; some repeat the key that they refuse."""
+        """Return the beginning of an answer without the key, which some servers repeat."""
         text = str(answer)
         if self._key is not None:
             text = text.replace(self._key, "(the key)")
@@ -168,21 +173,21 @@ class Wire:
 def _read_key(owner: str, key_setting: str, variable: str | None) -> str | None:
     if variable is None:
         return None
-    # The line end of the file that a key was read from is no part of it.
+    # A key that was read from a file may end with a newline.
     key = os.environ.get(variable, "").strip()
     named = f"{owner}: the environment variable {variable}, named in {key_setting},"
     if not key:
         raise EngineError(f"{named} is not set")
     if not (key.isascii() and key.isprintable()):
-        # The client's own error would show it.
+        # The error of the HTTP client would show the key.
         raise EngineError(f"{named} holds characters that no key has")
     return key
 
 
-def _root(server: Server) -> str:
-    """Return where vLLM's own routes are, which are none of OpenAI's."""
+def _root(server: RemoteServer) -> str:
+    """Return the URL of vLLM's own routes."""
     return server.url.removesuffix("/v1")
 
 
-def _unreachable(server: Server, error: Exception) -> ServerError:
+def _unreachable(server: RemoteServer, error: Exception) -> ServerError:
     return ServerError(f"{server.url} cannot be reached: {str(error) or type(error).__name__}")

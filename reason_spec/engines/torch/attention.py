@@ -1,10 +1,9 @@
-"""Attention over slots, in the place of a transformers model's own.
+"""Attention over slots, which replaces the attention of a transformers model.
 
-transformers lets a model's attention be replaced by name (``AttentionInterface``): the replacement
-gets queries, keys and values of the new tokens, already rotated, and returns the attention's output.
-This one writes the new keys and values to their slots and attends over the slots that the layout of
-the pass names. transformers builds no mask for an implementation it does not know, so the layout is
-the only source of who sees whom.
+transformers calls a registered attention by name (``AttentionInterface``) with the queries, keys and values
+of the new tokens, already rotated. This one writes the keys and values to their slots, and attends over the
+slots of the pass layout. transformers builds no mask for an unknown implementation, so the layout alone
+defines the mask.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ ATTENTION_NAME = "reason_spec_slots"
 class KeyValueStore:
     """Keys and values of all layers, [slots + 1, key-value heads, head size] for each layer.
 
-    The last slot stays zero: padded columns read it. Tensors are made at a layer's first pass, which
-    is the check at the start, so a shortage of memory shows before anything is served.
+    The last slot stays zero, for padded columns. Tensors are allocated at a layer's first pass, which is the
+    check at the start, so a lack of memory shows before requests are served.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -66,7 +65,7 @@ def _index(slots: IntArray, device: torch.device) -> Tensor:
 
 
 def _span_or_index(slots: IntArray, device: torch.device) -> Tensor | slice:
-    """Return a slice where the slots lie in one piece, in order."""
+    """Return a slice if the slots are contiguous and in order."""
     first, last = int(slots[0]), int(slots[-1])
     if last - first + 1 == len(slots) and bool((np.diff(slots) == 1).all()):
         return slice(first, last + 1)
@@ -74,7 +73,7 @@ def _span_or_index(slots: IntArray, device: torch.device) -> Tensor | slice:
 
 
 class BlockTensors:
-    """A block on the device, with one mask for each sliding window that layers ask for."""
+    """A block on the device, with one mask for each sliding window."""
 
     def __init__(self, block: Block, padding_slot: int, device: torch.device, dtype: torch.dtype) -> None:
         self._block = block
@@ -95,7 +94,7 @@ class BlockTensors:
             self._query_index, self._kept, self._kept_entries = self._ragged_indices()
 
     def _slots_of(self, block: Block, padding_slot: int) -> Tensor | slice:
-        # A text alone in its row mostly lies in one piece: then its slots are a view, not a copy.
+        # The slots of a text alone in its row are mostly contiguous: a view, not a copy.
         if self._num_rows == 1:
             (row,) = block.rows
             return _span_or_index(row.columns, self._device) if row.span is None else row.span
@@ -106,7 +105,7 @@ class BlockTensors:
 
     @property
     def covers_in_order(self) -> bool:
-        """Whether the block's entries stand in the pass as they do here, without padding."""
+        """Whether the entries have the same order in the pass, without padding."""
         return self._contiguous
 
     def attend(
@@ -146,7 +145,7 @@ class BlockTensors:
         return attended.reshape(rows, num_heads, entries, -1).transpose(1, 2).flatten(0, 1)
 
     def put(self, attended: Tensor, output: Tensor) -> None:
-        """Write what ``attend`` returned to its places in [entries of the pass, heads, value size]."""
+        """Write the output of ``attend`` into [entries of the pass, heads, value size]."""
         if self._contiguous:
             output[self._span] = attended
         else:
@@ -174,7 +173,7 @@ class BlockTensors:
         )
 
     def _mask(self, window: int | None, heads_each: int) -> Tensor | None:
-        """Return an additive mask [rows, 1, heads_each * entries, columns], None where all is seen."""
+        """Return an additive mask [rows, 1, heads_each * entries, columns]; None if nothing is masked."""
         if (window, heads_each) not in self._masks:
             visible = self._visible(window)
             if visible is None:
@@ -182,7 +181,7 @@ class BlockTensors:
             else:
                 tiled = torch.from_numpy(visible).repeat(1, heads_each, 1).unsqueeze(1).to(self._device)
                 mask = torch.zeros(tiled.shape, dtype=self._dtype, device=self._device)
-                # Not -inf: a padded entry sees nothing, and its softmax must stay a number.
+                # Not -inf: a padded entry sees nothing, and its softmax must be finite.
                 self._masks[window, heads_each] = mask.masked_fill_(
                     tiled.logical_not_(), torch.finfo(self._dtype).min
                 )
@@ -213,7 +212,7 @@ class BlockTensors:
 
 
 class ActivePass:
-    """The pass that the model is running now, as its attention layers see it."""
+    """The current pass, for the attention layers of the model."""
 
     def __init__(
         self, layout: PassLayout, store: KeyValueStore, device: torch.device, dtype: torch.dtype
@@ -249,9 +248,9 @@ _active: ActivePass | None = None
 
 
 def set_active_pass(active: ActivePass | None) -> None:
-    """Name the pass that ``slot_attention`` belongs to; a worker runs one at a time.
+    """Set the pass of ``slot_attention``; a worker runs one at a time.
 
-    A module global and not a keyword argument: not every model hands unknown arguments down.
+    It is a module global, because not every model passes unknown keyword arguments down.
     """
     global _active
     _active = active

@@ -1,11 +1,10 @@
-"""The check at the start: passes over slots give the logits that the plain module gives.
+"""The check at the start: passes over slots have the logits of the plain module.
 
-Off float32 the plain module itself differs from exact arithmetic by its rounding, by more than a slightly
-wrong position would. So the passes are compared twice:
+Below float32 the rounding of the plain module is larger than the effect of a slightly wrong position. So the
+passes are compared twice:
 
-- in float32 arithmetic, whatever the dtype of the weights, where nothing but a wrong mask, position or head
-  makes a difference;
-- in the model's own dtype, where the passes may be as far from float32 as the plain module is.
+- in float32 arithmetic, for any dtype of the weights, where only a wrong mask, position or head differs;
+- in the model's own dtype, where the passes may be as far from float32 as the plain module.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,10 +22,8 @@ from torch.utils._pytree import tree_map
 
 from reason_spec.engines.torch.attention import ATTENTION_NAME, KeyValueStore
 from reason_spec.engines.torch.layout import Chain, PassBuilder
+from reason_spec.engines.torch.model import Model
 from reason_spec.errors import EngineError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from reason_spec.engines.torch.model import Model
 
 MAX_DIFFERENCE: Final = 2e-3
 """Largest difference of a logit in float32 arithmetic, as a share of the spread of all logits.
@@ -178,7 +175,7 @@ def _distances(logits: Tensor, others: Tensor) -> Tensor:
 
 
 def _plain_logits(model: Model, probe: _Probe) -> Tensor:
-    """Return the module's own logits [tokens, vocabulary]: the trunk's, then the branch's behind the fork."""
+    """Return the module's own logits [tokens, vocabulary]: the trunk's, then the branch's after the fork."""
     model.module.config._attn_implementation = "eager"
     trunk, branch = (
         model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0].float()

@@ -1,4 +1,4 @@
-"""How one request chooses its tokens: by its sampling, its biases and its constraint."""
+"""The choice of a request's tokens, by its sampling, biases and constraint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from reason_spec.speculation.tree import TokenTree
 
 
 class TokenChoice:
-    """Chooses the tokens of one text in their order.
+    """Chooses the tokens of one text in order.
 
-    The logits are biased and masked first, and then chosen from as ever: truncation and noise see only
-    what is allowed. The model's own predictions, which other requests share, stay as they are.
+    Logits are biased and masked before truncation and noise. The predictions themselves, which other requests
+    share, are not changed.
 
     Args:
-        compiling: the matcher of the request's constraint, as soon as it is compiled; None: no constraint.
+        compiling: the future matcher of the request's constraint; None without a constraint.
     """
 
     def __init__(self, request: EngineRequest, compiling: Future[TextMatcher] | None = None) -> None:
@@ -32,11 +32,11 @@ class TokenChoice:
         self.compiling = compiling
         self._matcher: TextMatcher | None = None
         self.error: str | None = None
-        """Why the constraint cannot be kept to."""
+        """Why the constraint cannot be followed."""
 
     @property
     def ready(self) -> bool:
-        """Whether tokens can be chosen; False while the constraint is compiled. ``error`` is set by then."""
+        """Whether tokens can be chosen; False while the constraint is compiled. Sets ``error``."""
         if self.compiling is not None and self.compiling.done():
             try:
                 self._matcher = self.compiling.result()
@@ -46,9 +46,9 @@ class TokenChoice:
         return self.compiling is None
 
     def drafts(self, proposed: TokenTree, longest: int) -> TokenTree:
-        """Return what is worth checking of a proposal, or what the constraint leaves no choice about.
+        """Return the drafts that the constraint allows, or the tokens that it forces if these are more.
 
-        ``longest`` bounds the depth.
+        ``longest`` bounds the number of forced tokens.
         """
         if self._matcher is None:
             return proposed
@@ -63,7 +63,7 @@ class TokenChoice:
         return allowed if len(allowed) >= len(forced) else TokenTree.chain(forced)
 
     def choose(self, predictions: Predictions, entry: int, position: int) -> int:
-        """Return the token at ``position`` of the text, and go on behind it; call it in order."""
+        """Return the token at ``position`` of the text and advance; call it in order."""
         token = self._choose(predictions, entry, position)
         if self._matcher is not None:
             self._matcher.advance([token])
@@ -81,7 +81,7 @@ class TokenChoice:
         return choose_token(logits, self._sampling, position)
 
     def _narrowed(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the logits with biases added, minus infinity where the constraint forbids a token."""
+        """Return the logits with biases, and minus infinity for forbidden tokens."""
         logits = logits.copy()
         for token, bias in self._bias.items():
             logits[token] += bias

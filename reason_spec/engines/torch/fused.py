@@ -1,10 +1,9 @@
 """The layers of Llama, Qwen2 and Qwen3 in few operations, for passes of a few tokens.
 
-A pass of one token through a small model costs what its operations cost to start, not what they
-compute. So queries, keys and values come out of one product, gate and up out of another, norms and
-rotations of queries and keys are done together, and the residual is added by the product itself.
-Matrices are stored so that the products read them in order ([in, out]); the module's own become views
-of them, so that none is in memory twice.
+The time of a pass of one token through a small model is that of launching its operations. So queries, keys
+and values are one product, gate and up another; norms and rotations of queries and keys are done together;
+and the product adds the residual. Matrices are stored as [in, out], the order in which they are read. The
+module's own matrices become views of them, so none is in memory twice.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _CHANGING_ROPE = ("dynamic", "longrope")
-"""Rotations that depend on the length of the text, which no table holds."""
+"""Rotations that depend on the length of the text, so that a table cannot hold them."""
 
 
 class _RmsNorm:
     """Root-mean-square norm over the last dimension.
 
-    Without a kernel of its own, as on a CPU, ``rms_norm`` is a dozen operations. There the layer norm of
-    (x, -x) stands in: its mean is zero, so its variance is the mean square of x.
+    On a CPU ``rms_norm`` has no kernel, and takes a dozen operations. There the layer norm of (x, -x)
+    replaces
+    it: its mean is zero, so its variance is the mean square of x.
     """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
@@ -163,7 +163,7 @@ class FusedDecoder:
 
 
 def can_fuse(module: PreTrainedModel) -> bool:
-    """Tell whether ``FusedDecoder`` computes what the module computes."""
+    """Return whether ``FusedDecoder`` can run the module."""
     from transformers import LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
     if type(module) not in (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM):
@@ -175,14 +175,14 @@ def can_fuse(module: PreTrainedModel) -> bool:
         config.hidden_act in ("silu", "swish")
         and inner.rotary_emb.rope_type not in _CHANGING_ROPE
         and all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())
-        # Quantised weights have classes of their own, seven a layer are missing then.
+        # Quantized weights have other classes; without them there are fewer than seven a layer.
         and all(type(part) is nn.Linear for part in products)
         and len(products) == 7 * len(inner.layers)
     )
 
 
 def _take_over(*products: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Join linear modules into one [in, out] weight and one bias, and make theirs views of it."""
+    """Join linear modules into one [in, out] weight and one bias; their weights become views of it."""
     linears: list[Any] = list(products)
     joined = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()
     start = 0

@@ -1,4 +1,4 @@
-"""Which running requests stand in one row of attention: those whose texts begin alike."""
+"""Groups of running requests with a common prefix, which share a row of attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MAX_GROUP = 8
 
 
 class _Group:
-    """Requests whose texts share a prefix: its first ``num_shared`` tokens are those of all."""
+    """Requests whose texts have the same first ``num_shared`` tokens."""
 
     def __init__(self, number: int, tokens: SharedArray, owner: str) -> None:
         self.number = number
@@ -19,12 +19,12 @@ class _Group:
         self.num_members = 0
 
     def num_shared_with(self, tokens: SharedArray) -> int:
-        """Return how many tokens would be shared with one more text."""
+        """Return the length of the prefix shared with one more text."""
         return min(self.num_shared, self.tokens.num_shared(tokens))
 
 
 class Groups:
-    """The groups of all running requests. A request's ``group`` is the number of its own."""
+    """The groups of all running requests; ``sequence.group`` is the number of its group."""
 
     def __init__(self) -> None:
         self._groups: dict[int, _Group] = {}
@@ -34,10 +34,10 @@ class Groups:
         return len(self._groups)
 
     def join(self, sequence: Sequence) -> None:
-        """Put a request beside others that share at least half of its text with it."""
+        """Add a request to a group that shares at least half of its text, or to a new one."""
         tokens = sequence.tokens.beginning(len(sequence.tokens))
         for group in self._groups.values():
-            # Equal texts of different owners stand in different slots.
+            # Equal texts of different owners have different slots.
             num_shared = group.num_shared_with(tokens) if group.owner == sequence.owner else 0
             if group.num_members < _MAX_GROUP and 2 * num_shared >= max(len(tokens), len(group.tokens)):
                 group.num_shared = num_shared
@@ -57,5 +57,5 @@ class Groups:
         sequence.group = -1
 
     def num_shared_by(self, sequence: Sequence) -> int:
-        """Return how many first tokens of a request are those of its whole group."""
+        """Return the length of the prefix that the group of a request shares."""
         return self._groups[sequence.group].num_shared

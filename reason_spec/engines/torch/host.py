@@ -7,16 +7,17 @@ from functools import partial
 
 import torch
 
-from reason_spec.engines.base import tell_texts
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
+from reason_spec.engines.text_updates import apply_update
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch.model import load_model, measure_single_token_pass
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.worker.loop import Loaded, open_earlier_texts
 from reason_spec.engines.worker.messages import Ready, Start
 
 
-def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
+def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loaded:
     """Load the model.
 
     Raises:
@@ -26,13 +27,13 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
     torch.set_num_threads(num_threads)
     torch.set_num_interop_threads(1)
     tokenizer = load_tokenizer(settings.model, settings.revision)
-    tell("loading the weights")
+    report("loading the weights")
     model = load_model(settings)
-    texts = open_earlier_texts(start, tokenizer.tokenizer_id, tell)
-    # Before there are requests that would wait for it.
+    texts = open_earlier_texts(start, tokenizer.tokenizer_id, report)
+    # Now, as later requests would wait for it.
     constraints = BackgroundCompiler(lambda: ConstraintCompiler(tokenizer, model.vocab_size))
     constraints.prepare()
-    tell("timing passes")
+    report("timing passes")
     scheduler = Scheduler(
         model,
         tokenizer,
@@ -43,12 +44,8 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         constraints=constraints,
     )
     ready = Ready(
-        vocab_size=model.vocab_size,
         max_context=model.max_context,
-        tokenizer_id=tokenizer.tokenizer_id,
-        device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
-        num_threads=torch.get_num_threads(),
         seconds_per_token_pass=measure_single_token_pass(model),
     )
-    return Loaded(ready, scheduler, None if texts is None else partial(tell_texts, texts))
+    return Loaded(ready, scheduler, None if texts is None else partial(apply_update, texts))

@@ -1,9 +1,9 @@
-"""Which slot holds the keys and values of which token: a trie with one node for each token.
+"""Maps tokens to slots of keys and values: a trie with one node for each computed token.
 
-A slot is a row of the key and value tensors. A token's keys and values depend on everything before
-it, so a path of the trie is the identity of its slots: requests that share a prefix share its nodes,
-and a prefix that was computed once is found again by walking down from the root. Each owner of texts
-has a root of its own: how soon a request is answered must not tell what others asked.
+A slot is a row of the key and value tensors. The keys and values of a token depend on all tokens before it,
+so a path of the trie identifies its slots. Requests with a common prefix share its nodes, and a computed
+prefix is found by walking down from the root. Each owner of texts has a root of its own, so that the latency
+of a request does not reveal the texts of others.
 
 Ownership of slots:
 
@@ -51,7 +51,7 @@ class TrieNode:
 _QueueEntry: TypeAlias = tuple[int, int, TrieNode]
 _STALE_ENTRIES = 1024
 _MANY_OWNERS = 1024
-"""So many roots are kept without looking which of them nobody uses."""
+"""Roots that are kept before unused ones are dropped."""
 
 
 def _current(entry: _QueueEntry) -> bool:
@@ -60,12 +60,12 @@ def _current(entry: _QueueEntry) -> bool:
 
 
 class PrefixTrie:
-    """All slots of one model, and the prefixes whose keys and values they hold."""
+    """All slots of one model, and the prefixes that they hold."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self._roots = {"": TrieNode(0, -1, -1, None)}
-        # Low slots first: neighbouring tokens then lie side by side in memory.
+        # Low slots first, so that neighbouring tokens are contiguous in memory.
         self._free = list(range(num_slots - 1, -1, -1))
         self._num_taken = 0
         self._num_nodes = 0
@@ -78,12 +78,8 @@ class PrefixTrie:
     def num_nodes(self) -> int:
         return self._num_nodes
 
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
-
     def root(self, owner: str = "") -> TrieNode:
-        """Return where the texts of an owner begin; hold it before anything else is asked for."""
+        """Return the root of an owner's texts; hold it before the next call."""
         root = self._roots.get(owner)
         if root is None:
             if len(self._roots) >= _MANY_OWNERS:
@@ -93,7 +89,7 @@ class PrefixTrie:
         return root
 
     def hold(self, node: TrieNode) -> None:
-        """Keep a node, and with it everything before it, from being evicted."""
+        """Protect a node, and so all nodes before it, from eviction."""
         node.num_users += 1
 
     def release(self, node: TrieNode) -> None:
@@ -104,16 +100,16 @@ class PrefixTrie:
         self._offer_for_eviction(node)
 
     def move(self, node: TrieNode, child: TrieNode) -> None:
-        """Pass one hold from a node on to its child."""
+        """Move one hold from a node to its child."""
         assert child.parent is node
         assert node.num_users > 0
         node.num_users -= 1
         child.num_users += 1
 
     def extend(self, node: TrieNode, token: int, slot: int) -> TrieNode:
-        """Return the child for ``token``, making it with ``slot`` where there is none yet.
+        """Return the child for ``token``; a new one gets ``slot``.
 
-        The caller sees by ``child.slot`` whether its slot was taken or is still its own.
+        If ``child.slot`` is another slot, the caller still owns its own.
         """
         child = node.children.get(token)
         if child is None:
@@ -125,7 +121,7 @@ class PrefixTrie:
         return child
 
     def take(self, count: int) -> list[int] | None:
-        """Take slots for a pass, evicting what nobody uses; None where there are not enough."""
+        """Take slots for a pass, evicting unused nodes; None if there are not enough."""
         while len(self._free) < count:
             if not self._evict_one():
                 return None
@@ -141,7 +137,7 @@ class PrefixTrie:
         self._num_taken -= len(returned)
 
     def clear(self) -> None:
-        """Forget everything that no live request uses."""
+        """Evict all nodes that no live request uses."""
         while self._evict_one():
             pass
 
@@ -188,7 +184,7 @@ class PrefixTrie:
             node.parent = None
             self._free.append(node.slot)
             self._num_nodes -= 1
-            # A prefix is as recent as the latest text that went through it.
+            # A prefix is as recent as the latest text that continues it.
             parent.last_use = max(parent.last_use, last_use)
             self._offer_for_eviction(parent)
             return True

@@ -1,13 +1,12 @@
 """The layout of one pass: which tokens are run, and which keys each of them sees.
 
-All new tokens of a pass form one flat sequence, so that the linear layers work on real tokens only.
-Attention works on rows. A row holds one request, or several that share most of their prefix (the
-branches of one problem): their common context is gathered once, and a mask keeps each branch to its
-own text. Rows of similar shape are padded to a block, which is one attention call for each layer.
+All new tokens of a pass form one flat sequence, so the linear layers need no padding. Attention works on
+rows. A row holds one request, or several that share most of their prefix (branches of one problem): their
+common context is gathered once, and a mask restricts each branch to its own text. Rows of similar shape are
+padded to a block, which is one attention call a layer.
 
-Tokens of a row form a forest. Requests that run the same token behind the same prefix in the same
-pass share the entry, in one row or not: a layer stores all new keys and values before it attends, so
-an entry of an earlier row is context like any other.
+Tokens of a row form a forest. Requests with the same token after the same prefix share its entry, also across
+rows: a layer stores all new keys and values before it attends, so an entry of an earlier row is context.
 """
 
 from __future__ import annotations
@@ -28,12 +27,17 @@ _MIN_SHARED_PART = 0.5
 
 @dataclass(slots=True)
 class Chain:
-    """Tokens that one request runs in this pass, each behind the one before.
+    """Consecutive tokens that one request runs in a pass.
 
-    ``context`` are the slots of everything before them; ``prefix_key`` identifies that context, so
-    that equal keys mean equal contexts. ``num_logits`` says for how many tokens, counted from the
-    last, the model's prediction is needed. Chains of one ``group`` have the same first
-    ``shared_context`` slots. ``in_order``: each slot of the context follows the one before.
+    Attributes:
+        tokens: the tokens.
+        context: the slots of all tokens before them.
+        prefix_key: identifies the context; equal keys mean equal contexts.
+        num_logits: the last tokens whose predictions are needed.
+        group: chains of one group have the same first ``shared_context`` slots.
+        shared_context: length of the context that the group shares.
+        entries: the entries of the tokens, set by `PassBuilder.build`.
+        in_order: whether each slot of the context follows the one before.
     """
 
     tokens: Sequence[int]
@@ -48,10 +52,9 @@ class Chain:
 
 @dataclass(slots=True)
 class _Run:
-    """Entries ``start`` to ``end``, each behind the one before.
+    """Consecutive entries ``start`` to ``end``.
 
-    The first is behind ``parent``, an entry of the same row, or where that is ``_NO_ENTRY`` behind
-    the slots of ``context``.
+    The first follows ``parent``, an entry of the same row, or with ``_NO_ENTRY`` the slots of ``context``.
     """
 
     parent: int
@@ -64,7 +67,7 @@ class _Run:
 class Row:
     """One row of attention: entries ``start`` to ``end`` of the pass over ``columns`` keys.
 
-    These are the slots of a context that all share, of what each run has for itself, and of the entries.
+    The columns are the slots of the shared context, of the own context of each run, and of the entries.
     """
 
     start: int
@@ -74,9 +77,9 @@ class Row:
     new: IntArray
     new_positions: IntArray
     mask: BoolArray | None
-    """[entries, columns], True where an entry sees a key; None where all see all, or causal."""
+    """[entries, columns], True where an entry sees a key; None if it is full or causal."""
     in_order: bool
-    """Whether each column follows the one before, so that a span says which they are."""
+    """Whether each column follows the one before, so that they are a span."""
 
     @property
     def num_entries(self) -> int:
@@ -88,7 +91,7 @@ class Row:
 
     @property
     def span(self) -> slice | None:
-        """The slots of all columns; None where they are not in order."""
+        """The slots of all columns; None if they are not in order."""
         if not self.in_order:
             return None
         stop = int(self.new[-1]) + 1
@@ -111,7 +114,7 @@ class Row:
 
 @dataclass(slots=True)
 class Block:
-    """Rows that are attended to in one call."""
+    """Rows of one attention call."""
 
     rows: list[Row]
 
@@ -127,7 +130,7 @@ class Block:
 
 @dataclass(slots=True)
 class PassLayout:
-    """Everything the model needs to know about a pass; slots are given out by the scheduler."""
+    """The input of the model in one pass."""
 
     tokens: list[int]
     positions: list[int]
@@ -138,7 +141,7 @@ class PassLayout:
 
 
 class PassBuilder:
-    """Lays out passes, one after the other."""
+    """Lays out passes."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
@@ -149,8 +152,8 @@ class PassBuilder:
         """Lay out ``chains``, setting the ``entries`` of each.
 
         Args:
-            chains: what each request runs.
-            slots: at least as many as there are tokens; the first are used, one for each entry.
+            chains: the tokens of all requests.
+            slots: at least one for each token; the first ones are used, one for each entry.
         """
         self._tokens, self._positions, self._entry_of = [], [], {}
         rows = [row for members in _rows_of(chains) if (row := self._add_row(members, slots)).num_entries]
@@ -171,7 +174,7 @@ class PassBuilder:
         runs = [run for member in members if (run := self._add_entries(member, start, slots)) is not None]
         end = len(self._tokens)
         shared = members[0].shared_context if len(members) > 1 else 0
-        # A run that goes on from another's entry sees what that entry sees.
+        # A run that continues another's entry sees what that entry sees.
         contexts = [run.context[shared:] for run in runs if run.parent == _NO_ENTRY]
         return Row(
             start,
@@ -185,8 +188,8 @@ class PassBuilder:
         )
 
     def _add_entries(self, member: Chain, row_start: int, slots: Sequence[int]) -> _Run | None:
-        """Append the tokens of a chain that are new to the pass; return their run, None without any."""
-        # Prefix keys and entries must not meet in one dictionary: entries go below zero.
+        """Append the tokens of a chain that are new to the pass; return their run, None if there is none."""
+        # Prefix keys are not negative; entries are stored as negative keys.
         parent, parent_key = _NO_ENTRY, member.prefix_key
         member.entries = []
         run: _Run | None = None
@@ -235,7 +238,7 @@ class PassBuilder:
 
 
 def _goes_on_in_order(member: Chain, contexts: list[IntArray], slots: Sequence[int]) -> bool:
-    """Tell whether a chain's context is in order, and the slots of its entries follow it."""
+    """Return whether a chain's context is in order, and its entries follow it."""
     if len(contexts) != 1 or contexts[0].shape != member.context.shape or not (member.in_order and slots):
         return False
     first = int(member.context[-1]) + 1 if len(member.context) else slots[0]
@@ -243,7 +246,7 @@ def _goes_on_in_order(member: Chain, contexts: list[IntArray], slots: Sequence[i
 
 
 def _rows_of(chains: Sequence[Chain]) -> list[list[Chain]]:
-    """Put chains of one group into one row while what they share outweighs what they do not."""
+    """Put chains of one group into one row if they share most of their context."""
     groups: dict[int, list[Chain]] = {}
     for chain in chains:
         groups.setdefault(chain.group, []).append(chain)

@@ -1,4 +1,4 @@
-"""What the model predicts: the logits of one pass, and the few of them that outlive it."""
+"""Predictions: the logits of one pass, and those that are kept for later requests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 KEPT_ENTRY = 0
-"""The one entry of a prediction that was taken out of its pass."""
+"""The entry of a kept prediction."""
 
 
 class Predictions:
-    """Logits of some entries of a pass, with what every use of them needs computed once.
+    """Logits of some entries of a pass, with their normalizers and best tokens.
 
     Args:
         logits: [entries with logits, vocabulary].
         log_normalizer: their logsumexp, float32.
-        best: the likeliest token of each row.
+        best: the most likely token of each row.
         row_of: the row of each entry.
     """
 
@@ -49,13 +49,13 @@ class Predictions:
         return self._logits.nbytes
 
     def only(self, entry: int) -> Self:
-        """Return one prediction, as ``KEPT_ENTRY``, in memory of its own."""
+        """Return a copy of one prediction, with the entry ``KEPT_ENTRY``."""
         row = self._row_of[entry]
         logits, log_normalizer = self._logits[row : row + 1], self._log_normalizer[row : row + 1]
         return type(self)(logits.clone(), log_normalizer.clone(), [self._best[row]], {KEPT_ENTRY: 0})
 
     def valid(self, entries: list[int]) -> bool:
-        """Return False where a logit is NaN or all are infinite."""
+        """Return whether no logit is NaN, and not all are infinite."""
         return all(np.isfinite(self._normalizers[self._row_of[entry]]) for entry in entries)
 
     def best(self, entry: int) -> int:
@@ -73,9 +73,9 @@ class Predictions:
 
 
 class KeptPredictions:
-    """Predictions by the key of the trie node behind which they hold, the least recently used go first.
+    """Predictions by the key of the trie node that they follow; the least recently used go first.
 
-    Keys are never given out twice, so a prediction is not found any more once its node is evicted.
+    Keys are never used twice, so a prediction is not found after its node was evicted.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -1,43 +1,23 @@
-"""One request inside the worker: its text, the slots of what is computed, and what it drafts."""
+"""One request inside the worker: its text, and the slots of what is computed of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, GenerationResult, Hint, Score, Tokenizer
-from reason_spec.engines.torch.choice import TokenChoice
+from reason_spec.engines.base import Score
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.texts import Path, Places, SharedArray
-from reason_spec.engines.worker.writer import WrittenTokens
-from reason_spec.speculation.draft_calibration import HintRate
-from reason_spec.speculation.drafters import HintDrafter, look_up
-from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.goodput import Demand
-from reason_spec.speculation.tree import TokenTree
-from reason_spec.suffix.base import Proposal
-from reason_spec.types import FinishReason, Prefix, Usage
+from reason_spec.types import Prefix, Usage
 
 _arrivals = count()
-_LIKELY = 0.5
-"""Drafts with such a chance may go beyond the budget."""
-_MOST = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Drafted:
-    """What there was to draft for a pass: a hint, and what earlier texts go on with behind it."""
-
-    hinted: tuple[int, ...] = ()
-    found: Proposal = field(default_factory=Proposal)
 
 
 class Sequence:
-    """What requests to write and to score have in common.
+    """A request to generate or to score.
 
-    ``tokens`` is all of the text; its first ``num_known`` were those of an earlier request.
+    ``tokens`` is the whole text; its first ``num_known`` tokens were validated for an earlier request.
     """
 
     def __init__(
@@ -55,7 +35,7 @@ class Sequence:
         self.num_prefix = len(prefix)
         self.owner = prefix.owner
         self.path = Path(trie, prefix.owner)
-        # Nodes of the prefix that the path has still to come to, the last ones first.
+        # Nodes of the prefix that the path has not reached yet, the last one first.
         self._ahead: list[Prefix] = []
         self.group = -1
         self.cancelled = False
@@ -69,7 +49,7 @@ class Sequence:
 
     @property
     def order(self) -> tuple[int, int]:
-        """By priority, then by arrival; a request that is suspended keeps its place."""
+        """Priority, then arrival; a suspended sequence keeps its place."""
         return self.priority, self._arrival
 
     @property
@@ -83,7 +63,7 @@ class Sequence:
 
     @property
     def ready(self) -> bool:
-        """Whether it can run; False while something of it is prepared."""
+        """Whether the sequence can run; False while its constraint is compiled."""
         return True
 
     def count(self, **work: int) -> None:
@@ -98,14 +78,13 @@ class Sequence:
 
     @property
     def tip_is_a_beginning(self) -> bool:
-        """Whether other requests may well begin behind the tip: in a prompt, or where a text ended."""
+        """Whether later requests are likely to begin at the tip: in a prompt, or where a text ended."""
         return len(self.path) <= self.num_prefix or (self.finished and self.num_pending == 0)
 
     def follow_computed(self) -> None:
-        """Take over what other requests have computed of this text.
+        """Advance along nodes of this text that other requests have computed.
 
-        It ends before the first token whose prediction is needed: the keys and values of that one
-        are of no use without the prediction.
+        Stops before the first token whose prediction is needed: its keys and values alone are not enough.
         """
         before = len(self.path)
         if before == 0:
@@ -121,12 +100,12 @@ class Sequence:
         self._count_cached(before)
 
     def step_to(self, node: TrieNode) -> None:
-        """Go on to a node of its text that is computed."""
+        """Advance to a computed node of the text."""
         self.path.step_to(node)
         self._keep_places()
 
     def _begin(self) -> None:
-        """Go to the last place of its prefix that is cached."""
+        """Go to the last cached place of the prefix."""
         self._ahead = []
         for node in self._prefix.nodes():
             place = self._places.find(node)
@@ -141,200 +120,31 @@ class Sequence:
             self._places.keep(self._ahead.pop(), self.path.place(self.tokens))
 
     def predicting_node(self) -> TrieNode | None:
-        """Return the node of the first token whose prediction is needed, where it is next and computed."""
+        """Return the node of the first token whose prediction is needed, if it is next and computed."""
         if len(self.path) < self.first_predicting:
             return None
         return self.path.tip.children.get(self.tokens[self.first_predicting])
 
     def step_to_predicting(self, node: TrieNode) -> None:
-        """Go on to ``predicting_node``; its prediction is at hand."""
+        """Advance to ``predicting_node``, whose prediction is kept."""
         before = len(self.path)
         self.step_to(node)
         self._count_cached(before)
 
     def _count_cached(self, before: int) -> None:
-        """Count the prompt tokens that the path has come along since it was ``before`` long."""
+        """Count the cached prompt tokens of the path since it had ``before`` tokens."""
         cached = min(len(self.path), self.num_prefix) - min(before, self.num_prefix)
         if cached and not self._was_suspended:
             self.count(num_cached_prompt_tokens=cached)
 
     def suspend(self) -> None:
-        """Hold nothing; what is computed stays cached while there is room, and is followed again."""
+        """Release all slots; they stay cached while there is room, and are followed again."""
         self.path.release()
         self._was_suspended = True
 
 
-class WritingSequence(Sequence):
-    """A request to write."""
-
-    def __init__(
-        self,
-        number: int,
-        request: EngineRequest,
-        trie: PrefixTrie,
-        tokenizer: Tokenizer,
-        max_context: int,
-        earlier: EarlierTexts | None = None,
-        choice: TokenChoice | None = None,
-        hint_rate: HintRate | None = None,
-        places: Places | None = None,
-    ) -> None:
-        super().__init__(number, request.prefix, trie, request.priority, places)
-        self.request = request
-        self.written = WrittenTokens(request, tokenizer, max_context - self.num_prefix)
-        self.choice = choice or TokenChoice(request)
-        self._hints: dict[int, HintDrafter] = {}
-        self._earlier = earlier if request.text is not None else None
-        self._hint_rate = HintRate(hint_rate)
-        self._drafted = _Drafted()
-        self._num_passes_by_accepted: list[int] = []
-        self.count(num_prompt_tokens=self.num_prefix)
-
-    @property
-    def usage(self) -> Usage:
-        return replace(super().usage, acceptance_histogram=tuple(self._num_passes_by_accepted))
-
-    def count_drafts(self, num_drafted: int, num_accepted: int) -> None:
-        """Count what one pass checked; without a draft it checked nothing."""
-        if num_drafted:
-            missing = num_accepted + 1 - len(self._num_passes_by_accepted)
-            self._num_passes_by_accepted += [0] * missing
-            self._num_passes_by_accepted[num_accepted] += 1
-            self.count(num_drafted_tokens=num_drafted, num_accepted_draft_tokens=num_accepted)
-
-    @property
-    def finished(self) -> bool:
-        return self.written.finish is not None or super().finished
-
-    @property
-    def ready(self) -> bool:
-        ready = self.choice.ready
-        self.error = self.error or self.choice.error
-        return ready
-
-    def offer_hint(self, hint: Hint) -> None:
-        """Take a hint in the place of an earlier one with its index; those of all indices are followed."""
-        if hint.index not in self._hints:
-            self._hints[hint.index] = HintDrafter(generated=self.written.tokens)
-        self._hints[hint.index].offer(hint.tokens, hint.start)
-
-    @property
-    def demand(self) -> Demand:
-        """What it could draft for the next pass, hints and its own text taken together."""
-        most = min(self.request.num_draft_tokens, self._room)
-        if (hinted := max((len(hint.propose(_MOST)) for hint in self._hints.values()), default=0)) > 0:
-            most = min(hinted, TIMES_IF_LIKELY * self.request.num_draft_tokens, self._room)
-        elif self.request.token_drafter == "none":
-            most = 0
-        return Demand(self._hint_rate.chance(1), max(0, most))
-
-    @property
-    def reads_earlier(self) -> bool:
-        """Whether drafts may come from earlier texts."""
-        return self._earlier is not None
-
-    def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
-        """Draft the next tokens: the hints first, then what followed in earlier texts, then in this one.
-
-        Of a text under a constraint, what breaks it is left out.
-
-        Args:
-            least_chance: how likely a token of a hint must be to be worth its time. What earlier texts
-                propose is not judged by it: how fast the engine is tells of others' texts too.
-            limit: no more than so many tokens; None: as many as the request allows.
-        """
-        self._drafted = _Drafted()
-        longest = min(self.request.num_draft_tokens, self._room)
-        if longest < 1 or limit == 0:
-            return TokenTree()
-        drafts = self.choice.drafts(self._propose(longest, least_chance), longest)
-        return drafts if limit is None else drafts.first(limit)
-
-    def _propose(self, longest: int, least_chance: float) -> TokenTree:
-        budget = self.request.num_draft_tokens
-        paths = [path for hint in self._hints.values() if (path := hint.propose(TIMES_IF_LIKELY * budget))]
-        if len(paths) < 2:
-            hinted = self._worth_checking(paths[0], least_chance) if paths else []
-            self._drafted = _Drafted(tuple(hinted))
-            if self._earlier is not None:
-                drafts = self._from_earlier(self._earlier, hinted)
-                if drafts:
-                    return drafts
-            paths = [hinted] if hinted else []
-            longest = max(longest, len(hinted))
-        if not paths and self.request.token_drafter == "prompt_lookup":
-            paths = look_up(self.tokens.values, longest, self.request.num_lookup_paths)
-        return TokenTree.merge([path[:longest] for path in paths], max(budget, longest))
-
-    @property
-    def _room(self) -> int:
-        return self.written.max_tokens - len(self.written.tokens) - 1
-
-    def _worth_checking(self, hinted: list[int], least_chance: float) -> list[int]:
-        """Return the part of a hint that is likely enough, by how often hints were right."""
-        length = min(len(hinted), self._room)
-        rate = self._hint_rate
-        while length > self.request.num_draft_tokens and rate.chance(length) < _LIKELY:
-            length -= 1
-        while length > 1 and rate.chance(length) < least_chance:
-            length -= 1
-        return hinted[:length]
-
-    def _from_earlier(self, earlier: EarlierTexts, hinted: list[int]) -> TokenTree:
-        """Return what earlier texts go on with, behind the hint where there is one.
-
-        What is likely goes beyond the budget: to check such a token costs less than a pass of its own.
-        """
-        if hinted and self.written.ends_behind(hinted) is not None:
-            return TokenTree()
-        text = self.request.text
-        assert text is not None
-        if (calibration := earlier.calibration(text)) is None:
-            return TokenTree()
-        budget = self.request.num_draft_tokens
-        room = min(TIMES_IF_LIKELY * budget, self._room) - len(hinted)
-        final = self.request.boundary is None
-        found = earlier.propose(text, self.tokens.values, room, tree=True, final=final, drafted=hinted)
-        before = self._hint_rate.chance(len(hinted))
-        worth: list[float] = []
-        for chance, parent in zip(found.chances, found.parents, strict=True):
-            worth.append(min(before * calibration.corrected(chance), worth[parent] if parent >= 0 else 1.0))
-        by_worth = sorted(range(len(worth)), key=lambda node: (-worth[node], node))
-        num_any = max(0, min(budget, self._room) - len(hinted))
-        kept = sorted(node for rank, node in enumerate(by_worth) if rank < num_any or worth[node] >= _LIKELY)
-        drafts = TokenTree(found.tokens, found.parents).restricted(kept).behind(hinted)
-        self._drafted = _Drafted(tuple(hinted), found)
-        return drafts.pruned(self.written.ends_behind)
-
-    def learn(self, certain: SequenceOf[int]) -> None:
-        """Take what the pass made certain: how likely such drafts were counts for later ones."""
-        hinted, found = self._drafted.hinted, self._drafted.found
-        self._hint_rate.learn(hinted, certain)
-        if self._earlier is None or not found.tokens or tuple(certain[: len(hinted)]) != hinted:
-            return
-        assert self.request.text is not None
-        if (calibration := self._earlier.calibration(self.request.text)) is not None:
-            calibration.learn(found, certain[len(hinted) :])
-
-    def write(self, tokens: SequenceOf[int], logprobs: SequenceOf[float]) -> int:
-        """Append certain tokens up to the end of the generation; return how many were kept."""
-        before = len(self.written.tokens)
-        self.written.take(tokens, logprobs)
-        kept = self.written.tokens[before:]
-        self.tokens.extend(kept)
-        for hint in self._hints.values():
-            hint.extend(kept)
-        self.count(num_generated_tokens=len(kept), num_discarded_tokens=len(tokens) - len(kept))
-        return len(kept)
-
-    def result(self) -> GenerationResult:
-        """Return the result; the path must be released by now."""
-        finish: FinishReason = self.written.finish or "cancelled"
-        return self.written.result("failed" if self.error is not None else finish, self.usage, self.error)
-
-
 class ScoringSequence(Sequence):
-    """A request to score a continuation: its predictions are read while it is prefilled."""
+    """A request to score a continuation, whose predictions are read while it is prefilled."""
 
     def __init__(
         self,
@@ -345,7 +155,7 @@ class ScoringSequence(Sequence):
         places: Places | None = None,
     ) -> None:
         super().__init__(number, prefix, trie, priority=0, places=places)
-        self.tokens.extend(self._behind_prefix(continuation))
+        self.tokens.extend(self._tokens_to_run(continuation))
         self.continuation = tuple(continuation)
         self.logprobs: list[float] = []
         self._best: list[int] = []
@@ -360,8 +170,8 @@ class ScoringSequence(Sequence):
         return self.num_prefix - 1 + len(self.logprobs)
 
     @staticmethod
-    def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:
-        """Return the tokens of a continuation that are run: the last one is only predicted."""
+    def _tokens_to_run(continuation: SequenceOf[int]) -> SequenceOf[int]:
+        """Return the tokens of a continuation that are run: all but the last, which is only predicted."""
         return continuation[:-1]
 
     def take(self, logprobs: SequenceOf[float], best: SequenceOf[int]) -> None:
@@ -374,8 +184,8 @@ class ScoringSequence(Sequence):
 
 
 class ChoiceSequence(ScoringSequence):
-    """Scores several candidates for the next token from one prediction; none of them is run."""
+    """Scores candidates for the next token from one prediction; none of them is run."""
 
     @staticmethod
-    def _behind_prefix(continuation: SequenceOf[int]) -> SequenceOf[int]:  # noqa: ARG004
+    def _tokens_to_run(continuation: SequenceOf[int]) -> SequenceOf[int]:  # noqa: ARG004
         return ()

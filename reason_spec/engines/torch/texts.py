@@ -1,8 +1,8 @@
-"""Cached positions of prefixes: a request starts where the one before it ended, not at the root of the trie.
+"""Cached positions of prefixes, so that the cost of a step does not depend on the length of the text.
 
-A prefix is a chain of nodes, and the next request extends the same chain. `Places` keeps, for each prefix
-node, the node of the trie and the arrays of tokens and slots up to there. So the cost of a step does not
-depend on the length of the text.
+A prefix is a chain of nodes, and the next request extends the chain. `Places` keeps the node of the trie, and
+the arrays of tokens and slots, for each node of a prefix. So a request starts where the previous one ended,
+not at the root of the trie.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.layout import IntArray
 from reason_spec.types import Prefix
 
-_MOST_KEPT = 1 << 23
-"""Tokens of all places together: with their slots 128 MB where no two have memory in common."""
-_LOOK_AT = 256
-"""Tokens of a text that are read at a time while its path is followed."""
+_MAX_KEPT = 1 << 23
+"""The most tokens of all places: 128 MB with their slots, if no two share memory."""
+_READ_TOKENS = 256
+"""Tokens that are read at once while a path is followed."""
 
 
 class _Memory:
-    """An array, and how much of it is written. What is written never changes."""
+    """An array whose first ``used`` numbers are set and never change."""
 
     __slots__ = ("array", "used")
 
@@ -34,9 +34,9 @@ class _Memory:
 
 
 class SharedArray:
-    """A growing array of numbers that may share its beginning with others (copy on write).
+    """A growing array that may share its beginning with others (copy on write).
 
-    The first to append, and those that append the same, stay in the shared memory; others copy.
+    The first array that appends, and those that append the same numbers, stay in the shared memory.
     """
 
     __slots__ = ("_length", "_memory")
@@ -56,11 +56,11 @@ class SharedArray:
 
     @property
     def values(self) -> IntArray:
-        """What is in it now, not to be written to."""
+        """The numbers, read-only."""
         return self._memory.array[: self._length]
 
     def beginning(self, length: int) -> SharedArray:
-        """Return an array of the first ``length`` numbers, in the same memory."""
+        """Return an array of the first ``length`` numbers in the same memory."""
         assert length <= self._length
         other = object.__new__(SharedArray)
         other._memory, other._length = self._memory, length
@@ -91,7 +91,7 @@ class SharedArray:
         self._length = stop
 
     def num_shared(self, other: SharedArray) -> int:
-        """Return with how many numbers both begin."""
+        """Return the length of the common beginning."""
         length = min(self._length, other._length)
         if self._memory is other._memory:
             return length
@@ -106,7 +106,7 @@ class SharedArray:
 
 
 class Place(NamedTuple):
-    """Where a prefix ends: its tokens, the node of its last one, and the slots of all of them."""
+    """The end of a prefix: its tokens, the node of its last token, and the slots of all tokens."""
 
     tokens: SharedArray
     node: TrieNode
@@ -116,12 +116,12 @@ class Place(NamedTuple):
 
     @property
     def is_cached(self) -> bool:
-        """Whether the slots still hold it: no node is evicted before those behind it."""
+        """Whether the prefix is still cached: no node is evicted before its children."""
         return self.node.parent is not None
 
 
 class Path:
-    """The computed part of a text: a path of the trie, and its slots as an array."""
+    """The computed part of a text: a path of the trie with its slots as an array."""
 
     def __init__(self, trie: PrefixTrie, owner: str = "") -> None:
         self._trie = trie
@@ -140,7 +140,7 @@ class Path:
         return self._slots.values
 
     def begin_at(self, place: Place, limit: int) -> None:
-        """Go from the root to a cached place, or to the node before it that is ``limit`` tokens away."""
+        """Go from the root to a cached place, at most ``limit`` tokens far."""
         assert self.tip is self._root
         node, slots = place.node, place.slots
         for _ in range(len(slots) - limit):
@@ -152,17 +152,17 @@ class Path:
         self._slots = slots.beginning(min(limit, len(slots)))
 
     def step_to(self, child: TrieNode) -> None:
-        """Go on to a child of the tip."""
+        """Advance to a child of the tip."""
         self._trie.move(self.tip, child)
         self.in_order = self.in_order and (self.tip is self._root or child.slot == self.tip.slot + 1)
         self.tip = child
         self._slots.append(child.slot)
 
     def follow(self, tokens: Sequence[int] | IntArray, limit: int) -> int:
-        """Go along nodes that are already computed, up to ``limit`` tokens; return how many."""
+        """Advance along computed nodes up to ``limit`` tokens; return the number of steps."""
         before = len(self)
         while len(self) < limit:
-            for token in tokens[len(self) : min(limit, len(self) + _LOOK_AT)]:
+            for token in tokens[len(self) : min(limit, len(self) + _READ_TOKENS)]:
                 child = self.tip.children.get(int(token))
                 if child is None:
                     return len(self) - before
@@ -170,29 +170,26 @@ class Path:
         return len(self) - before
 
     def place(self, tokens: SharedArray) -> Place:
-        """Return the tip as the place of a prefix that ends there."""
+        """Return the place of a prefix that ends at the tip."""
         return Place(tokens.beginning(len(self)), self.tip, self._slots.beginning(len(self)), self.in_order)
 
     def release(self) -> None:
-        """Hold nothing but the root; the nodes stay cached until their slots are needed."""
+        """Hold the root only; the nodes stay cached until their slots are needed."""
         self._trie.release(self.tip)
         self._trie.hold(self._root)
         self.tip, self._slots, self.in_order = self._root, SharedArray(), True
 
     def discard(self) -> None:
-        """Hold nothing any more; the path must not be used again."""
+        """Release the last hold; the path must not be used again."""
         self._trie.release(self.tip)
 
 
 class Places:
-    """Cached positions of prefixes that are still referenced, at most ``most_kept`` tokens.
+    """Cached positions of referenced prefixes, at most ``max_kept`` tokens, by least recent use."""
 
-    Least recently used go first.
-    """
-
-    def __init__(self, most_kept: int = _MOST_KEPT) -> None:
-        self._most_kept = most_kept
-        # An upper bound: places of prefixes that are garbage collected disappear without being subtracted.
+    def __init__(self, max_kept: int = _MAX_KEPT) -> None:
+        self._max_kept = max_kept
+        # An upper bound: places of garbage-collected prefixes are not subtracted.
         self._num_kept = 0
         self._places: WeakKeyDictionary[Prefix, Place] = WeakKeyDictionary()
 
@@ -202,11 +199,11 @@ class Places:
         return place
 
     def keep(self, prefix: Prefix, place: Place) -> None:
-        """Store the position of a prefix; its tokens must have been checked against the vocabulary."""
+        """Store the position of a prefix with valid tokens."""
         if self._places.pop(prefix, None) is None:
             self._num_kept += len(prefix)
         self._places[prefix] = place
-        if self._num_kept > self._most_kept:
+        if self._num_kept > self._max_kept:
             self._drop_oldest()
 
     def clear(self) -> None:
@@ -214,11 +211,11 @@ class Places:
         self._num_kept = 0
 
     def _drop_oldest(self) -> None:
-        """Evict down to half of the limit, so that the recount is rare."""
+        """Evict down to half of the limit, so that recounts are rare."""
         prefixes = list(self._places)
         self._num_kept = sum(map(len, prefixes))
         for prefix in prefixes[:-1]:
-            if self._num_kept <= self._most_kept // 2:
+            if self._num_kept <= self._max_kept // 2:
                 return
             del self._places[prefix]
             self._num_kept -= len(prefix)

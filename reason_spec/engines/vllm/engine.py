@@ -1,4 +1,4 @@
-"""The vLLM engine: the same contract, on the engine people serve with."""
+"""The vLLM engine, as its callers see it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ logger = logging.getLogger(__name__)
 class VllmEngine(WorkerEngine):
     """Serves a model through vLLM.
 
-    The worker drives vLLM's engine core step by step, in one process. So a step of reasoning that is
-    complete ends before the next pass, without stop strings, and a hint reaches the drafts of the next
-    pass without a message to another process.
+    The worker drives vLLM's engine core step by step, in one process. So a complete reasoning step ends
+    before the next pass, without stop strings, and a hint is drafted from in the next pass.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
@@ -38,8 +37,8 @@ class VllmEngine(WorkerEngine):
         version = require_vllm()
         if settings.token_method == "hint" and not takes_hints(version):
             logger.warning(
-                "engine %r: vLLM %s is not one of those that hints were tested with (%s); it writes without "
-                "token drafts. Install one of those, or name another token_method",
+                "engine %r: hints were not tested with vLLM %s, but with %s; it generates without token "
+                "drafts. Install one of those versions, or set another token_method",
                 name,
                 version,
                 ", ".join(TESTED),
@@ -51,7 +50,7 @@ class VllmEngine(WorkerEngine):
         score = await super().score_next(prefix, tokens)
         if not any(map(isnan, score.logprobs)):
             return score
-        # vLLM returns the log-probabilities of the most likely tokens only. One is missing: score each.
+        # vLLM returns the largest log-probabilities only. One is missing, so each token is scored.
         return await Engine.score_next(self, prefix, tokens)
 
     def _environment(self) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reason_spec.engines.base import EngineRequest, TextNews
+from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.vllm.arguments import engine_arguments, require_vllm
 from reason_spec.engines.vllm.loop import VllmLoop
@@ -23,28 +24,28 @@ from reason_spec.types import Prefix, Sampling
 _TIMED_PASSES = 8
 
 
-def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
+def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loaded:
     """Load the model.
 
     Raises:
-        EngineError: vLLM refuses the model or an argument; the message holds its own words.
+        EngineError: vLLM refuses the model or an argument; the message quotes it.
     """
     settings = start.settings
-    # vLLM replaces it by a function that does nothing.
+    # vLLM replaces this function by one that does nothing.
     set_num_threads = torch.set_num_threads
     set_num_threads(num_threads)
     tokenizer = load_tokenizer(settings.model, settings.revision)
     arguments = engine_arguments(settings, require_vllm())
     compiles = not arguments.get("enforce_eager")
-    tell("loading the weights" + (" and compiling, which takes a minute or more" if compiles else ""))
+    report("loading the weights" + (" and compiling, which takes a minute or more" if compiles else ""))
     engine = _make_engine(arguments)
-    tell("timing passes")
+    report("timing passes")
     if engine.vllm_config.device_config.device_type == "cpu":
         engine.collective_rpc(repair_worker)
     takes_hints = "worker_extension_cls" in arguments
     if takes_hints:
         if start.suffix is not None:
-            tell("preparing the suffix cache")
+            report("preparing the suffix cache")
         engine.collective_rpc("reason_spec_bind", args=(start, tokenizer.tokenizer_id))
     config = engine.vllm_config.model_config
 
@@ -58,19 +59,15 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
             set_num_threads=set_num_threads,
         )
 
-    def tell_workers(news: TextNews) -> None:
-        engine.collective_rpc("reason_spec_tell", args=(news,))
+    def update_text(update: TextUpdate) -> None:
+        engine.collective_rpc("reason_spec_update_text", args=(update,))
 
     ready = Ready(
-        vocab_size=config.get_vocab_size(),
         max_context=config.max_model_len,
-        tokenizer_id=tokenizer.tokenizer_id,
-        device=str(engine.vllm_config.device_config.device_type),
         dtype=str(config.dtype).removeprefix("torch."),
-        num_threads=num_threads,
         seconds_per_token_pass=_warm_up(make_loop(), config.max_model_len),
     )
-    return Loaded(ready, make_loop(), tell_workers if takes_hints else None)
+    return Loaded(ready, make_loop(), update_text if takes_hints else None)
 
 
 def _make_engine(arguments: dict[str, Any]) -> Any:
@@ -82,18 +79,18 @@ def _make_engine(arguments: dict[str, Any]) -> Any:
     except TypeError as error:
         raise EngineError(f"vLLM does not know an argument of the setting `vllm`: {error}") from None
     except Exception as error:
-        raise EngineError(f"vLLM could not be started: {_words_of(error)}") from error
+        raise EngineError(f"vLLM could not be started: {_reason_of(error)}") from error
 
 
-def _words_of(error: Exception) -> str:
-    """Return what vLLM says of its refusal, in one line."""
+def _reason_of(error: Exception) -> str:
+    """Return vLLM's reason for a refusal, in one line."""
     if isinstance(error, ValidationError):
         return "; ".join(item["msg"].removeprefix("Value error, ") for item in error.errors())
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _warm_up(loop: VllmLoop, max_context: int) -> float:
-    """Do all kinds of work once, as the first time is slow; return the seconds of a pass with one token."""
+    """Do all kinds of work once, since the first time is slow; return the seconds of a pass of one token."""
     prefix = Prefix(tuple(range(1, max(2, min(41, max_context - _TIMED_PASSES - 1)))))
     hint = tuple(range(1, 9))
     loop.score(0, prefix, hint)

@@ -1,7 +1,7 @@
-"""Drafts inside vLLM: what another layer expects of a request, what followed in earlier texts, or in its own.
+"""Drafts inside vLLM, from hints, earlier texts or prompt lookup.
 
-vLLM makes a `HintProposer` from its ``speculative_config`` and asks it for drafts after every pass. It is
-not told which requests it drafts for; the `WorkerExtension` hands it the model runner, which knows.
+vLLM makes a `HintProposer` from its ``speculative_config`` and asks it for drafts after every pass. The call
+does not name the requests, so the `WorkerExtension` gives the proposer the model runner, which knows them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from reason_spec.engines.base import Hint, TextNews, TokenDrafterName, tell_texts
+from reason_spec.engines.base import Hint, TokenDrafterName
+from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start
 from reason_spec.speculation.draft_calibration import HintRate
-from reason_spec.speculation.drafters import HintDrafter, PromptLookupDrafter
+from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, BatchTime, Demand, draft_limits, uniform_limit
 
 EXTRA_ARGUMENT = "reason_spec"
-"""The name in ``SamplingParams.extra_args`` under which a request says how it is to be drafted for."""
+"""The key of a request's drafting options in ``SamplingParams.extra_args``."""
 
 
 class HintProposer:
-    """The proposer that vLLM calls. Rows of a batch move between passes, so all state is by request."""
+    """The proposer that vLLM calls. Rows of a batch move between passes, so all state is kept by request."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._max_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
@@ -36,25 +37,23 @@ class HintProposer:
         self._drafts: dict[str, RequestDrafts] = {}
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Load nothing; the CPU runner calls this for every proposer."""
+        """Do nothing; vLLM's CPU runner calls this for every proposer."""
 
     def bind(self, runner: Any, earlier: EarlierTexts | None = None) -> None:
-        """Take the model runner, whose requests are drafted for, and what followed in earlier texts."""
+        """Set the model runner and the earlier texts to draft from."""
         self._runner = runner
         self._earlier = earlier
 
-    def tell(self, news: TextNews) -> None:
-        """Take what became of the texts that requests go on from."""
+    def update_text(self, update: TextUpdate) -> None:
         if self._earlier is not None:
-            tell_texts(self._earlier, news)
+            apply_update(self._earlier, update)
 
-    def take_time(self, time: BatchTime) -> None:
-        """Take how long passes take now."""
+    def set_pass_time(self, time: BatchTime) -> None:
         self._time = time
 
-    def offer(self, request_id: str, hint: Hint) -> None:
+    def offer_hint(self, request_id: str, hint: Hint) -> None:
         """Take a hint for a request, which may not have run yet."""
-        self._drafts_of(request_id).offer(hint)
+        self._drafts_of(request_id).offer_hint(hint)
 
     def forget(self, request_id: str) -> None:
         self._drafts.pop(request_id, None)
@@ -66,7 +65,7 @@ class HintProposer:
         token_ids_cpu: npt.NDArray[Any],
         **_: Any,
     ) -> list[list[int]]:
-        """Return drafts for each row; none where its prompt is not through, or there is no guess."""
+        """Return drafts for each row; none while its prompt is prefilled."""
         if self._runner is None:
             return [[] for _ in sampled_token_ids]
         self._drop_ended()
@@ -86,7 +85,7 @@ class HintProposer:
         return proposals
 
     def _started(self, request_id: str) -> RequestDrafts | None:
-        """Return what drafts for a running request; None where nothing is wanted, as for a score."""
+        """Return the drafter of a running request; None for requests without drafts, such as scores."""
         drafts = self._drafts.get(request_id)
         if drafts is None or not drafts.started:
             request = self._runner.requests[request_id]
@@ -98,14 +97,14 @@ class HintProposer:
         return drafts
 
     def _drop_ended(self) -> None:
-        """Drop entries of requests that ended while their last pass was still running."""
+        """Drop the drafters of requests that ended during their last pass."""
         running = self._runner.requests
         ended = [name for name, drafts in self._drafts.items() if drafts.started and name not in running]
         for name in ended:
             del self._drafts[name]
 
     def _limits(self, drafting: dict[int, RequestDrafts], num_requests: int) -> dict[int, int]:
-        """Return how many drafts are best for all together, for the rows that are to be limited."""
+        """Return the number of drafts with the best throughput, for the rows that may be limited."""
         limited = [row for row, drafts in drafting.items() if drafts.limited]
         time = self._time
         if not limited or num_requests < 2 or time is None:
@@ -115,7 +114,7 @@ class HintProposer:
         limits = dict(zip(drafting, draft_limits(demands, time), strict=False))
         for row in limited:
             if drafting[row].reads_earlier:
-                # What a tenant is offered may depend on how many others there are, not on what they write.
+                # A tenant's drafts may depend on the number of other requests, not on their texts.
                 limits[row] = uniform_limit(num_requests, self._max_tokens, ASSUMED_RATE, time)
         return {row: limits[row] for row in limited}
 
@@ -126,19 +125,19 @@ class HintProposer:
 
 
 class RequestDrafts:
-    """What is drafted for one request."""
+    """Drafts the tokens of one request."""
 
     def __init__(self, earlier: EarlierTexts | None = None, rate: HintRate | None = None) -> None:
         self.started = False
         self.limited = False
-        """Whether it may have to do with fewer drafts where that is better for all requests together."""
+        """Whether the request may get fewer drafts for the throughput of the batch."""
         self._earlier = earlier
         self._rate = HintRate(rate)
         self._proposed: list[int] = []
         self._text: int | None = None
         self._to_end = True
         self._hints: dict[int, HintDrafter] = {}
-        self._lookup: PromptLookupDrafter | None = None
+        self._looks_up = False
         self._num_prompt = 0
         self._num_taken = 0
         self._max_tokens = 0
@@ -159,12 +158,11 @@ class RequestDrafts:
         self._text, self._to_end = text, to_end
         self._num_prompt = self._num_taken = num_prompt_tokens
         self._max_tokens = num_draft_tokens
-        if token_drafter == "prompt_lookup":
-            self._lookup = PromptLookupDrafter()
+        self._looks_up = token_drafter == "prompt_lookup"
         if hint and 0 not in self._hints:
-            self.offer(Hint(tuple(hint)))
+            self.offer_hint(Hint(tuple(hint)))
 
-    def offer(self, hint: Hint) -> None:
+    def offer_hint(self, hint: Hint) -> None:
         if hint.index not in self._hints:
             self._hints[hint.index] = HintDrafter(generated=self._generated)
         self._hints[hint.index].offer(hint.tokens, hint.start)
@@ -176,16 +174,16 @@ class RequestDrafts:
 
     @property
     def demand(self) -> Demand:
-        """What was drafted last, and how likely each of it is."""
+        """The number of tokens drafted last, and their acceptance rate."""
         return Demand(self._rate.chance(1), len(self._proposed))
 
     def keep(self, limit: int) -> list[int]:
-        """Return the first ``limit`` of what was drafted last; the rest is not checked."""
+        """Return the first ``limit`` tokens that were drafted last; the rest is dropped."""
         del self._proposed[limit:]
         return list(self._proposed)
 
     def propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
-        """Draft what may follow ``text``, prompt and answer so far, and learn from the last draft."""
+        """Learn the outcome of the last draft, and draft the next tokens of ``text``, prompt included."""
         came = text[self._num_taken :].tolist() if self._proposed else []
         self._rate.learn(self._proposed, came)
         self._proposed = self._propose(text, room)
@@ -194,8 +192,6 @@ class RequestDrafts:
     def _propose(self, text: npt.NDArray[Any], room: int) -> list[int]:
         if self._max_tokens == 0:
             return []
-        if self._lookup is not None:
-            self._lookup.extend(text[self._lookup.length :].tolist())
         new = text[self._num_taken :].tolist()
         self._num_taken = len(text)
         self._generated += new
@@ -203,40 +199,39 @@ class RequestDrafts:
             drafter.extend(new)
         budget = min(room, self._max_tokens)
         hinted = next((path for hint in self._hints.values() if (path := hint.propose(budget))), [])
-        # What is hinted of a step ends with the step.
+        # The hint of a step ends with the step.
         room = 0 if hinted and not self._to_end else budget - len(hinted)
         if room > 0 and self._earlier is not None and self._text is not None:
             found = self._earlier.propose(
                 self._text, cast("Sequence[int]", text), room, tree=False, final=self._to_end, drafted=hinted
             )
             hinted += found.tokens
-        if hinted or self._lookup is None:
+        if hinted or not self._looks_up:
             return hinted
-        return self._lookup.propose(budget)
+        return next(iter(look_up(text, budget)), [])
 
 
 class WorkerExtension:
     """Methods that vLLM adds to its workers, called through ``collective_rpc``.
 
-    With ``tensor_parallel_size`` above 1 each is a process of its own: what is sent is pickled, and what is
-    changed later has to be sent again.
+    With ``tensor_parallel_size`` above 1 each worker is a process, so arguments are pickled copies.
     """
 
     model_runner: Any
 
     def reason_spec_bind(self, start: Start, tokenizer_id: str) -> None:
-        """Open the earlier texts that ``start`` names, and let drafts begin."""
+        """Open the earlier texts that ``start`` names, and enable drafts."""
         earlier = open_earlier_texts(start, tokenizer_id, lambda _: None)
         self._proposer.bind(self.model_runner, earlier)
 
-    def reason_spec_tell(self, news: TextNews) -> None:
-        self._proposer.tell(news)
+    def reason_spec_update_text(self, update: TextUpdate) -> None:
+        self._proposer.update_text(update)
 
-    def reason_spec_take_time(self, time: BatchTime) -> None:
-        self._proposer.take_time(time)
+    def reason_spec_set_pass_time(self, time: BatchTime) -> None:
+        self._proposer.set_pass_time(time)
 
-    def reason_spec_offer(self, request_id: str, tokens: Sequence[int], start: int, index: int) -> None:
-        self._proposer.offer(request_id, Hint(tuple(tokens), start, index))
+    def reason_spec_offer_hint(self, request_id: str, hint: Hint) -> None:
+        self._proposer.offer_hint(request_id, hint)
 
     def reason_spec_forget(self, request_id: str) -> None:
         self._proposer.forget(request_id)

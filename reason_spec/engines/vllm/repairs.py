@@ -1,9 +1,9 @@
-"""Mends what makes speculation sample wrongly in vLLM's CPU build, where it does.
+"""Repairs sampling with drafts in vLLM's CPU build.
 
-vLLM 0.32 expands the temperature, top-k and top-p of each request to its drafted tokens by a kernel that,
-on CPUs, writes into a copy where the tensor is not int64. What is read afterwards is memory that nobody
-wrote: samples at temperature above 0 are drawn at an arbitrary temperature, and with top-k or top-p the
-engine dies of an index out of bounds. It also dies where a pass with truncation has no drafts at all.
+vLLM 0.32 expands the temperature, top-k and top-p of each request to its drafted tokens. On CPUs its kernel
+writes into a copy if the tensor is not int64, so the result is uninitialized memory: samples above
+temperature 0 are drawn at an arbitrary temperature, and top-k or top-p end the engine with an index out of
+bounds. A pass with truncation and without drafts ends it too.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SAMPLER = "vllm.v1.sample.rejection_sampler"
 
 
 def repair_worker(_: Any) -> list[str]:
-    """Replace what samples wrongly, in the process of one of vLLM's workers."""
+    """Repair the process of one of vLLM's workers."""
     return repair_sampling_with_drafts()
 
 
 def repair_sampling_with_drafts() -> list[str]:
-    """Replace what samples wrongly, in this process; return what was replaced.
+    """Replace the faulty functions in this process; return their names.
 
-    Versions of vLLM that are laid out differently are left as they are.
+    Versions of vLLM without these functions are left as they are.
     """
     try:
         sampler: Any = importlib.import_module(_SAMPLER)
@@ -44,7 +44,7 @@ def repair_sampling_with_drafts() -> list[str]:
         constrained: Tensor = constrain(logits, cu_num_draft_tokens, sampling_metadata)
         return constrained
 
-    # It changes nothing where there is a draft, so it needs no trial.
+    # It changes nothing if there are drafts, so it is always replaced.
     sampler.apply_sampling_constraints = constrain_unless_empty
     repaired = ["apply_sampling_constraints"]
     if not _expands_rightly(expand):
@@ -67,7 +67,7 @@ def expand_batch_to_tokens(
 
 
 def _expands_rightly(expand: Callable[[Tensor, Tensor, int], Tensor]) -> bool:
-    """Try it twice with other values: memory that nobody wrote may hold the first ones by chance."""
+    """Try it twice with different values: uninitialized memory may hold the first ones by chance."""
     totals = torch.tensor([2, 5], dtype=torch.int32)
     try:
         return all(
@@ -75,6 +75,6 @@ def _expands_rightly(expand: Callable[[Tensor, Tensor, int], Tensor]) -> bool:
             for given in (torch.tensor([0.25, 0.5]), torch.tensor([0.75, 1.5]))
         )
     except (RuntimeError, AttributeError) as error:
-        # A kernel that is missing or refuses would end the engine at the first sample with drafts.
+        # A missing or failing kernel would end the engine at the first sample with drafts.
         logger.warning("vLLM's expand_batch_to_tokens fails and is replaced: %s", error)
         return False

@@ -1,5 +1,5 @@
-"""Engines whose model runs in a worker process of its own: both ends of the pipe, and what crosses it.
+"""Engines whose model runs in a worker process: both ends of the pipe, and the messages between them.
 
-``engine`` is the side that callers see, ``process`` starts and ends the worker, ``main`` runs in it and
-drives a `loop.StepLoop`, which the engines bring: the scheduler of the torch engine, vLLM's engine core.
+``engine`` is the callers' side, ``supervisor`` and ``process`` start and end the worker. ``main`` runs in the
+worker and drives a `loop.StepLoop`: the scheduler of the torch engine, or vLLM's engine core.
 """

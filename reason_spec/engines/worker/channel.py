@@ -1,4 +1,4 @@
-"""Our end of the pipe to a worker. It never blocks."""
+"""The main process's end of the pipe to a worker. It never blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HEADER, _LONG_HEADER = struct.Struct("!i"), struct.Struct("!Q")
 
 
 class Channel:
-    """A socket whose other end is a `multiprocessing.connection.Connection`, with its frames.
+    """A socket whose other end is a `multiprocessing.connection.Connection`, with the same frames.
 
-    A stopped worker reads nothing, and may stop in the middle of a message. Unsent bytes and incomplete
-    messages are buffered here; a blocking pipe would stop the event loop with the worker.
+    A stopped worker does not read, and may stop within a message. Unsent bytes and incomplete messages are
+    buffered here; a blocking pipe would stop the event loop too.
     """
 
     def __init__(self, ours: socket.socket) -> None:

@@ -1,31 +1,23 @@
-"""An engine as its callers see it: requests out, tokens in, one worker process behind it."""
+"""An engine whose model runs in a worker process, as its callers see it."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-from reason_spec.engines.base import (
-    Engine,
-    EngineRequest,
-    EngineStats,
-    Generation,
-    GenerationResult,
-    PassTime,
-    Score,
-    TextNews,
-    Tokenizer,
-)
+from reason_spec.engines.base import Engine, EngineRequest, Generation, Score, Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler, require_end
+from reason_spec.engines.stats import EngineStats, PassTime
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.messages import (
-    AskStats,
     ForgetPrefixes,
     FromWorker,
+    GetStats,
     OfferHint,
     Phase,
-    PrefixParts,
+    PrefixDelta,
     Ready,
     Reply,
     Report,
@@ -37,15 +29,15 @@ from reason_spec.engines.worker.messages import (
     SubmitScore,
     ToWorker,
 )
-from reason_spec.engines.worker.pass_times import renewed
-from reason_spec.engines.worker.prefixes import ToldPrefixes
+from reason_spec.engines.worker.pass_times import merge_batch_times
+from reason_spec.engines.worker.pending import PendingRequests, without_tokens
+from reason_spec.engines.worker.prefixes import SentPrefixes
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.engines.worker.supervisor import Supervisor
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings, SuffixSettings
-from reason_spec.types import Constraint, FinishReason, Prefix, Usage
+from reason_spec.types import Constraint, Prefix
 
-_T = TypeVar("_T")
 _EMPTY = Prefix()
 
 
@@ -53,14 +45,14 @@ class WorkerEngine(Engine):
     """Serves a model from a worker process of its own.
 
     Args:
-        suffix: how tokens are drafted from earlier texts; None: they are not.
-        texts_of: the model whose texts these are, where it is another one with the same vocabulary.
+        suffix: settings for drafts from earlier texts; None for none.
+        texts_of: the model of those texts, if it is another one with the same vocabulary.
     """
 
     host: ClassVar[str]
     """The module that loads the model in the worker; see `loop.Loader`."""
     takes_constraints = True
-    tells_batches = True
+    reports_batch_times = True
 
     def __init__(
         self,
@@ -79,14 +71,11 @@ class WorkerEngine(Engine):
         self._supervisor = Supervisor(
             name, settings, launch=self._launch, handle=self._handle, lost=self._lose_all
         )
-        self._generations: dict[int, Generation] = {}
-        self._scores: dict[int, asyncio.Future[Score]] = {}
-        self._questions: dict[int, asyncio.Future[Reply]] = {}
-        self._prefixes = ToldPrefixes()
+        self._pending = PendingRequests(name)
+        self._prefixes = SentPrefixes()
         self._pass_times: tuple[PassTime, ...] = ()
         self._batch_times: tuple[PassTime, ...] = ()
         self._constraints = BackgroundCompiler.of_bytes()
-        self._next_number = 0
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -95,7 +84,7 @@ class WorkerEngine(Engine):
 
     @property
     def info(self) -> Ready:
-        """What the worker said of itself when it was ready: device, dtype, threads, time of a pass."""
+        """The worker's description of the loaded model."""
         assert self._info is not None, f"engine {self.name!r} is not started"
         return self._info
 
@@ -105,7 +94,7 @@ class WorkerEngine(Engine):
 
     @property
     def max_context(self) -> int:
-        """The model's context, or ``cache_tokens`` where that is less."""
+        """The model's context, or ``cache_tokens`` if that is less."""
         return self.info.max_context
 
     @property
@@ -130,7 +119,7 @@ class WorkerEngine(Engine):
 
     @property
     def worker_pid(self) -> int | None:
-        """The worker's process id, None where there is no worker."""
+        """The worker's process id; None without a worker."""
         return self._supervisor.pid
 
     # --- life --------------------------------------------------------------------------------------
@@ -148,24 +137,22 @@ class WorkerEngine(Engine):
             phase, self.phase = self.phase, ""
             await self.close()
             if isinstance(error, TimeoutError):
-                words = f" (it was {phase})"
                 last = self._supervisor.last_words
-                words += f". Its last words: {last}" if last else ""
                 raise EngineError(
                     f"engine {self.name!r}: model {self.settings.model!r} was not loaded within "
-                    f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout"
-                    f"{words}"
+                    f"start_timeout={self.settings.start_timeout:g} seconds; set a longer start_timeout "
+                    f"(it was {phase})" + (f". Its last words: {last}" if last else "")
                 ) from None
             raise
 
     def _launch(self) -> tuple[WorkerProcess, Start]:
-        # A new worker knows no prefixes yet.
-        self._prefixes = ToldPrefixes()
+        # A new worker has no prefixes.
+        self._prefixes = SentPrefixes()
         worker = WorkerProcess(self.host, self._cores, self._environment())
         return worker, Start(self.settings, self._cores, self._suffix, self._texts_of)
 
     def _environment(self) -> dict[str, str]:
-        """Return variables that the worker needs from its first moment on."""
+        """Return environment variables of the worker."""
         return {}
 
     def _load_tokenizer(self) -> HuggingFaceTokenizer:
@@ -187,7 +174,7 @@ class WorkerEngine(Engine):
     # --- requests ----------------------------------------------------------------------------------
 
     def submit(self, request: EngineRequest) -> Generation:
-        number = self._take_number()
+        number = self._pending.next_number()
         generation = Generation(
             request,
             on_cancel=lambda: self._supervisor.cancel(number),
@@ -195,11 +182,11 @@ class WorkerEngine(Engine):
             on_priority=lambda priority: self._send(SetPriority(number, priority)),
         )
         if self._supervisor.failure is not None:
-            generation.finish(_unfinished("failed", self._supervisor.failure))
+            generation.finish(without_tokens("failed", self._supervisor.failure))
             return generation
         assert self._info is not None, f"engine {self.name!r} is not started"
-        self._generations[number] = generation
-        self._send(Submit(number, replace(request, prefix=_EMPTY), self._tell_prefix(request.prefix)))
+        self._pending.generations[number] = generation
+        self._send(Submit(number, replace(request, prefix=_EMPTY), self._encode(request.prefix)))
         return generation
 
     async def check_constraint(self, constraint: Constraint) -> None:
@@ -211,9 +198,9 @@ class WorkerEngine(Engine):
     def takes_texts(self) -> bool:
         return self._suffix is not None and self.takes_hints
 
-    def tell(self, news: TextNews) -> None:
+    def update_text(self, update: TextUpdate) -> None:
         if self.takes_texts:
-            self._send(news)
+            self._send(update)
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
         return await self._score(prefix, continuation, alternatives=False)
@@ -223,55 +210,51 @@ class WorkerEngine(Engine):
 
     async def _score(self, prefix: Prefix, continuation: tuple[int, ...], *, alternatives: bool) -> Score:
         self._supervisor.raise_if_failed()
-        number = self._take_number()
+        number = self._pending.next_number()
         future: asyncio.Future[Score] = asyncio.get_running_loop().create_future()
-        self._scores[number] = future
-        self._send(SubmitScore(number, self._tell_prefix(prefix), continuation, alternatives))
+        self._pending.scores[number] = future
+        self._send(SubmitScore(number, self._encode(prefix), continuation, alternatives))
         try:
             return await future
         finally:
-            if self._scores.pop(number, None) is not None:
+            if self._pending.scores.pop(number, None) is not None:
                 self._supervisor.cancel(number)
 
     async def stats(self) -> EngineStats:
-        reply = await self._ask(AskStats(self._take_number()))
+        reply = await self._call(GetStats(self._pending.next_number()))
         assert reply.stats is not None
         return reply.stats
 
     async def reset_prefix_cache(self) -> None:
-        await self._ask(ResetPrefixCache(self._take_number()))
+        await self._call(ResetPrefixCache(self._pending.next_number()))
 
     async def set_cores(self, cores: tuple[int, ...] | None) -> None:
-        """Bind the worker, all its threads, to other cores; None: all that were allowed at its start.
+        """Bind all threads of the worker to other cores; None for all that it started with.
 
-        It computes with one thread for each core from its next pass on.
+        From its next pass on it computes with one thread for each core.
         """
         self._cores = cores
-        await self._ask(SetCores(self._take_number(), cores))
+        await self._call(SetCores(self._pending.next_number(), cores))
 
     # --- the pipe ----------------------------------------------------------------------------------
 
-    def _take_number(self) -> int:
-        self._next_number += 1
-        return self._next_number
-
-    async def _ask(self, question: AskStats | ResetPrefixCache | SetCores) -> Reply:
+    async def _call(self, message: GetStats | ResetPrefixCache | SetCores) -> Reply:
         self._supervisor.raise_if_failed()
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._questions[question.number] = future
-        self._send(question)
+        self._pending.calls[message.number] = future
+        self._send(message)
         try:
             reply = await future
         finally:
-            self._questions.pop(question.number, None)
+            self._pending.calls.pop(message.number, None)
         if reply.error is not None:
             raise EngineError(f"engine {self.name!r}: {reply.error}")
         return reply
 
-    def _tell_prefix(self, prefix: Prefix) -> PrefixParts:
-        if gone := self._prefixes.take_gone():
-            self._send(ForgetPrefixes(gone))
-        return self._prefixes.tell(prefix)
+    def _encode(self, prefix: Prefix) -> PrefixDelta:
+        if dropped := self._prefixes.take_dropped():
+            self._send(ForgetPrefixes(dropped))
+        return self._prefixes.encode(prefix)
 
     def _send(self, message: ToWorker) -> None:
         self._supervisor.send(message)
@@ -281,55 +264,23 @@ class WorkerEngine(Engine):
             case Report(deltas, results, pass_times, batch_times):
                 self._pass_times = pass_times or self._pass_times
                 if self.num_deaths:
-                    # A worker that was started again has timed few batches yet.
-                    batch_times = renewed(self._batch_times, batch_times)
+                    # A restarted worker has measured few batches.
+                    batch_times = merge_batch_times(self._batch_times, batch_times)
                 self._batch_times = batch_times or self._batch_times
                 for number, delta in deltas:
-                    if (generation := self._generations.get(number)) is not None:
+                    if (generation := self._pending.generations.get(number)) is not None:
                         generation.push(delta)
                 for number, result in results:
                     self._supervisor.confirmed(number)
-                    self._finish(number, result)
-            case Reply(number):
-                if (question := self._questions.get(number)) is not None and not question.done():
-                    question.set_result(message)
+                    self._pending.finish(number, result)
+            case Reply():
+                self._pending.reply(message)
             case Phase(text):
-                # Progress is shown for the first start only, not for restarts.
+                # Progress is for the first start only, not for restarts.
                 self.phase = self.phase and text
             case _:
                 raise AssertionError(f"unexpected message {message!r}")
 
-    def _finish(self, number: int, result: GenerationResult | Score | str) -> None:
-        if isinstance(result, GenerationResult):
-            if (generation := self._generations.pop(number, None)) is not None:
-                if result.error is not None:
-                    result = replace(result, error=f"engine {self.name!r}: {result.error}")
-                generation.finish(result)
-        elif (future := self._scores.pop(number, None)) is not None and not future.done():
-            if isinstance(result, Score):
-                future.set_result(result)
-            else:
-                future.set_exception(EngineError(f"engine {self.name!r}: {result}"))
-
     def _lose_all(self, failure: str | None) -> None:
-        """Fail all pending requests of a worker that ended; ``failure`` is None if it was closed."""
         self.phase = ""
-        said = failure or f"engine {self.name!r} is closed"
-        _fail_all(self._scores, said)
-        _fail_all(self._questions, said)
-        finish: FinishReason = "cancelled" if failure is None else "failed"
-        for generation in list(self._generations.values()):
-            generation.finish(_unfinished(finish, failure))
-        self._generations.clear()
-
-
-def _fail_all(futures: dict[int, asyncio.Future[_T]], failure: str) -> None:
-    for future in futures.values():
-        if not future.done():
-            future.set_exception(EngineError(failure))
-    # A request left here would later be cancelled at the next worker, which cannot confirm it.
-    futures.clear()
-
-
-def _unfinished(finish: FinishReason, error: str | None) -> GenerationResult:
-    return GenerationResult(tokens=(), text="", logprobs=(), finish=finish, usage=Usage(), error=error)
+        self._pending.fail_all(failure)

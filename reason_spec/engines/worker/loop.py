@@ -1,4 +1,4 @@
-"""What a worker drives: the step loop of one model, whoever runs the passes."""
+"""The step loop that a worker drives, and what an engine brings to it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from reason_spec.engines.base import (
-    Delta,
-    EngineRequest,
-    EngineStats,
-    GenerationResult,
-    Hint,
-    Score,
-    TextNews,
-)
+from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.stats import EngineStats
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.weights import identify_model
 from reason_spec.engines.worker.messages import Ready, Start
 from reason_spec.engines.worker.pass_times import PassTimes
@@ -27,19 +21,19 @@ from reason_spec.types import Prefix
 logger = logging.getLogger(__name__)
 
 Result: TypeAlias = GenerationResult | Score | str
-"""What a request ends with; a string is the error of a score."""
+"""The end of a request; a string is the error of a score."""
 
 
 @dataclass(slots=True)
 class StepReport:
-    """What became certain in one step of the loop."""
+    """The tokens and results of one step, with the numbers of their requests."""
 
     deltas: list[tuple[int, Delta]] = field(default_factory=list)
     results: list[tuple[int, Result]] = field(default_factory=list)
 
 
 class StepLoop(Protocol):
-    """Admit, batch, run, deliver, retire. Called from one thread; requests are known by their number."""
+    """Admits requests, batches them into passes and retires them. Called from one thread."""
 
     @property
     def has_work(self) -> bool: ...
@@ -61,43 +55,43 @@ class StepLoop(Protocol):
     def offer_hint(self, number: int, hint: Hint) -> None: ...
 
     def set_priority(self, number: int, priority: int) -> None:
-        """Change whom a request waits for; unknown numbers are ignored."""
+        """Change the priority of a request; unknown numbers are ignored."""
 
     def step(self) -> StepReport:
-        """Run one pass over all live requests, with what comes before and after it."""
+        """Run one pass over the live requests, with the work before and after it."""
 
     def stats(self) -> EngineStats: ...
 
     def reset_prefix_cache(self) -> str | None:
-        """Forget what no live request uses; return why that could not be done, None where it was."""
+        """Free what no live request uses; return why that is impossible now, or None."""
 
     def set_num_threads(self, num_threads: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model: its description, its step loop, and the callback for news of earlier texts, if any."""
+    """A loaded model. ``update_text`` is None if it does not draft from earlier texts."""
 
     ready: Ready
     loop: StepLoop
-    tell: Callable[[TextNews], None] | None = None
+    update_text: Callable[[TextUpdate], None] | None = None
 
 
 Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]
-"""Loads what ``Start`` names, to run with so many threads, and tells what it is doing.
+"""Loads the model of ``Start`` for a number of threads, and reports the current phase.
 
-Its module, and so torch, is imported in the worker, after the cores are set.
+Its module imports torch, so it is imported in the worker after the cores are set.
 """
 
 
-def open_earlier_texts(start: Start, tokenizer_id: str, tell: Callable[[str], None]) -> EarlierTexts | None:
-    """Return what the engine's token drafts come from, None where they come from no earlier texts."""
+def open_earlier_texts(start: Start, tokenizer_id: str, report: Callable[[str], None]) -> EarlierTexts | None:
+    """Open the suffix cache to draft from; None if there is none, or it cannot be read."""
     if start.suffix is None:
         return None
-    tell("preparing the suffix cache")
+    report("preparing the suffix cache")
     try:
         key = StoreKey(identify_model("target", start.texts_of or start.settings), tokenizer_id)
-        # What is learnt here is kept by the accelerator, which learns it too.
+        # The main process learns the same tokens, and saves them.
         caches = open_caches(start.suffix, key, saves=False)
         return EarlierTexts(caches, own=start.texts_of is None)
     except Exception as error:

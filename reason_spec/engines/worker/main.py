@@ -1,8 +1,8 @@
 """The worker process: it loads one model and runs its step loop until its pipe closes.
 
-A thread of its own reads the pipe, so that the worker ends as soon as the pipe closes, in the middle of a
-pass too: an accelerator that was killed leaves nothing running. Another thread sends heartbeats, so that a
-long pass is not mistaken for a hang.
+One thread reads the pipe, so that the worker ends as soon as the pipe closes, even during a pass: a killed
+main process leaves no worker behind. Another thread sends heartbeats, so that a long pass is not taken for a
+hang.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from reason_spec.engines.base import BeginText, CloseText, ExtendText, ForgetTexts
+from reason_spec.engines.text_updates import BeginText, CloseText, ExtendText, ForgetTexts
 from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
-    AskStats,
     Cancel,
     Died,
     ForgetPrefixes,
     FromWorker,
+    GetStats,
     Heartbeat,
     OfferHint,
     Phase,
@@ -45,7 +45,7 @@ from reason_spec.engines.worker.messages import (
     SubmitScore,
     ToWorker,
 )
-from reason_spec.engines.worker.prefixes import KnownPrefixes
+from reason_spec.engines.worker.prefixes import ReceivedPrefixes
 from reason_spec.engines.worker.pulse import TICK_SECONDS
 from reason_spec.errors import ReasonSpecError, UnsupportedModelError
 
@@ -55,7 +55,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(connection: Connection, host: str) -> None:
     """Serve the engine at the other end of ``connection`` with the loop that module ``host`` loads."""
-    # Ctrl-C reaches every process of the terminal; the engine's side decides what it means.
+    # Ctrl-C reaches every process of the terminal; the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
     outlet = _Outlet(connection)
@@ -80,7 +80,7 @@ def main(connection: Connection, host: str) -> None:
 
 
 class _Outlet:
-    """The way out of the process, for several threads."""
+    """Sends messages from several threads."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -111,7 +111,7 @@ def _die_with_parent() -> None:
 
 
 def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoReturn:
-    """Move messages into the inbox; end the process when nobody is at the other end any more."""
+    """Move messages into the inbox; end the process when the main process has ended."""
     parent = os.getppid()
     readable = select.poll()
     readable.register(connection.fileno(), select.POLLIN)
@@ -121,7 +121,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoRetur
                 for message in connection.recv():
                     inbox.put(message)
             elif os.getppid() != parent:
-                # A process that the parent forked may still hold the pipe open.
+                # A process that the parent forked may hold the pipe open.
                 os._exit(0)
         except (EOFError, OSError):
             os._exit(0)
@@ -129,17 +129,17 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToWorker]) -> NoRetur
 
 class _Worker:
     def __init__(self, host: str, start: Start, outlet: _Outlet, inbox: queue.SimpleQueue[ToWorker]) -> None:
-        # The host imports torch in `load`, after the cores are set: its threads inherit them.
+        # The host imports torch in `load`, so that its threads inherit the cores.
         cores = _pin(start.cores)
         load: Loader = importlib.import_module(host).load
         self._outlet = outlet
         loaded = load(start, len(cores), lambda text: self._send(Phase(text)))
         self._inbox = inbox
-        self._prefixes = KnownPrefixes()
+        self._prefixes = ReceivedPrefixes()
         self._open = True
         self._loop = loaded.loop
         self._loop.pass_times.num_threads = len(cores)
-        self._tell_texts = loaded.tell
+        self._update_text = loaded.update_text
         self._send(loaded.ready)
 
     def serve(self) -> None:
@@ -167,11 +167,11 @@ class _Worker:
 
     def _handle(self, message: ToWorker) -> None:
         match message:
-            case Submit(number, request, prefix):
-                self._loop.submit(number, replace(request, prefix=self._prefixes.find(prefix)))
-            case SubmitScore(number, prefix, continuation, alternatives):
-                found = self._prefixes.find(prefix)
-                self._loop.score(number, found, continuation, alternatives=alternatives)
+            case Submit(number, request, delta):
+                self._loop.submit(number, replace(request, prefix=self._prefixes.decode(delta)))
+            case SubmitScore(number, delta, continuation, alternatives):
+                prefix = self._prefixes.decode(delta)
+                self._loop.score(number, prefix, continuation, alternatives=alternatives)
             case ForgetPrefixes(numbers):
                 self._prefixes.forget(numbers)
             case Cancel(number):
@@ -181,9 +181,9 @@ class _Worker:
             case SetPriority(number, priority):
                 self._loop.set_priority(number, priority)
             case BeginText() | ExtendText() | CloseText() | ForgetTexts():
-                if self._tell_texts is not None:
-                    self._tell_texts(message)
-            case AskStats(number):
+                if self._update_text is not None:
+                    self._update_text(message)
+            case GetStats(number):
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):
                 self._send(Reply(number, error=self._loop.reset_prefix_cache()))
@@ -215,9 +215,9 @@ _all_cores: tuple[int, ...] | None = None
 
 
 def _pin(cores: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Bind all threads of this process to cores, None to all it started with; return the cores.
+    """Bind all threads of this process to cores, None for all it started with; return the cores.
 
-    Where the platform has no affinity (macOS), only the number of threads follows from the result.
+    Platforms without affinity (macOS) use the number of cores only.
     """
     global _all_cores
     if not hasattr(os, "sched_setaffinity"):
@@ -231,5 +231,5 @@ def _pin(cores: tuple[int, ...] | None) -> tuple[int, ...]:
         try:
             os.sched_setaffinity(thread, chosen)
         except ProcessLookupError:
-            continue  # the thread ended meanwhile
+            continue  # the thread has ended
     return chosen

@@ -1,20 +1,13 @@
-"""What crosses between an engine and its worker: tokens and numbers, never tensors."""
+"""The messages between an engine and its worker: tokens and numbers, never tensors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reason_spec.engines.base import (
-    Delta,
-    EngineRequest,
-    EngineStats,
-    GenerationResult,
-    Hint,
-    PassTime,
-    Score,
-    TextNews,
-)
+from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.stats import EngineStats, PassTime
+from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.settings import EngineSettings, SuffixSettings
 
 # --- to the worker -----------------------------------------------------------------------------------
@@ -22,10 +15,12 @@ from reason_spec.settings import EngineSettings, SuffixSettings
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message: what to load, and the cores to run on (None: all that are allowed).
+    """The first message: the model to load.
 
-    ``suffix`` None: no token is drafted from earlier texts. ``texts_of`` names the model whose texts these
-    are where it is another one.
+    Attributes:
+        cores: the cores to run on; None for all that are allowed.
+        suffix: settings for drafts from earlier texts; None for none.
+        texts_of: the model of those texts, if it is another one.
     """
 
     settings: EngineSettings
@@ -35,40 +30,40 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixParts:
-    """A prefix as it is sent: the last node that the worker knows, and the new nodes behind it.
+class PrefixDelta:
+    """A prefix as it is sent: the last node that the worker has, and the new nodes after it.
 
-    ``known`` is the number of that node, None if the worker knows none. ``parts`` holds number and tokens of
+    ``base`` is the number of that node, None if the worker has none. ``nodes`` holds number and tokens of
     each new node; the last one ends the prefix.
     """
 
     owner: str
-    known: int | None
-    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    base: int | None
+    nodes: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """``request.prefix`` is empty: ``prefix`` stands for it."""
+    """Start a generation. ``request.prefix`` is empty; ``prefix`` replaces it."""
 
     number: int
     request: EngineRequest
-    prefix: PrefixParts
+    prefix: PrefixDelta
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitScore:
-    """``alternatives``: each token of ``continuation`` may come next, and none is behind another."""
+    """Score ``continuation``; with ``alternatives`` each of its tokens as the next one."""
 
     number: int
-    prefix: PrefixParts
+    prefix: PrefixDelta
     continuation: tuple[int, ...]
     alternatives: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetPrefixes:
-    """No request will name these nodes any more."""
+    """Drop nodes that no later request names."""
 
     numbers: tuple[int, ...]
 
@@ -91,7 +86,7 @@ class SetPriority:
 
 
 @dataclass(frozen=True, slots=True)
-class AskStats:
+class GetStats:
     number: int
 
 
@@ -108,7 +103,7 @@ class SetCores:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Cancel everything, report it, and end."""
+    """Cancel everything, report the results, and end."""
 
 
 ToWorker: TypeAlias = (
@@ -119,8 +114,8 @@ ToWorker: TypeAlias = (
     | Cancel
     | OfferHint
     | SetPriority
-    | TextNews
-    | AskStats
+    | TextUpdate
+    | GetStats
     | ResetPrefixCache
     | SetCores
     | Shutdown
@@ -133,18 +128,14 @@ ToWorker: TypeAlias = (
 class Ready:
     """The model is loaded and checked."""
 
-    vocab_size: int
     max_context: int
-    tokenizer_id: str
-    device: str
     dtype: str
-    num_threads: int
     seconds_per_token_pass: float
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What the worker is doing on the way to `Ready`."""
+    """The current part of loading, before `Ready`."""
 
     text: str
 
@@ -162,10 +153,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one step of the loop made certain; at most one message a pass.
-
-    ``pass_times`` and ``batch_times`` come with results; without any they are empty.
-    """
+    """The tokens and results of one step of the loop. Pass times come with results only."""
 
     deltas: tuple[tuple[int, Delta], ...]
     results: tuple[tuple[int, GenerationResult | Score | str], ...]
@@ -175,7 +163,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a question, with its number; ``error`` says why it could not be done."""
+    """The answer to a call, with its number; ``error`` says why it failed."""
 
     number: int
     stats: EngineStats | None = None
@@ -184,7 +172,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The worker's last words before it ends on an error of its own."""
+    """The last message of a worker that ends by an exception."""
 
     message: str
 

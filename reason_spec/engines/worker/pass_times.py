@@ -1,4 +1,4 @@
-"""How long passes take while an engine works: T(n) as it is now, not as it was at the start."""
+"""Times of recent passes: T(n) as it is now, not as it was at the start."""
 
 from __future__ import annotations
 
@@ -6,114 +6,113 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
-from reason_spec.engines.base import PassTime
+from reason_spec.engines.stats import PassTime
 from reason_spec.speculation.goodput import BatchTime
 
-_LARGEST = 96
-"""Larger passes hold prompts; no draft is as long."""
-_MEMORY = 0.99
-"""What a pass still counts after each later one of about its size."""
-_FADING = 0.995
-"""What the mean of a size counts after each pass of another: what it took may have changed since."""
-_FORGOTTEN = 0.01
-"""A mean that counts for less is dropped."""
-_NUM_KNOWN = 16
-"""Passes after which it is known what a token costs."""
-_FIT_EVERY = 64
-"""Passes after which the time of a batch is fitted anew."""
+_MAX_TOKENS = 96
+"""The most new tokens of a recorded pass; larger ones have prompts."""
+_DECAY = 0.99
+"""Factor of the weight of a pass for each later one of about its size."""
+_DECAY_OF_OTHERS = 0.995
+"""The same for each later pass of another size."""
+_MIN_WEIGHT = 0.01
+"""A mean with less weight is dropped."""
+_MIN_PASSES = 16
+"""Passes before the cost of a token counts as known."""
+_FIT_INTERVAL = 64
+"""Passes between two fits of the batch time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Mean:
-    """Sums over passes of about one size, and how many they are of, all of them faded."""
+class _Sums:
+    """Decayed sums over passes of about one size."""
 
-    tokens: float
-    seconds: float
-    count: float
+    tokens: float = 0.0
+    requests: float = 0.0
+    seconds: float = 0.0
+    count: float = 0.0
 
-    def faded(self, by: float) -> _Mean:
-        return _Mean(self.tokens * by, self.seconds * by, self.count * by)
+    def decayed(self, factor: float) -> _Sums:
+        return _Sums(self.tokens * factor, self.requests * factor, self.seconds * factor, self.count * factor)
+
+    def with_pass(self, tokens: float, requests: float, seconds: float) -> _Sums:
+        old = self.decayed(_DECAY)
+        return _Sums(old.tokens + tokens, old.requests + requests, old.seconds + seconds, old.count + 1.0)
+
+    def mean(self, num_threads: int) -> PassTime:
+        count = self.count
+        return PassTime(self.tokens / count, self.seconds / count, count, self.requests / count, num_threads)
 
 
 class PassTimes:
-    """Means over the passes of late, apart for sizes near each power of two, and for numbers of threads."""
+    """Mean times of recent passes, by powers of two of their sizes and by numbers of threads."""
 
     def __init__(self) -> None:
         self.busy_seconds = 0.0
         self.num_passes = 0
         self.num_threads = 0
-        """How many compute the passes from now on."""
-        self._means: dict[tuple[int, int], _Mean] = {}
-        self._batches: dict[tuple[int, int, int], tuple[float, float, float, float]] = {}
+        """Threads that compute the next passes."""
+        self._sizes: dict[tuple[int, int], _Sums] = {}
+        self._batches: dict[tuple[int, int, int], _Sums] = {}
         self._fitted: tuple[int, int, BatchTime] | None = None
         self._num_batches = 0
-        self._written = 0.0
+        self._generated = 0.0
         self._seconds = 0.0
 
     def add(self, num_tokens: int, seconds: float) -> None:
-        """Take a pass over ``num_tokens`` new tokens."""
+        """Record a pass over ``num_tokens`` new tokens."""
         self.num_passes += 1
         self.busy_seconds += seconds
-        if not 0 < num_tokens <= _LARGEST:
+        if not 0 < num_tokens <= _MAX_TOKENS:
             return
-        near = self.num_threads, round(log2(num_tokens))
-        before = self._means.pop(near, _Mean(0.0, 0.0, 0.0)).faded(_MEMORY)
-        others = ((key, mean.faded(_FADING)) for key, mean in self._means.items())
-        self._means = {key: mean for key, mean in others if mean.count > _FORGOTTEN}
-        self._means[near] = _Mean(before.tokens + num_tokens, before.seconds + seconds, before.count + 1.0)
+        key = self.num_threads, round(log2(num_tokens))
+        sums = self._sizes.pop(key, _Sums()).with_pass(num_tokens, 1.0, seconds)
+        others = ((other, old.decayed(_DECAY_OF_OTHERS)) for other, old in self._sizes.items())
+        self._sizes = {other: old for other, old in others if old.count > _MIN_WEIGHT}
+        self._sizes[key] = sums
 
     def means(self) -> tuple[PassTime, ...]:
-        """Return mean size and time of passes of each size, on as many threads as now, the smallest first."""
+        """Return the mean of each size with the present number of threads, the smallest size first."""
         return tuple(
-            PassTime(mean.tokens / mean.count, mean.seconds / mean.count, mean.count)
-            for (threads, _), mean in sorted(self._means.items())
+            sums.mean(threads)
+            for (threads, _), sums in sorted(self._sizes.items())
             if threads == self.num_threads
         )
 
     def add_batch(self, num_tokens: int, num_requests: int, seconds: float) -> None:
-        """Take a pass in which requests did nothing but write, with so many new tokens, drafts included."""
+        """Record a pass without prompts; ``num_tokens`` includes drafts."""
         key = self.num_threads, round(log2(num_tokens)), round(log2(num_requests))
-        tokens, requests, total, count = self._batches.get(key, (0.0, 0.0, 0.0, 0.0))
         self._num_batches += 1
-        self._batches[key] = (
-            tokens * _MEMORY + num_tokens,
-            requests * _MEMORY + num_requests,
-            total * _MEMORY + seconds,
-            count * _MEMORY + 1.0,
-        )
+        self._batches[key] = self._batches.get(key, _Sums()).with_pass(num_tokens, num_requests, seconds)
 
     def batches(self) -> tuple[PassTime, ...]:
-        """Return the means of what ``add_batch`` was told, by threads, tokens and requests."""
-        return tuple(
-            PassTime(tokens / count, seconds / count, count, requests / count, threads)
-            for (threads, _, _), (tokens, requests, seconds, count) in sorted(self._batches.items())
-        )
+        """Return the means of passes without prompts, by threads, tokens and requests."""
+        return tuple(sums.mean(threads) for (threads, _, _), sums in sorted(self._batches.items()))
 
     @property
     def batch_time(self) -> BatchTime:
-        """T(n, r) with as many threads as compute now."""
+        """T(n, r) with the present number of threads."""
         fitted = self._fitted
-        if fitted is None or fitted[0] != self.num_threads or self._num_batches - fitted[1] >= _FIT_EVERY:
+        if fitted is None or fitted[0] != self.num_threads or self._num_batches - fitted[1] >= _FIT_INTERVAL:
             own = [time for time in self.batches() if time.num_threads == self.num_threads]
             fitted = self._fitted = (self.num_threads, self._num_batches, BatchTime(own))
         return fitted[2]
 
-    def add_written(self, num_written: int, seconds: float) -> None:
-        """Take a pass in which requests wrote so many tokens."""
-        self._written = self._written * _MEMORY + num_written
-        self._seconds = self._seconds * _MEMORY + seconds
+    def add_generated(self, num_tokens: int, seconds: float) -> None:
+        """Record the number of tokens that a pass made certain."""
+        self._generated = self._generated * _DECAY + num_tokens
+        self._seconds = self._seconds * _DECAY + seconds
 
     @property
     def least_chance(self) -> float:
-        """How likely a drafted token must be to be worth its time; 0 where that is not known yet.
+        """The acceptance chance above which a drafted token saves time; 0 while it is unknown.
 
-        A token more makes a pass longer by T'(n). In that time the engine writes, as it goes, so many
-        tokens: one that is less likely than that costs more than it brings (Dinkelbach's rule for the
-        best ratio of tokens to seconds).
+        One more token makes a pass longer by T'(n). In that time the engine generates tokens at its present
+        rate. A less likely token costs more than it saves (Dinkelbach's rule for the best ratio).
         """
-        if self._seconds <= 0 or sum(mean.count for mean in self.means()) < _NUM_KNOWN:
+        if self._seconds <= 0 or sum(mean.count for mean in self.means()) < _MIN_PASSES:
             return 0.0
-        return self._written / self._seconds * self._token_seconds()
+        return self._generated / self._seconds * self._token_seconds()
 
     def _token_seconds(self) -> float:
         """Return the seconds of one more token in a pass: the slope of the line through the means."""
@@ -121,15 +120,15 @@ class PassTimes:
         total = sum(mean.count for mean in means)
         size = sum(mean.num_tokens * mean.count for mean in means) / total
         seconds = sum(mean.seconds * mean.count for mean in means) / total
-        spread = sum((mean.num_tokens - size) ** 2 * mean.count for mean in means)
-        if spread <= 0:
+        variance = sum((mean.num_tokens - size) ** 2 * mean.count for mean in means)
+        if variance <= 0:
             return 0.0
-        joint = sum((mean.num_tokens - size) * (mean.seconds - seconds) * mean.count for mean in means)
-        return max(0.0, joint / spread)
+        covariance = sum((mean.num_tokens - size) * (mean.seconds - seconds) * mean.count for mean in means)
+        return max(0.0, covariance / variance)
 
 
-def renewed(old: Sequence[PassTime], new: Sequence[PassTime]) -> tuple[PassTime, ...]:
-    """Return the means of batches with the new ones in the places of old ones of about their size."""
+def merge_batch_times(old: Sequence[PassTime], new: Sequence[PassTime]) -> tuple[PassTime, ...]:
+    """Return all means; new ones replace old ones of about their size."""
     kept = {_size(time): time for time in old} | {_size(time): time for time in new}
     return tuple(kept[size] for size in sorted(kept))
 

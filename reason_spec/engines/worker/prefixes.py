@@ -1,7 +1,8 @@
-"""Prefixes on both sides of the pipe: a node that was sent once is referred to by its number.
+"""Prefixes on both sides of the pipe: a node that was sent once is named by its number.
 
-The text of an answer is a chain of nodes, and each request adds a node at its end. So a request sends only
-its new tokens, whatever the length of the text.
+The text of an answer is a chain of `Prefix` nodes, and each request adds a node at its end. So a message with
+a prefix (`Submit`, `SubmitScore`) holds new tokens only, whatever the length of the text. The other messages
+never hold a prefix: hints and text updates hold new tokens, all else numbers.
 """
 
 from __future__ import annotations
@@ -11,41 +12,41 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import count
 
-from reason_spec.engines.worker.messages import PrefixParts
+from reason_spec.engines.worker.messages import PrefixDelta
 from reason_spec.types import Prefix
 
 
-class ToldPrefixes:
-    """Our side: the nodes that a worker knows. It keeps a node as long as it is referenced here."""
+class SentPrefixes:
+    """The nodes that a worker has. They are kept as long as they are referenced in this process."""
 
     def __init__(self) -> None:
         self._numbers: weakref.WeakKeyDictionary[Prefix, int] = weakref.WeakKeyDictionary()
         self._next = count()
         # A finalizer runs in the thread that drops the last reference, so this has to be thread-safe.
-        self._gone: deque[int] = deque()
+        self._dropped: deque[int] = deque()
 
-    def tell(self, prefix: Prefix) -> PrefixParts:
-        """Return what to send for a prefix; the worker knows all of its nodes from then on."""
-        known: int | None = None
+    def encode(self, prefix: Prefix) -> PrefixDelta:
+        """Return the part of a prefix that the worker does not have yet."""
+        base: int | None = None
         new: list[Prefix] = []
         for node in prefix.nodes():
-            if (known := self._numbers.get(node)) is not None:
+            if (base := self._numbers.get(node)) is not None:
                 break
             new.append(node)
-        return PrefixParts(prefix.owner, known, tuple((self._add(node), node.tokens) for node in new[::-1]))
+        return PrefixDelta(prefix.owner, base, tuple((self._add(node), node.tokens) for node in new[::-1]))
 
-    def take_gone(self) -> tuple[int, ...]:
+    def take_dropped(self) -> tuple[int, ...]:
         """Return the numbers of nodes that are no longer referenced, each once."""
-        return tuple(self._gone.popleft() for _ in range(len(self._gone)))
+        return tuple(self._dropped.popleft() for _ in range(len(self._dropped)))
 
     def _add(self, node: Prefix) -> int:
         number = self._numbers[node] = next(self._next)
-        weakref.finalize(node, self._gone.append, number).atexit = False
+        weakref.finalize(node, self._dropped.append, number).atexit = False
         return number
 
 
-class KnownPrefixes:
-    """The worker's side: the same nodes, by their numbers."""
+class ReceivedPrefixes:
+    """The worker's side: the same nodes by their numbers."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, Prefix] = {}
@@ -53,11 +54,10 @@ class KnownPrefixes:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def find(self, told: PrefixParts) -> Prefix:
-        """Return the prefix that was sent."""
-        node = None if told.known is None else self._nodes[told.known]
-        for number, tokens in told.parts:
-            node = self._nodes[number] = Prefix(tokens, node, owner=told.owner)
+    def decode(self, delta: PrefixDelta) -> Prefix:
+        node = None if delta.base is None else self._nodes[delta.base]
+        for number, tokens in delta.nodes:
+            node = self._nodes[number] = Prefix(tokens, node, owner=delta.owner)
         assert node is not None, "a prefix without nodes was sent"
         return node
 

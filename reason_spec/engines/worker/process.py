@@ -1,4 +1,4 @@
-"""Starts, talks to and ends a worker process."""
+"""Starts and ends a worker process, and exchanges messages with it."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Ending(NamedTuple):
 
 
 class WorkerProcess:
-    """A program of its own, joined to this one by a socket pair.
+    """A worker process, connected by a socket pair.
 
-    It is not started through ``multiprocessing``: that runs the caller's main module again in the
-    child, so that a script without the ``if __name__ == "__main__"`` guard starts itself for ever.
+    It is not started by ``multiprocessing``, which runs the caller's main module again in the child: a script
+    without the ``if __name__ == "__main__"`` guard would start itself for ever.
 
     Args:
         host: the module whose ``load`` makes the step loop.
-        cores: the cores it will bind itself to; its thread pools are sized for them.
-        environment: further variables for it.
+        cores: the cores it binds itself to; its thread pools are sized for them.
+        environment: further environment variables.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WorkerProcess:
                 stderr=self._output,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | _thread_environment(cores) | dict(environment or {}),
-                # Ctrl-C in the terminal is for this process alone, also while the worker starts.
+                # Ctrl-C in the terminal is for the main process alone.
                 start_new_session=True,
             )
         self._channel = Channel(ours)
@@ -96,23 +96,23 @@ class WorkerProcess:
         return self._channel.receive()
 
     def detach(self) -> None:
-        """Leave the event loop; nothing is read any more."""
+        """Leave the event loop."""
         self._channel.detach()
 
     def kill(self) -> None:
-        """End it at once, stopped or not, with all that it started."""
+        """Kill it with its children, even if it is stopped."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> Ending:
-        """Close the pipe, wait for the process to end, and make it end if it does not."""
+        """Close the pipe, and kill the process if it does not end."""
         self._channel.close()
         try:
             status = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             status = self._process.wait()
-        # What it started may hold the model's memory too.
+        # Its children may hold the model's memory.
         self.kill()
         with self._output as output:
             size = output.seek(0, os.SEEK_END)
@@ -121,10 +121,9 @@ class WorkerProcess:
 
 
 def _thread_environment(cores: tuple[int, ...] | None) -> dict[str, str]:
-    """Return the variables that thread pools read once, when torch is imported.
+    """Return the variables that thread pools read when torch is imported.
 
-    Threads that wait for work must sleep: spinning, they take the core that the other engine computes
-    on.
+    Waiting threads must sleep: spinning ones would take the core of the other engine.
     """
     environment = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TOKENIZERS_PARALLELISM": "false"}
     if cores is not None:

@@ -1,4 +1,4 @@
-"""Tells a hanging worker from a busy one, by heartbeats and confirmed cancellations."""
+"""Distinguishes a hanging worker from a busy one, by heartbeats and confirmed cancellations."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _SILENT_SHARE = 1 / 3
 _CONFIRM_SECONDS = 5.0
 """Time for a suspect worker to confirm a cancellation, in seconds."""
 _STUCK_SECONDS = 600.0
-"""The same for a worker with heartbeats: a pass, or compiling a kernel, may take minutes."""
+"""The same for a worker with heartbeats, in seconds: compiling a kernel may take minutes."""
 
 
 class Pulse:
     """Follows one worker.
 
-    A thread of the worker sends heartbeats during long passes too. Only a stopped process, or one in a long
-    call that holds the GIL, sends none. Time is counted in ticks of our own event loop, so a pause of the
-    machine is not taken for a hang.
+    Heartbeats come during long passes too; only a stopped process, or a long call that holds the GIL, sends
+    none. Time is counted in ticks of this process's event loop, so a pause of the machine is not taken for a
+    hang.
 
     Args:
-        hang_timeout: seconds without a heartbeat after which a worker is to be killed.
+        hang_timeout: seconds without a heartbeat after which a worker is killed.
     """
 
     def __init__(self, hang_timeout: float) -> None:

@@ -63,7 +63,7 @@ class Supervisor:
         self._has_served = False
         self._is_kept_alive = False
         self._num_restarts = 0
-        self._closing = False
+        self.closing = False
         self.num_deaths = 0
         self.last_words = ""
         self.failure: str | None = None
@@ -71,7 +71,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None where there is no worker."""
+        """The worker's process id; None without a worker."""
         return None if self._worker is None else self._worker.pid
 
     @property
@@ -79,13 +79,9 @@ class Supervisor:
         return self._ready is not None
 
     @property
-    def closing(self) -> bool:
-        return self._closing
-
-    @property
     def trouble(self) -> str | None:
-        """What is wrong now, for health checks; None if nothing is."""
-        if self._closing:
+        """Why the worker is unhealthy now; None if it works."""
+        if self.closing:
             return None
         if self._is_returning:
             return "died and is being started again"
@@ -122,8 +118,8 @@ class Supervisor:
         return ready
 
     async def close(self) -> None:
-        """End the worker; may be called twice."""
-        self._closing = True
+        """End the worker. May be called twice."""
+        self.closing = True
         is_late = self._is_returning or self._pulse.silence is not None
         if self._returning is not None:
             self._returning.cancel()
@@ -147,7 +143,7 @@ class Supervisor:
         """Wait until a worker that ended is cleaned up and started again; return at once if none ended.
 
         Raises:
-            EngineError: there is none, and there will be none.
+            EngineError: it will not be restarted.
         """
         # A new worker may die as soon as it is ready, so one wait is not enough.
         while pending := {task for task in (self._ending, self._returning) if task and not task.done()}:
@@ -192,7 +188,7 @@ class Supervisor:
     # --- the pipe ----------------------------------------------------------------------------------
 
     def send(self, message: ToWorker) -> None:
-        """Send with all else that this turn of the event loop sends: each write wakes the worker."""
+        """Send with the other messages of this turn of the event loop: each write wakes the worker."""
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outbox.append(message)
@@ -226,9 +222,9 @@ class Supervisor:
         assert self._ready is not None
         match message:
             case Heartbeat():
-                pass  # that it came is all it says
+                pass  # counted on arrival
             case Ready() | StartFailed() if self._ready.done():
-                pass  # the start was given up meanwhile
+                pass  # the start was given up
             case Ready():
                 self._ready.set_result(message)
             case StartFailed(text, unsupported):
@@ -242,7 +238,7 @@ class Supervisor:
     def _fail_start(self, error: EngineError) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
-            # Retrieved here, so that asyncio does not warn if no one awaits it.
+            # Retrieved here, so that asyncio does not warn about it.
             self._ready.exception()
 
     def _tick(self, worker: WorkerProcess) -> None:
@@ -256,7 +252,7 @@ class Supervisor:
             self._end_soon()
             return
         assert self._ready is not None
-        if not self._ready.done() or self._closing:
+        if not self._ready.done() or self.closing:
             return
         reason = self._pulse.tick()
         if self._pulse.lived > _SETTLED_SECONDS:
@@ -278,17 +274,17 @@ class Supervisor:
         died = self.last_words
         ending = await asyncio.to_thread(worker.end)
         self.last_words = self.last_words or ending.last_line
-        comes_back = self._is_kept_alive and self._has_served and not self._closing
-        if self.failure is None or not self._closing:
+        comes_back = self._is_kept_alive and self._has_served and not self.closing
+        if self.failure is None or not self.closing:
             remedy = "it is being started again" if comes_back else "start the engine again"
             self.failure = (
                 f"engine {self._name!r} (model {self._settings.model!r}) died: "
                 f"{died or ending.describe()}. Its work is lost; {remedy}"
             )
         self._fail_start(EngineError(self.failure))
-        if self._has_served and not self._closing and not self._is_returning:
+        if self._has_served and not self.closing and not self._is_returning:
             self.num_deaths += 1
             logger.error("%s", self.failure)
             if comes_back:
                 self._returning = asyncio.create_task(self._return())
-        self._lost(None if self._closing else self.failure)
+        self._lost(None if self.closing else self.failure)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.scripted import END_OF_TEXT, ScriptedTokenizer
-from reason_spec.engines.worker.writer import WrittenTokens
 from reason_spec.types import Prefix, Usage
 
 TOKENIZER = ScriptedTokenizer()
@@ -24,14 +24,14 @@ TOKENS = (*TOKENIZER.encode("a b c.\n\n7"), END_OF_TEXT)
 def test_a_text_ends_before_its_first_stop_token_however_it_comes(
     tokens: list[int], stop_ids: frozenset[int], size: int
 ) -> None:
-    written = WrittenTokens(EngineRequest(Prefix((1,)), 100, stop_ids=stop_ids), TOKENIZER, 100)
+    written = RequestOutput(EngineRequest(Prefix((1,)), 100, stop_ids=stop_ids), TOKENIZER, 100)
     ends = {*stop_ids, END_OF_TEXT}
     before = list(takewhile(lambda token: token not in ends, tokens))
-    foreseen = written.ends_behind(tokens)
+    foreseen = written.length_to_end(tokens)
     for start in range(0, len(tokens), size):
         if written.finish is None:
             run = tokens[start : start + size]
-            written.take(run, [0.0] * len(run))
+            written.extend(run, [0.0] * len(run))
     assert written.tokens == tokens[: len(before) + 1]
     assert written.result(written.finish or "length", Usage()).text == TOKENIZER.decode(before)
     if len(before) == len(tokens):

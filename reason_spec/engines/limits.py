@@ -1,4 +1,4 @@
-"""What a model can be asked for: texts that fit its context, tokens of its vocabulary."""
+"""The limits of a model: the length of its context and the tokens of its vocabulary."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a model; ``settings`` names those that bound the context."""
+    """The limits of a model; ``settings`` names the settings that bound the context."""
 
     max_context: int
     vocab_size: int
     settings: str
 
     def refusal(self, tokens: Sequence[int], *, num_text: int, num_needed: int) -> str | None:
-        """Return why a request can never be served, None where it can.
+        """Return why a request can never be served, or None.
 
-        ``tokens`` are those that are not known to be the model's. Its text has ``num_text`` tokens, and it
-        needs room for ``num_needed`` more.
+        Args:
+            tokens: the tokens to validate.
+            num_text: the length of the text.
+            num_needed: tokens that must fit after it.
         """
         if num_text == 0:
-            return "the prefix is empty; a model needs at least one token to go on from"
+            return "the prefix is empty; a model needs at least one token to continue"
         if num_text + num_needed > self.max_context:
             return (
                 f"a text of {num_text} tokens leaves no room for another one: the model's context is "
@@ -36,14 +38,14 @@ class Limits:
         return None
 
     def bias_refusal(self, logit_bias: Sequence[tuple[int, float]]) -> str | None:
-        """Return why a bias cannot be added, None where it can."""
+        """Return why a bias cannot be applied, or None."""
         for token, _ in logit_bias:
             if not 0 <= token < self.vocab_size:
                 return f"logit_bias names token {token}, but the model's vocabulary has {self.vocab_size}"
         return None
 
     def known_tokens(self, hint: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a hint up to the first token that the model does not have."""
+        """Return a hint up to its first token outside of the vocabulary."""
         for index, token in enumerate(hint):
             if not 0 <= token < self.vocab_size:
                 return hint[:index]

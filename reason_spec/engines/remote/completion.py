@@ -1,7 +1,7 @@
-"""One generation at a remote server: what to ask for, and what came of it.
+"""One generation at a remote server: the bodies of its requests, and the tokens of their answers.
 
-A generation may take several requests: one that broke off goes on from what is certain, at another
-server, and one that a server ended in the middle of a step goes on too.
+A generation may take several requests. After a failure it continues from its certain tokens, maybe at another
+server; if a server ends its request within a step, it continues too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import replace
 from typing import Any
 
 from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
-from reason_spec.engines.constraints import structured_outputs
+from reason_spec.engines.grammars import structured_outputs
+from reason_spec.engines.output import OutputText, RequestOutput
 from reason_spec.engines.remote.servers import ServerError
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
-from reason_spec.engines.worker.writer import TextWriter, WrittenTokens
 from reason_spec.segment import AUTO, BLANK_LINE, Boundary, BoundaryScanner
 from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Prefix, Usage
 
 
-class Writing(ABC):
-    """A generation in one of the two languages that servers speak: tokens, or text."""
+class Completion(ABC):
+    """A generation whose requests hold token ids or text."""
 
     def __init__(self, request: EngineRequest) -> None:
         self._request = request
@@ -33,43 +33,41 @@ class Writing(ABC):
 
     @property
     def usage(self) -> Usage:
-        """The work so far; a message with text counts as a pass."""
+        """The work so far; each event with text counts as a pass."""
+        num_generated, num_discarded = self._counts
         return Usage(
             num_prompt_tokens=len(self._prompt),
-            num_generated_tokens=self._num_generated,
-            num_discarded_tokens=self._num_discarded,
+            num_generated_tokens=num_generated,
+            num_discarded_tokens=num_discarded,
             num_passes=self._num_passes,
         )
 
     @property
     @abstractmethod
     def finish(self) -> FinishReason | None:
-        """Why the generation is over, None while it is not."""
+        """Why the generation ended; None before its end."""
 
     @property
     @abstractmethod
-    def _num_generated(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def _num_discarded(self) -> int: ...
+    def _counts(self) -> tuple[int, int]:
+        """The numbers of generated and of discarded tokens."""
 
     @abstractmethod
     def body(self) -> dict[str, Any]:
-        """Return the completion request for what is still to be written."""
+        """Return the body of a request for the rest of the generation."""
 
     @abstractmethod
     def take(self, choice: dict[str, Any]) -> Delta | None:
-        """Take one event of the stream; return what can be delivered."""
+        """Take one event of the stream; return the delta to deliver."""
 
     @abstractmethod
     def end(self, reason: str) -> Delta | None:
-        """Take the server's own reason for ending its request; ``finish`` stays None to go on.
+        """Take the server's finish reason after `take` found no end; return the delta to deliver.
 
-        Called only where ``take`` saw no end. Returns what can be delivered.
+        ``finish`` stays None if the generation needs another request.
 
         Raises:
-            ServerError: the server ended it without having finished.
+            ServerError: the server ended its request by a failure.
         """
 
     @abstractmethod
@@ -77,8 +75,8 @@ class Writing(ABC):
         """Return the result; call it once, at the end."""
 
 
-class TokenWriting(Writing):
-    """Prompt and continuation as token ids: nothing is ever encoded twice."""
+class TokenCompletion(Completion):
+    """Prompt and continuation as token ids, so no text is encoded again."""
 
     def __init__(
         self,
@@ -90,30 +88,26 @@ class TokenWriting(Writing):
         super().__init__(request)
         self._eos_ids = tokenizer.eos_ids
         self._boundary_ids = boundary_ids
-        self._written = WrittenTokens(request, tokenizer, max_context - len(self._prompt))
+        self._output = RequestOutput(request, tokenizer, max_context - len(self._prompt))
         self._stop_reason: object = None
 
     @property
     def finish(self) -> FinishReason | None:
-        return self._written.finish
+        return self._output.finish
 
     @property
-    def _num_generated(self) -> int:
-        return len(self._written.tokens)
-
-    @property
-    def _num_discarded(self) -> int:
-        return self._written.num_discarded
+    def _counts(self) -> tuple[int, int]:
+        return len(self._output.tokens), self._output.num_discarded
 
     def body(self) -> dict[str, Any]:
-        prompt = [*self._prompt, *self._written.tokens]
+        prompt = [*self._prompt, *self._output.tokens]
         return {
             "prompt": prompt,
-            "max_tokens": self._written.max_tokens - len(self._written.tokens),
+            "max_tokens": self._output.max_tokens - len(self._output.tokens),
             "logprobs": 0,
             "return_token_ids": True,
             "stop_token_ids": sorted(self._boundary_ids | self._request.stop_ids),
-            # A server may have defaults of its own for all of these.
+            # Servers have defaults of their own for these.
             "top_k": self._request.sampling.top_k,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
@@ -129,31 +123,31 @@ class TokenWriting(Writing):
             self._num_passes += 1
         if len(logprobs) != len(tokens):
             logprobs = [None] * len(tokens)
-        self._written.take(tokens, [math.nan if logprob is None else logprob for logprob in logprobs])
-        return self._written.take_delta()
+        self._output.extend(tokens, [math.nan if logprob is None else logprob for logprob in logprobs])
+        return self._output.take_delta()
 
     def end(self, reason: str) -> Delta | None:
         if reason not in ("length", "stop"):
             raise ServerError(f"it ended the request with finish_reason {reason!r}")
-        written = self._written
+        output = self._output
         if reason == "length":
-            written.finish = "length"
+            output.finish = "length"
         elif isinstance(self._stop_reason, int) and self._stop_reason in self._request.stop_ids:
-            # A server may leave out of its ids the one that it stopped at.
-            written.take([self._stop_reason], [math.nan])
-        elif not (written.tokens and written.tokens[-1] in self._boundary_ids):
-            # The server ended the text by a token of its own, and did not send it.
+            # A server may omit the token that it stopped at.
+            output.extend([self._stop_reason], [math.nan])
+        elif not (output.tokens and output.tokens[-1] in self._boundary_ids):
+            # The server ended the text, and omitted the end-of-text token.
             ending = sorted(self._eos_ids)[:1]
-            written.take(ending, [math.nan] * len(ending))
-            written.finish = "eos"
-        return written.take_delta()
+            output.extend(ending, [math.nan] * len(ending))
+            output.finish = "eos"
+        return output.take_delta()
 
     def result(self, finish: FinishReason, error: str | None = None) -> GenerationResult:
-        return self._written.result(finish, self.usage, error)
+        return self._output.result(finish, self.usage, error)
 
 
 class _Characters:
-    """A vocabulary of single characters, so that text is followed as tokens are."""
+    """A vocabulary of single characters, so that text is decoded like tokens."""
 
     eos_ids: frozenset[int] = frozenset()
 
@@ -161,11 +155,11 @@ class _Characters:
         return chr(token).encode("utf-8", "surrogatepass")
 
 
-class TextWriting(Writing):
-    """Prompt and continuation as text: for servers that neither take nor return token ids.
+class TextCompletion(Completion):
+    """Prompt and continuation as text, for servers without token ids.
 
-    Text is encoded line by line: its tokens need not be the ones that the model wrote, and their
-    log-probabilities are not known (NaN).
+    Text is encoded line by line. Its tokens may differ from those of the model, and their log-probabilities
+    are unknown (NaN).
     """
 
     def __init__(self, request: EngineRequest, tokenizer: HuggingFaceTokenizer, max_context: int) -> None:
@@ -174,9 +168,9 @@ class TextWriting(Writing):
         self._tokenizer = tokenizer
         self._prompt_text = tokenizer.decode_prompt(self._prompt)
         self._max_tokens = min(request.max_tokens, max_context - len(self._prompt))
-        # Characters are counted here, and the server counts the tokens.
-        self._writer = TextWriter(replace(request, max_tokens=sys.maxsize), _Characters())
-        self._written: list[str] = []
+        # Limited by the server, as characters are counted here.
+        self._text = OutputText(replace(request, max_tokens=sys.maxsize), _Characters())
+        self._characters: list[str] = []
         self._line: list[str] = []
         self._tokens: list[int] = []
         self._num_delivered = 0
@@ -187,17 +181,13 @@ class TextWriting(Writing):
         return self._finish
 
     @property
-    def _num_generated(self) -> int:
-        return len(self._tokens)
-
-    @property
-    def _num_discarded(self) -> int:
-        return self._num_unread
+    def _counts(self) -> tuple[int, int]:
+        return len(self._tokens), self._num_unread
 
     def body(self) -> dict[str, Any]:
         self._encode_line()
         return {
-            "prompt": self._prompt_text + "".join(self._written),
+            "prompt": self._prompt_text + "".join(self._characters),
             "max_tokens": max(1, self._max_tokens - len(self._tokens)),
             **_sampling_of(self._request, len(self._prompt) + len(self._tokens)),
         }
@@ -209,9 +199,9 @@ class TextWriting(Writing):
         for index, character in enumerate(text):
             if character != "\n" and self._line[-1:] == ["\n"]:
                 self._encode_line()
-            self._written.append(character)
+            self._characters.append(character)
             self._line.append(character)
-            self._finish = self._writer.feed(ord(character))
+            self._finish = self._text.feed(ord(character))
             if self._finish is not None:
                 self._encode_line()
                 self._num_unread += len(self._tokenizer.encode(text[index + 1 :]))
@@ -242,20 +232,20 @@ class TextWriting(Writing):
         self._encode_line()
         return GenerationResult(
             tokens=tuple(self._tokens),
-            text=self._writer.text,
+            text=self._text.text,
             logprobs=(math.nan,) * len(self._tokens),
             finish=finish,
             usage=self.usage,
-            num_stop_overlap=self._writer.num_stop_overlap,
+            num_stop_overlap=self._text.num_stop_overlap,
             error=error,
         )
 
 
 def tokens_that_end_a_step(tokenizer: HuggingFaceTokenizer, boundary: Boundary) -> frozenset[int]:
-    """Return the ids whose own bytes complete the boundary: a server can end the request at them.
+    """Return the tokens whose own bytes complete the boundary, as stop tokens for a server.
 
-    A boundary that straddles two tokens, is protected, or depends on how long the step is, is found in the
-    stream alone.
+    Boundaries that straddle two tokens, are protected, or depend on the length of the step are found in the
+    stream only.
     """
     delimiter = boundary.delimiter.encode()
     plain = replace(boundary, protected=(), protect_fences=False, protect_json=False)
@@ -272,7 +262,7 @@ def tokens_that_end_a_step(tokenizer: HuggingFaceTokenizer, boundary: Boundary) 
 
 
 def cache_salt_of(prefix: Prefix) -> dict[str, str]:
-    """Return what keeps the prefixes of one owner apart in vLLM's cache; owners are not told by name."""
+    """Return the field that separates owners in vLLM's prefix cache, without their names."""
     if not prefix.owner:
         return {}
     return {"cache_salt": hashlib.sha256(prefix.owner.encode()).hexdigest()}

@@ -1,0 +1,150 @@
+"""The files of a model, given by folder, Hugging Face id or GGUF file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reason_spec.engines.gguf import dequantized, find_gguf
+from reason_spec.errors import EngineError
+from reason_spec.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def resolve_model(name: str, model: str) -> str:
+    """Return the folder or id that the engine called ``draft``, ``target`` or ``judge`` loads.
+
+    A GGUF file is dequantized at its first use (`reason_spec.engines.gguf`).
+
+    Raises:
+        EngineError: there is no such embedded model, or a GGUF file cannot be converted.
+        MissingDependencyError: a package that reading GGUF takes is not installed.
+    """
+    if model != "embedded":
+        gguf = find_gguf(model)
+        if gguf is not None:
+            return str(dequantized(gguf))
+        return str(Path(model).expanduser()) if model.startswith("~") else model
+    from reason_spec.pair import embedded_path
+
+    match name:
+        case "draft" | "target" | "judge":
+            return str(embedded_path(name))
+    raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")
+
+
+def read_config(settings: EngineSettings) -> PretrainedConfig:
+    """Return the configuration of a model.
+
+    Raises:
+        EngineError: it cannot be read.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(
+            settings.model, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+        )
+    except Exception as error:
+        raise not_loadable(settings.model, error) from error
+
+
+def not_loadable(model: str, error: Exception) -> EngineError:
+    detail = str(error).strip().splitlines() or [type(error).__name__]
+    return EngineError(
+        f"model {model!r} could not be loaded: {detail[0]} "
+        "Give a folder that holds config.json and weights, or the id of a model that this machine has "
+        "cached or can download."
+    )
+
+
+def cached_numbers_per_token(config: Any) -> int:
+    """Return how many numbers the keys and values of one token have, over all layers."""
+    config = config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width)
+
+
+def find_file(model: str, name: str, revision: str | None, *, required: bool = False) -> Path | None:
+    """Return a file of a model, None where the model has none of that name.
+
+    A file that is not ``required`` also counts as missing if it is not in this machine's cache and the Hub
+    cannot be reached.
+
+    Raises:
+        EngineError: the file cannot be fetched for another reason; the message names it and the remedy.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        return folder / name if (folder / name).is_file() else None
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    # It logs each attempt; the error that follows has all of it.
+    logger.setLevel(logging.ERROR)
+    try:
+        cached = try_to_load_from_cache(model, name, revision=revision)
+        if cached is not None:
+            # Not a string: the cache remembers that the model has no such file.
+            return Path(cached) if isinstance(cached, str) else None
+        return Path(hf_hub_download(model, name, revision=revision))
+    except LocalEntryNotFoundError as error:
+        # Raised for a server that answers with an error, and for one that does not answer.
+        if not required and not isinstance(error.__cause__, HfHubHTTPError):
+            return None
+        raise _not_fetched(model, name, error) from error
+    except EntryNotFoundError:
+        return None
+    except Exception as error:
+        raise _not_fetched(model, name, error) from error
+    finally:
+        logger.setLevel(level)
+
+
+def _not_fetched(model: str, name: str, error: Exception) -> EngineError:
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    login = "log in with 'hf auth login'"
+    match error:
+        case HFValidationError():
+            reason, remedy = "this is neither a folder nor the id of a model", "check the spelling"
+        case GatedRepoError():
+            reason, remedy = "its owner gives access on request", f"ask for it on its page and {login}"
+        case RepositoryNotFoundError():
+            reason = "the Hugging Face Hub shows no such model"
+            remedy = f"check the spelling; if it is a private one, {login}"
+        case RevisionNotFoundError():
+            reason, remedy = "it has no such revision", "name one of its branches, tags or commits"
+        case _:
+            # The hub wraps the cause: no connection, offline mode, an error of the server.
+            cause = error.__cause__ or error
+            detail = " ".join(str(cause).split()).rstrip(".")
+            reason = f"it is not in this machine's cache, and downloading it failed: {type(cause).__name__}"
+            reason += f", {detail}" if detail else ""
+            remedy = "check the connection and the variable HF_HUB_OFFLINE"
+    return EngineError(
+        f"{name} of model {model!r} could not be fetched: {reason}; {remedy}, or give a folder that holds "
+        "the model."
+    )
+
+
+def read_json(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{str(path)!r} cannot be read: {error}") from None
+    return content if isinstance(content, dict) else {}

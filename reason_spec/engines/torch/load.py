@@ -1,0 +1,134 @@
+"""Loads a Hugging Face causal LM and checks it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+
+from reason_spec.engines.machine import auto_device
+from reason_spec.engines.model_files import not_loadable, read_config
+from reason_spec.engines.torch.attention import KeyValueStore, register_attention
+from reason_spec.engines.torch.check import check_against_plain_forward
+from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
+from reason_spec.engines.torch.model import Model
+from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.loading import LOADING
+from reason_spec.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_DEFAULT_MAX_CONTEXT = 4096
+_SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+def load_model(settings: EngineSettings) -> Model:
+    """Load a model and check it.
+
+    Raises:
+        EngineError: the model cannot be found or read.
+        UnsupportedModelError: it is not a causal LM made of plain attention layers.
+    """
+    register_attention()
+    device = _pick_device(settings.device)
+    dtype = _pick_dtype(settings.dtype, device)
+    config = read_config(settings)
+    _refuse_other_architectures(settings.model, config)
+    module = _load_module(settings, config, dtype).to(device).eval()
+    max_context = min(_context_of(config, settings), settings.cache_tokens)
+    model = Model(
+        module=module,
+        store=KeyValueStore(settings.cache_tokens),
+        device=device,
+        dtype=dtype,
+        vocab_size=int(module.get_output_embeddings().weight.shape[0]),
+        max_context=max_context,
+        fused=_fuse(settings, module, max_context),
+    )
+    check_against_plain_forward(settings.model, model)
+    return model
+
+
+def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -> FusedDecoder | None:
+    if settings.layers == "module":
+        return None
+    if can_fuse(module):
+        return FusedDecoder(module, max_context)
+    if settings.layers == "fused":
+        raise UnsupportedModelError(
+            f"model {settings.model!r} ({type(module).__name__}) has no fused layers; set layers: auto. "
+            "Fused are Llama, Qwen2 and Qwen3 with full attention in every layer and weights as they are."
+        )
+    return None
+
+
+def _pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = auto_device()
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first_line = str(error).splitlines()[0]
+        raise EngineError(f"device {name!r} cannot be used: {first_line}; try device: cpu") from None
+    return device
+
+
+def _pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _load_module(settings: EngineSettings, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        with LOADING:
+            module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                settings.model,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                trust_remote_code=settings.trust_remote_code,
+                revision=settings.revision,
+            )
+    except Exception as error:
+        raise not_loadable(settings.model, error) from error
+    return module
+
+
+def _refuse_other_architectures(name: str, config: PretrainedConfig) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = f"model {name!r} (type {config.model_type!r})"
+    served = "the torch engine serves causal LMs made of plain attention layers."
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{kind} is an encoder-decoder model; {served}")
+    if getattr(config, "vision_config", None) or getattr(config, "audio_config", None):
+        raise UnsupportedModelError(f"{kind} is a multimodal model; {served}")
+    has_remote_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not has_remote_code:
+        raise UnsupportedModelError(f"{kind} is not a causal LM; {served}")
+    other = set(getattr(config, "layer_types", None) or ()) - _SERVED_LAYER_TYPES
+    if other:
+        raise UnsupportedModelError(f"{kind} has layers of type {', '.join(sorted(other))}; {served}")
+
+
+def _context_of(config: PretrainedConfig, settings: EngineSettings) -> int:
+    made_for = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if made_for is None:
+        return settings.max_context or _DEFAULT_MAX_CONTEXT
+    if settings.max_context is not None and settings.max_context > made_for:
+        raise EngineError(
+            f"max_context={settings.max_context} is more than the {made_for} tokens that model "
+            f"{settings.model!r} was made for; set {made_for} or less"
+        )
+    return int(settings.max_context or made_for)
