@@ -1,6 +1,6 @@
-"""The demonstration pair: a small draft and a larger target that solve word problems, their judge and recipe.
+"""The demonstration pair: a small draft and a larger target that solve word problems, and their judge.
 
-Importing this package loads nothing heavy; ``train``, ``evaluate`` and ``model`` need torch.
+Importing this package loads nothing heavy; ``model``, ``decoding`` and ``reward`` need torch.
 """
 
 from __future__ import annotations

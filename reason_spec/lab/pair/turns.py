@@ -14,16 +14,8 @@ from typing import Literal, TypeAlias, get_args
 
 from reason_spec.pair import wording as words
 from reason_spec.pair.arithmetic import Operator, slip, work_out
-from reason_spec.pair.generator import (
-    MAX_VALUE,
-    STEP_SEPARATOR,
-    Example,
-    PlannedStep,
-    Quantity,
-    ask_about,
-    ask_about_two,
-    recall_step,
-)
+from reason_spec.pair.generator import STEP_SEPARATOR, Example, recall_step
+from reason_spec.pair.story import MAX_VALUE, PlannedStep, Quantity, ask_about, ask_about_two
 from reason_spec.pair.tokenizer import next_question
 from reason_spec.pair.wording import Wording
 
