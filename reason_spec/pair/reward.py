@@ -1,4 +1,4 @@
-"""The reward head: the chance that a solution is right so far, from the target's hidden state at a step's end.
+"""The reward head: the chance that a solution is right so far, from the hidden state at a step's end.
 
 A process reward model (Lightman et al. 2023, "Let's Verify Step by Step") in the smallest form: two
 layers on top of the target's last hidden state. `reason_spec.lab.pair.reward_training` makes it.
