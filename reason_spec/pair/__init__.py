@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).resolve().parent
 SAMPLE_PATH = _FOLDER / "sample.jsonl"
 """Forty problems of the test split, one JSON object a line: id, question, answer, operations."""
 CARD_PATH = _FOLDER / "MODEL_CARD.md"
-"""What the models are, and their figures."""
+"""The model card, with the figures of the models."""
 
 
 def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:

@@ -105,7 +105,7 @@ def make_problem(
     """Make problem ``index`` of ``seed``, with operations uniform in the closed range given.
 
     ``two_sources`` above 1 makes operations that take two quantities more frequent: a training with
-    many of them learns sooner to look up what is told far back.
+    many of them teaches sooner to look up distant facts.
     """
     rng = Random(f"problem/{split}/{seed}/{index}")
     count = rng.randint(*operations)

@@ -198,7 +198,7 @@ SHIFTED = Family(
     compare_questions=("How many {unit} fewer does {other} have than {old}?",),
     together_questions=("What do {old} and {other} have if they put all their {unit} together?",),
 )
-"""Phrasings and kinds that training never shows, for a test on problems that are told otherwise."""
+"""Phrasings and kinds that training never shows, for the shifted test."""
 
 STEPS: Mapping[Kind | NewKind, tuple[str, ...]] = {
     "more": (
@@ -311,7 +311,7 @@ CHECK_STEPS: Mapping[str, str] = {
 """Steps that check the one before them, by its operator: ``a`` and ``b`` are its numbers."""
 CORRECTIONS = ("Wait, that is not right. {step}", "Wait, let me do this again. {step}")
 CONTINUE = "Then?"
-"""What asks for the next step after a score; words that the phrasings have already."""
+"""Asks for the next step after a score, in words that the phrasings already have."""
 SCORE_QUESTION = "Score the last step from 0 to 9."
 JUDGE_QUESTION = "First: {first} Second: {second} Do they agree? Say aligned or unaligned."
 ALIGNED, UNALIGNED = "aligned", "unaligned"

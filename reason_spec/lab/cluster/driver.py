@@ -98,10 +98,10 @@ class Driver:
     One task for each slot puts results into a queue that ``run`` empties; all of them share one event loop.
 
     Args:
-        weights: digests of this machine's model files by role, None where it has none; all workers must
-        agree. retries: how often a unit is tried again after the loss of its worker. keep_timeline: called
-        with an answer's timeline before the answer is yielded; None: there are none. notify: told of workers
-        that are ready or lost.
+        weights: digests of this machine's model files by role, None where it has none; workers must agree.
+        retries: how often a unit is tried again after the loss of its worker.
+        keep_timeline: called with an answer's timeline before the answer is yielded; None: there are none.
+        notify: called with a sentence about workers that are ready or lost.
     """
 
     def __init__(

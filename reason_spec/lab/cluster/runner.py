@@ -80,7 +80,7 @@ async def run_on_ray(
         samples, concurrency, order_seed, done: as in `run`; ``concurrency`` is that of each worker.
         retries: how often an answer is tried again; ``failed_tries`` has the reasons.
         keep_timeline: called with the timeline of an answer before the answer is yielded.
-        notify: told in a sentence of workers that are ready, or lost.
+        notify: called with a sentence about workers that are ready or lost.
 
     Raises:
         MissingDependencyError: Ray is not installed.

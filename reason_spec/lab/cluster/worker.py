@@ -60,7 +60,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDescription:
-    """What the driver compares: workers of one run need equal versions and weights."""
+    """The properties that the driver compares: workers of one run need equal versions and weights."""
 
     process: int
     cores: tuple[int, ...]

@@ -33,7 +33,7 @@ _EXAMPLES_AT_ONCE = 64
 _LENGTH_MULTIPLE = 32
 _MAX_ROW_TOKENS = 896
 _TURN_WEIGHT = 12.0
-"""Weight of a token of a score or a judgement: one such token stands against a whole solution."""
+"""Weight of a token of a score or a judgement, to balance the many tokens of a solution."""
 _EXPECTED_WEIGHT = 0.5
 """Weight of a token of the version of a step that is judged."""
 _JUDGEMENTS = 6

@@ -1,8 +1,8 @@
-"""What the models learn beside solving: to score steps, judge two, correct themselves, and answer more.
+"""Training text besides solutions: scores, judgements, corrections, checks and further questions.
 
 Wrong steps are made as small models make them: with another person's number, another number of the
 problem, the other operation, a slip in one column, or a result that does not follow. They are
-shown and never learnt: only what answers them is.
+shown and never learnt; only the answers to them are.
 """
 
 from __future__ import annotations
