@@ -205,7 +205,7 @@ def _answer(about: Sequence[Quantity], rng: Random, wording: Wording) -> tuple[s
 def judge_turns(example: Example, rng: Random) -> list[Turn]:
     """Return the question whether a version of a step agrees with the right one, and its answer.
 
-    The version is learnt up to where it goes wrong: whoever is to compare must expect something.
+    The version is learnt up to its mistake: a comparison needs an expectation.
     """
     index = rng.randrange(len(example.plan))
     step = replace(example.plan[index], phrasing=rng.choice(words.STEPS[example.plan[index].kind]))
