@@ -17,7 +17,8 @@ from typing import Final
 
 from reason_spec.errors import DataError
 from reason_spec.pair import wording as words
-from reason_spec.pair.generator import OPERATORS, AnyKind, Example, PlannedStep, problems
+from reason_spec.pair.generator import Example, problems
+from reason_spec.pair.story import OPERATORS, AnyKind, PlannedStep
 
 HELD_OUT: Final = Path(__file__).parent / "data"
 STEP_FIELDS: Final = ("steps", "text", "response", "solution")

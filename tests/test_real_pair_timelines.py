@@ -9,7 +9,7 @@ import pytest
 
 from reason_spec.evaluation.outcome import UnitKey
 from reason_spec.evaluation.timeline import Timeline
-from reason_spec.lab.pages.spans import LANES, Picture, picture
+from reason_spec.lab.pages.spans import LANES, TimelineView, view_of
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.settings import load_settings
 from reason_spec.sync import SyncAccelerator
@@ -25,10 +25,10 @@ def running() -> Iterator[SyncAccelerator]:
         yield accelerator
 
 
-def answered(running: SyncAccelerator, strategy: str) -> tuple[Picture, float]:
+def answered(running: SyncAccelerator, strategy: str) -> tuple[TimelineView, float]:
     solution = running.answer(QUESTION, strategy=strategy)
     timeline = Timeline.of(UnitKey("p", 0, strategy), solution.recorder)
-    return picture(Timeline.from_json(timeline.to_json())), solution.seconds
+    return view_of(Timeline.from_json(timeline.to_json())), solution.seconds
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -37,7 +37,7 @@ def test_every_step_of_an_answer_is_a_span_that_stands(running: SyncAccelerator,
     standing = [
         span.step_index
         for span in part.spans
-        if span.state == "stands" and span.lane != "verifier" and span.purpose in ("step", "answer")
+        if span.state == "kept" and span.lane != "verifier" and span.purpose in ("step", "answer")
     ]
     assert sorted(standing) == [final.step_index for final in part.finals]
     assert part.finals

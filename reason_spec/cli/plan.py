@@ -244,7 +244,7 @@ def _mean_and_std(text: str) -> tuple[float, float]:
 def _pass_cost(text: str | None) -> PassCost | None:
     if text is None:
         return None
-    from reason_spec.lab.planning.rates import pass_cost_of, read_pass_times
+    from reason_spec.lab.planning.measured import pass_cost_of, read_pass_times
 
     if Path(text).exists() or ":" not in text:
         return read_pass_times(Path(text))

@@ -17,6 +17,7 @@ from rich.table import Table
 from reason_spec.control.costs import PassCost
 from reason_spec.evaluation.store import writing
 from reason_spec.lab.planning.diagnosis import Diagnosis, diagnose
+from reason_spec.lab.planning.measured import measured_runs
 from reason_spec.lab.planning.prediction import DepthRow, Prediction, last_depth, predict
 from reason_spec.lab.planning.published import (
     FITTED_ON,
@@ -28,7 +29,6 @@ from reason_spec.lab.planning.published import (
     agreement,
     reproduce,
 )
-from reason_spec.lab.planning.rates import measured_runs
 from reason_spec.lab.planning.splits import best_split
 from reason_spec.lab.planning.workload import Workload
 
@@ -101,7 +101,7 @@ def show_prediction(
             advance=advance,
         )
     if png is not None:
-        from reason_spec.lab.planning.pictures import draw_depths
+        from reason_spec.lab.planning.figures import draw_depths
 
         with writing(png, "Name another file with --png."):
             draw_depths(workload, found, png)
@@ -284,7 +284,7 @@ def show_paper(screen: PlanScreen, png: Path | None) -> None:
     found = [(pair, reproduce(pair)) for pair in PAIRS]
     sums = [agreement(pair, rows) for pair, rows in found]
     if png is not None:
-        from reason_spec.lab.planning.pictures import draw_paper
+        from reason_spec.lab.planning.figures import draw_paper
 
         with writing(png, "Name another file with --png."):
             draw_paper(found, png)

@@ -17,7 +17,8 @@ from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import writing
 from reason_spec.lab.router_training.advantage import Labeller, LabelOptions
 from reason_spec.lab.router_training.label_store import About, LabelFolder, Labels, read_all_labels
-from reason_spec.lab.router_training.training import ModelKind, RouterReport, measure, train
+from reason_spec.lab.router_training.measuring import RouterReport, measure
+from reason_spec.lab.router_training.training import ModelKind, train
 from reason_spec.routers.base import create_router
 from reason_spec.routers.learned import RouterModel
 from reason_spec.settings import RouterSettings, Settings

@@ -1,4 +1,4 @@
-"""A run as logs of Inspect: one for each strategy, with what `inspect view` and its analysis tools read."""
+"""Export a run as logs of Inspect, one for each strategy, for `inspect view` and its analysis tools."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
 from pydantic import ValidationError
 
 from reason_spec.errors import DataError, MissingDependencyError, SettingsError, first_mistake, unknown_name
 from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.prompts import messages_for
-from reason_spec.evaluation.store import RESULTS, SETTINGS, read_outcomes, writing
+from reason_spec.evaluation.store import RESULTS, SETTINGS, writing
+from reason_spec.lab.run_folder import read_results, read_settings
 from reason_spec.settings import EngineSettings, Settings, current_strategy_name
 from reason_spec.types import Problem, Usage
 
@@ -32,7 +32,7 @@ _STOP: Final[Mapping[str, StopReason]] = {"length": "max_tokens"}
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run's folder as it lies on the disk, read without locking it."""
+    """The content of a run's folder."""
 
     path: Path
     settings: Settings
@@ -41,25 +41,21 @@ class StoredRun:
 
     @classmethod
     def read(cls, path: Path) -> StoredRun:
-        """Read a folder that a run has written; the run may go on.
+        """Read the folder of a run, which may still go on.
 
         Raises:
-            DataError: it is none, or a file in it is damaged.
-            ResumeError: a line of its results is damaged.
+            DataError: it is no run, or a file in it is damaged.
         """
+        content = read_settings(path)
+        if not content:
+            raise DataError(f"{path} holds no run: there is no {SETTINGS} in it")
         try:
-            content = yaml.safe_load((path / SETTINGS).read_text(encoding="utf-8"))
             settings = Settings.model_validate(content["settings"])
-        except FileNotFoundError:
-            raise DataError(f"{path} holds no run: there is no {SETTINGS} in it") from None
         except ValidationError as error:
             raise DataError(f"{path / SETTINGS}: {first_mistake(error)}") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise DataError(f"{path / SETTINGS} was not written by a run ({error})") from None
-        outcomes = tuple(read_outcomes(path / RESULTS))
-        if not outcomes:
-            raise DataError(f"{path} holds no answer yet")
-        return cls(path, settings, content, outcomes)
+        return cls(path, settings, content, read_results(path)[0])
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -108,16 +104,18 @@ def export_run(
 def log_of(run: StoredRun, strategy: str) -> EvalLog:
     """Return one strategy's answers as a log: problems are samples, samples of a problem are epochs.
 
-    The settings, digests of the weights and sessions are the log's metadata; where steps came from,
-    acceptance rates and times are each sample's. Grades are one scorer's, with Inspect's own accuracy and its
-    standard error. A run that lacks answers is ``cancelled``.
+    The log's metadata has the settings, digests of the weights and sessions; each sample's has the origins of
+    its steps, acceptance rates and times. One scorer holds the grades, with Inspect's accuracy and standard
+    error. A run that lacks answers is ``cancelled``.
     """
     from inspect_ai.log import EvalLog, EvalPlan, EvalPlanStep, EvalStats, recompute_metrics
     from inspect_ai.model import ModelUsage
 
     outcomes = [outcome for outcome in run.outcomes if outcome.strategy == strategy]
     spec = _spec_of(run, strategy, outcomes)
-    samples = [_sample(outcome, run.settings) for outcome in sorted(outcomes, key=_place)]
+    samples = [
+        _sample(outcome, run.settings) for outcome in sorted(outcomes, key=lambda o: (o.index, o.sample))
+    ]
     usage: defaultdict[str, ModelUsage] = defaultdict(ModelUsage)
     for sample in samples:
         for model, used in sample.model_usage.items():
@@ -139,7 +137,7 @@ def log_of(run: StoredRun, strategy: str) -> EvalLog:
 
 
 def _spec_of(run: StoredRun, strategy: str, outcomes: Sequence[Outcome]) -> EvalSpec:
-    """Return what was evaluated, on what, and how."""
+    """Return the head of a log: data set, model and settings."""
     from inspect_ai.log import EvalConfig, EvalDataset, EvalSpec
     from inspect_ai.log._log import EvalMetricDefinition, EvalScorer
 
@@ -156,7 +154,7 @@ def _spec_of(run: StoredRun, strategy: str, outcomes: Sequence[Outcome]) -> Eval
         eval_id=_digest("eval", identity),
         run_id=_digest("run", str(run.content.get("settings_hash"))),
         task_id=_digest("task", identity),
-        created=_first_start(sessions),
+        created=str(sessions[0]["started"]) if sessions else _time(0.0),
         task=tasks.pop() if len(tasks) == 1 and tasks != {"auto"} else run.path.resolve().name,
         dataset=EvalDataset(
             name=run.path.resolve().name,
@@ -168,7 +166,7 @@ def _spec_of(run: StoredRun, strategy: str, outcomes: Sequence[Outcome]) -> Eval
         model_args={"strategy": strategy},
         model_generate_config=_generate_config(run.settings),
         config=EvalConfig(epochs=num_samples, epochs_reducer=["mean"]),
-        packages=_packages(sessions),
+        packages=dict(sessions[-1]["versions"]) if sessions else {},
         tags=["reason-spec", strategy],
         metadata={
             "strategy": strategy,
@@ -188,8 +186,7 @@ def _sample(outcome: Outcome, settings: Settings) -> EvalSample:
     from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, Score
 
     model = _model_name(settings.target)
-    problem = Problem(outcome.id, outcome.question, outcome.answer, outcome.task, outcome.level)
-    asked = list(_asked(problem, settings, outcome))
+    asked = list(_asked(outcome, settings))
     message = ChatMessageAssistant(
         id=_digest("answer", *map(str, outcome.key)),
         content=_content(outcome.response),
@@ -225,9 +222,10 @@ def _sample(outcome: Outcome, settings: Settings) -> EvalSample:
     )
 
 
-def _asked(problem: Problem, settings: Settings, outcome: Outcome) -> Iterator[Any]:
+def _asked(outcome: Outcome, settings: Settings) -> Iterator[Any]:
     from inspect_ai.model import ChatMessageSystem, ChatMessageUser
 
+    problem = Problem(outcome.id, outcome.question, outcome.answer, outcome.task, outcome.level)
     for number, message in enumerate(messages_for(problem, settings)):
         kind = ChatMessageSystem if message["role"] == "system" else ChatMessageUser
         yield kind(id=_digest("asked", str(number), *map(str, outcome.key)), content=str(message["content"]))
@@ -243,42 +241,27 @@ def _content(text: str) -> Any:
     return [ContentReasoning(reasoning=reasoning), ContentText(text=answer.strip())]
 
 
+_COPIED = (
+    "strategy loss_class seconds first_step_seconds tokens tokens_per_second alpha_step alpha_step_of_all "
+    "alpha_token finish level task seed order concurrency session"
+).split()
+
+
 def _metadata(outcome: Outcome) -> dict[str, Any]:
-    """Return what speculation did for an answer, and how long it took."""
-    return {
-        "strategy": outcome.strategy,
-        "loss_class": outcome.loss_class,
-        "seconds": outcome.seconds,
-        "first_step_seconds": outcome.first_step_seconds,
-        "tokens": outcome.tokens,
-        "tokens_per_second": outcome.tokens_per_second,
-        "alpha_step": outcome.alpha_step,
-        "alpha_step_of_all": outcome.alpha_step_of_all,
-        "alpha_token": outcome.alpha_token,
+    """Return the measurements of an answer."""
+    return {name: getattr(outcome, name) for name in _COPIED} | {
         "steps_by_origin": outcome.num_steps_by_origin,
         "verdicts": dict(outcome.usage.verdicts),
         "steps": [_step(step) for step in outcome.steps],
         "plan": None if outcome.plan is None else asdict(outcome.plan),
-        "finish": outcome.finish,
-        "level": outcome.level,
-        "task": outcome.task,
-        "seed": outcome.seed,
-        "order": outcome.order,
-        "concurrency": outcome.concurrency,
-        "session": outcome.session,
         "failed_tries": list(outcome.failed_tries),
     }
 
 
 def _step(step: StepRecord) -> dict[str, Any]:
-    verdict = step.verdict
-    return {
-        "origin": step.origin,
-        "tokens": step.tokens,
-        "decision": None if verdict is None else verdict.decision,
-        "score": None if verdict is None else verdict.score,
-        "text": step.text,
-    }
+    decision, score = (None, None) if step.verdict is None else (step.verdict.decision, step.verdict.score)
+    record = {"origin": step.origin, "tokens": step.tokens, "text": step.text}
+    return record | {"decision": decision, "score": score}
 
 
 def _usage(usage: Usage) -> ModelUsage:
@@ -310,20 +293,8 @@ def _model_name(engine: EngineSettings) -> str:
     return f"reason-spec/{engine.model}"
 
 
-def _packages(sessions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return dict(sessions[-1]["versions"]) if sessions else {}
-
-
-def _first_start(sessions: Sequence[Mapping[str, Any]]) -> str:
-    return str(sessions[0]["started"]) if sessions else _time(0.0)
-
-
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _place(outcome: Outcome) -> tuple[int, int]:
-    return outcome.index, outcome.sample
 
 
 def _digest(*parts: str) -> str:

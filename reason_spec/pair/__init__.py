@@ -1,6 +1,6 @@
-"""The demonstration pair: a small draft and a larger target that solve word problems, their judge and recipe.
+"""The demonstration pair: a small draft and a larger target that solve word problems, and their judge.
 
-Importing this package loads nothing heavy; ``train``, ``evaluate`` and ``model`` need torch.
+Importing this package loads nothing heavy; ``model``, ``decoding`` and ``reward`` need torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).resolve().parent
 SAMPLE_PATH = _FOLDER / "sample.jsonl"
 """Forty problems of the test split, one JSON object a line: id, question, answer, operations."""
 CARD_PATH = _FOLDER / "MODEL_CARD.md"
-"""What the models are, and their figures."""
+"""The model card, with the figures of the models."""
 
 
 def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:

@@ -1,12 +1,10 @@
-"""Written arithmetic, one table fact at a time, as a pupil would put it on paper.
+"""Written arithmetic, one table fact at a time, as taught at school.
 
-Every equation that is written is true, and each needs one entry of the addition or
-multiplication table, so that a small model can learn all of them. Columns run from the ones up
-and name what they carry: ``47+38: 7+8=15 carry 1,4+3+1=8``. A column that is too small says so
-before it borrows: ``52-38: 2-8 borrow,12-8=4,5-3-1=1``. A column without a second digit is brought
-down (``145+3: 5+3=8,4,1``), products go digit by digit (``47*3: 7*3=21 carry 2,4*3=12,12+2=14``),
-and quotients are found as ``b * q = a``, part by part, with what is left over
-(``141/3: 14=3*4+2,21=3*7``).
+Every equation needs one entry of the addition or multiplication table, so that a small model can learn all of
+them. Columns run from the ones up and name what they carry: ``47+38: 7+8=15 carry 1,4+3+1=8``. A column that
+is too small says so before it borrows: ``52-38: 2-8 borrow,12-8=4,5-3-1=1``. A column without a second digit
+is brought down (``145+3: 5+3=8,4,1``), products go digit by digit (``47*3: 7*3=21 carry 2,4*3=12,12+2=14``),
+and quotients are found as ``b * q = a``, part by part, with the remainder (``141/3: 14=3*4+2,21=3*7``).
 """
 
 from __future__ import annotations

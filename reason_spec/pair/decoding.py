@@ -43,7 +43,7 @@ def complete(
     """Return the continuation of each prompt up to the end of the text or a token of ``ends``.
 
     ``max_new_tokens`` is by default what a worked solution can need. ``temperature`` 0 is greedy;
-    else the global random state of torch decides. ``note`` is told how many prompts are done.
+    else the global random state of torch decides. ``note`` is called with the number of finished prompts.
     """
     model, tokenizer = loaded
     limit = max_new_tokens or MAX_SOLUTION_TOKENS

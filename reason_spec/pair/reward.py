@@ -1,4 +1,4 @@
-"""The reward head: is a solution right so far? Read off the target's hidden state where a step ends.
+"""The reward head: the chance that a solution is right so far, from the hidden state at a step's end.
 
 A process reward model (Lightman et al. 2023, "Let's Verify Step by Step") in the smallest form: two
 layers on top of the target's last hidden state. `reason_spec.lab.pair.reward_training` makes it.
@@ -79,27 +79,27 @@ def rewards(target: LoadedModel, head: RewardHead, prefixes: Sequence[str]) -> l
     return chances
 
 
-class _Read(NamedTuple):
-    """The tokens of a text that were read last, and the keys and values kept of them."""
+class _CachedText(NamedTuple):
+    """The tokens of the text read last, and their KV cache."""
 
     tokens: list[int]
     cache: DynamicCache
 
 
 class RewardReader:
-    """Rates answers as they grow: of each question, only what is new since the last call is read.
+    """Rates answers as they grow: only the tokens new since the last call are read.
 
     Args:
         target: the model whose states the head reads.
         head: what rates them.
-        max_questions: how many questions' keys and values are kept; the least recently asked goes first.
+        max_questions: number of questions whose KV caches are kept; the least recently used goes first.
     """
 
     def __init__(self, target: LoadedModel, head: RewardHead, max_questions: int = 64) -> None:
         self._target = target
         self._head = head
         self._max_questions = max_questions
-        self._read: OrderedDict[str, _Read] = OrderedDict()
+        self._read: OrderedDict[str, _CachedText] = OrderedDict()
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[tuple[str, str]]) -> list[float]:
@@ -116,8 +116,8 @@ class RewardReader:
         model, tokenizer = self._target
         text = chat_prompt(question) + answer.removesuffix(STEP_SEPARATOR) + STEP_SEPARATOR
         tokens: list[int] = tokenizer(text)["input_ids"]
-        before = self._read.pop(question, None) or _Read([], DynamicCache(config=model.config))
-        # The last token is read anew even where all are known: what is asked for is its state.
+        before = self._read.pop(question, None) or _CachedText([], DynamicCache(config=model.config))
+        # The last token is always read again, for its hidden state.
         pairs = enumerate(zip(tokens, before.tokens, strict=False))
         num_shared = next((place for place, (new, old) in pairs if new != old), len(before.tokens))
         num_known = min(num_shared, len(tokens) - 1)
@@ -128,7 +128,7 @@ class RewardReader:
             past_key_values=before.cache,
             use_cache=True,
         )
-        self._read[question] = _Read(tokens, before.cache)
+        self._read[question] = _CachedText(tokens, before.cache)
         if len(self._read) > self._max_questions:
             self._read.popitem(last=False)
         return cast("Tensor", output.last_hidden_state[0, -1].float().cpu())

@@ -13,29 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+# fmt: off
 Kind: TypeAlias = Literal[
-    "more",
-    "fewer",
-    "times",
-    "fraction",
-    "percent",
-    "total",
-    "give",
-    "get",
-    "exchange",
-    "spend",
-    "share",
-    "price",
-    "rate",
-    "compare",
-    "together",
+    "more", "fewer", "times", "fraction", "percent", "total", "give", "get", "exchange", "spend", "share",
+    "price", "rate", "compare", "together",
 ]
 """Kinds of operation that the models are trained on."""
 NewKind: TypeAlias = Literal["inverse", "gap", "twice_and_more"]
 """Kinds of operation of the shifted test alone."""
 Wording: TypeAlias = Literal["target", "draft"]
 
-# fmt: off
 NAMES = (
     "Ana", "Ben", "Cara", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jack", "Kim", "Leo", "Mia", "Noah",
     "Olga", "Paul", "Quinn", "Rosa", "Sam", "Tina", "Uma", "Vera", "Will", "Xena", "Yara", "Zoe", "Adam",
@@ -49,28 +36,16 @@ NOUNS = (
     "grapes", "hats", "kites", "lemons", "maps", "muffins", "oranges", "pens", "pies", "rocks", "roses",
     "seeds", "songs", "toys", "tickets", "tiles", "trees", "cakes", "candles",
 )
-# fmt: on
 DOLLARS = "dollars"
 GROUPS: Mapping[str, str] = {
-    "friends": "each friend",
-    "cousins": "each cousin",
-    "children": "each child",
-    "students": "each student",
-    "guests": "each guest",
-    "workers": "each worker",
-    "players": "each player",
-    "neighbors": "each neighbor",
+    "friends": "each friend", "cousins": "each cousin", "children": "each child", "students": "each student",
+    "guests": "each guest", "workers": "each worker", "players": "each player", "neighbors": "each neighbor",
 }
 MULTIPLES: Mapping[int, str] = {
-    2: "twice",
-    3: "three times",
-    4: "four times",
-    5: "five times",
-    6: "six times",
-    7: "seven times",
-    8: "eight times",
-    9: "nine times",
+    2: "twice", 3: "three times", 4: "four times", 5: "five times", 6: "six times", 7: "seven times",
+    8: "eight times", 9: "nine times",
 }
+# fmt: on
 FRACTIONS: Mapping[int, str] = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 PERCENTS: Mapping[int, int] = {10: 10, 20: 5, 25: 4, 50: 2}
 """Percentage to the divisor that takes it."""
@@ -223,7 +198,7 @@ SHIFTED = Family(
     compare_questions=("How many {unit} fewer does {other} have than {old}?",),
     together_questions=("What do {old} and {other} have if they put all their {unit} together?",),
 )
-"""Phrasings and kinds that training never shows, for a test on problems that are told otherwise."""
+"""Phrasings and kinds that training never shows, for the shifted test."""
 
 STEPS: Mapping[Kind | NewKind, tuple[str, ...]] = {
     "more": (
@@ -336,7 +311,7 @@ CHECK_STEPS: Mapping[str, str] = {
 """Steps that check the one before them, by its operator: ``a`` and ``b`` are its numbers."""
 CORRECTIONS = ("Wait, that is not right. {step}", "Wait, let me do this again. {step}")
 CONTINUE = "Then?"
-"""What asks for the next step after a score; words that the phrasings have already."""
+"""Asks for the next step after a score, in words that the phrasings already have."""
 SCORE_QUESTION = "Score the last step from 0 to 9."
 JUDGE_QUESTION = "First: {first} Second: {second} Do they agree? Say aligned or unaligned."
 ALIGNED, UNALIGNED = "aligned", "unaligned"

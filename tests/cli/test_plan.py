@@ -147,7 +147,7 @@ def test_a_run_of_solve_can_be_explained(tmp_path: Path, monkeypatch: pytest.Mon
         ((*RATES, "--pass-times", "4:1.2"), "a pass of 1 token is missing"),
         ((*RATES, "--pass-times", "1:1,4"), "--pass-times is '1:1,4'"),
         ((*RATES, "--pass-times", "none.yaml"), "none.yaml: cannot be read"),
-        (("--run", "nowhere"), "nowhere/results.jsonl: cannot be read"),
+        (("--run", "nowhere"), "nowhere: there is no such folder"),
         (("--run", "x", "--paper"), "exclude each other"),
         (("--run", "x", "--png", "a.png"), "with --run leave it out"),
         ((*RATES, "--seed", "-1"), "--seed is -1"),

@@ -1,4 +1,4 @@
-"""Hands problems to the workers of a cluster, and collects each answer once, whatever becomes of workers."""
+"""Gives problems to the workers of a cluster and collects each answer once, also where workers are lost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reason_spec.errors import DataError, EngineError
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW, Failure
 from reason_spec.evaluation.timeline import Timeline
-from reason_spec.lab.cluster.worker import Assignment, ClusterWorker, Description, Part, Report
+from reason_spec.lab.cluster.worker import Assignment, ClusterWorker, MachineShare, WorkerDescription
 from reason_spec.types import Problem
 
 MAX_LOSSES_IN_A_ROW = 6
-"""A place whose workers are lost so often without an answer in between is given up."""
+"""A slot that loses this many workers without an answer in between is given up."""
 _CLOSE_SECONDS = 20.0
 _WAITING_SECONDS = 60.0
 _REASON_LENGTH = 200
@@ -28,48 +28,39 @@ KeepTimeline: TypeAlias = Callable[[Timeline], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A part of a machine that one worker after another may run on; ``node`` is Ray's name for it."""
+class Slot:
+    """A share of a machine that runs one worker at a time; ``node`` is Ray's name of the machine."""
 
     node: str
     machine: str
-    part: Part
+    share: MachineShare
     num_cpus: float
     num_gpus: float
 
     def __str__(self) -> str:
-        return f"{self.machine}, part {self.part.index}" if self.part.num_parts > 1 else self.machine
+        part = f", part {self.share.index}" if self.share.num_shares > 1 else ""
+        return self.machine + part
 
 
 @dataclass(slots=True)
 class Unit:
-    """Problems that one worker answers together, with what became of their answers so far.
+    """Problems that one worker answers together.
 
-    ``index`` is the place of each problem among all of the run. Answers are ``missing`` until they are
-    ``done`` or given up; ``failed_tries`` says why earlier tries failed, and ``reason`` why the last did.
+    ``index`` is the place of each problem in the run. ``losses`` says why earlier workers were lost.
     """
 
     problems: tuple[Problem, ...]
     index: dict[str, int]
     missing: set[UnitKey]
     done: set[UnitKey]
-    failed_tries: dict[UnitKey, list[str]] = field(default_factory=dict)
-    reason: str = ""
-    num_tries: int = 0
-    last_place: Place | None = None
+    losses: list[str] = field(default_factory=list)
 
-    def fail(self, keys: Collection[UnitKey], reason: str) -> None:
-        """Note why these answers have to be tried again."""
-        self.reason = reason
-        for key in keys:
-            self.failed_tries.setdefault(key, []).append(reason)
-
-    def complete(self, outcome: Outcome) -> Outcome:
-        """Take an answer off what is missing; return it with what only the driver knows."""
-        self.missing.remove(outcome.key)
-        self.done.add(outcome.key)
-        earlier = tuple(self.failed_tries.get(outcome.key, ()))
-        return replace(outcome, index=self.index[outcome.id], failed_tries=(*earlier, *outcome.failed_tries))
+    def complete(self, result: Outcome | Failure) -> Outcome | Failure:
+        """Take an answer off the missing ones; return it with its place and the losses before it."""
+        self.missing.remove(result.key)
+        self.done.add(result.key)
+        result = replace(result, failed_tries=(*self.losses, *result.failed_tries))
+        return replace(result, index=self.index[result.id]) if isinstance(result, Outcome) else result
 
 
 def units_of(
@@ -79,7 +70,7 @@ def units_of(
     concurrency: int,
     done: Collection[UnitKey],
 ) -> Iterator[Unit]:
-    """Yield what is left to answer, in units of as many whole problems as make ``concurrency`` answers."""
+    """Yield the missing answers in units of as many whole problems as make ``concurrency`` answers."""
     already = set(done)
     pending = []
     for place, problem in enumerate(problems):
@@ -102,17 +93,15 @@ def units_of(
 
 
 class Driver:
-    """Keeps a worker alive at each place and hands it units; yields what they report.
+    """Keeps a worker alive in each slot and gives it units.
 
-    Everything happens on one event loop: a task for each place fills ``_results``, and ``run`` empties it.
+    One task for each slot puts results into a queue that ``run`` empties; all of them share one event loop.
 
     Args:
-        units: what is to be answered.
-        assignment: of every worker, but for its part of a machine.
-        weights: digests of the model files here by role, None where there are none; a worker's must be equal.
-        retries: how often a unit is tried again before what it lacks is a failure.
-        keep_timeline: called with an answer's timeline before the answer is yielded; None: they are not made.
-        notify: told of workers that are ready, or lost.
+        weights: digests of this machine's model files by role, None where it has none; workers must agree.
+        retries: how often a unit is tried again after the loss of its worker.
+        keep_timeline: called with an answer's timeline before the answer is yielded; None: there are none.
+        notify: called with a sentence about workers that are ready or lost.
     """
 
     def __init__(
@@ -124,27 +113,28 @@ class Driver:
         keep_timeline: KeepTimeline | None,
         notify: Notify,
     ) -> None:
-        self._waiting = list(units)
+        self._units: asyncio.Queue[Unit] = asyncio.Queue()
+        for unit in units:
+            self._units.put_nowait(unit)
         self._num_open = len(units)
         self._assignment = assignment
         self._weights = dict(weights)
         self._retries = retries
         self._keep_timeline = keep_timeline
         self._notify = notify
-        self._changed = asyncio.Condition()
         self._results: asyncio.Queue[Outcome | Failure | Exception | None] = asyncio.Queue()
-        self._num_failed_in_a_row = 0
-        self._num_places = 0
+        self._num_given_up = 0
+        self._num_slots = 0
 
-    async def run(self, places: Sequence[Place]) -> AsyncGenerator[Outcome | Failure]:
-        """Yield results until every unit is over; then, or where the generator is closed, workers end.
+    async def run(self, slots: Sequence[Slot]) -> AsyncGenerator[Outcome | Failure]:
+        """Yield results until every unit is answered or given up; closing the generator ends the workers.
 
         Raises:
             DataError: a worker has another version of the package, or other weights.
-            EngineError: no place has a worker any more, or unit after unit failed.
+            EngineError: no slot has a worker any more, or several units in a row were given up.
         """
-        self._num_places = len(places)
-        tasks = [asyncio.create_task(self._keep_busy(place)) for place in places]
+        self._num_slots = len(slots)
+        tasks = [asyncio.create_task(self._keep_busy(slot)) for slot in slots]
         try:
             while (result := await self._results.get()) is not None:
                 if isinstance(result, Exception):
@@ -155,104 +145,82 @@ class Driver:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep_busy(self, place: Place) -> None:
-        """Keep a worker alive at a place, and tell ``run`` where that cannot be."""
+    async def _keep_busy(self, slot: Slot) -> None:
+        """Keep a worker alive in a slot until that is impossible, and report the reason to ``run``."""
         num_losses = 0
         error: Exception | None = None
         while error is None:
-            async with _worker(place, self._assignment) as worker:
+            async with _worker(slot, self._assignment) as worker:
                 try:
                     await self._begin(worker)
-                    await self._serve(worker)
+                    while True:
+                        await self._answer(worker, await self._take())
                 except _WorkerLostError as lost:
                     num_losses = 1 if worker.num_answers else num_losses + 1
-                    self._notify(f"The worker on {place} was lost: {lost}")
+                    self._notify(f"The worker on {slot} was lost: {lost}")
                     if num_losses == MAX_LOSSES_IN_A_ROW:
-                        error = EngineError(f"{num_losses} workers in a row were lost on {place}: {lost}")
+                        error = EngineError(f"{num_losses} workers in a row were lost on {slot}: {lost}")
                 except Exception as failure:
                     error = failure
-        self._num_places -= 1
-        self._notify(f"{place} takes no part any more: {error}")
-        if self._num_places == 0 or not isinstance(error, EngineError):
+        self._num_slots -= 1
+        self._notify(f"{slot} is given up: {error}")
+        if self._num_slots == 0 or not isinstance(error, EngineError):
             self._results.put_nowait(error)
 
+    async def _take(self) -> Unit:
+        return await self._units.get()
+
     async def _begin(self, worker: _Worker) -> None:
-        """Start a worker, unless its answers would be another run's."""
+        """Start a worker, unless its answers would be those of another run."""
         described = await worker.describe(self._notify)
         if described.version != reason_spec.__version__:
             raise DataError(
-                f"{worker.place} has reason-spec {described.version}, and here it is "
+                f"{worker.slot} has reason-spec {described.version}, and here it is "
                 f"{reason_spec.__version__}; install the same version on every machine"
             )
         for role, digest in described.weights.items():
             known = self._weights.get(role) or digest
             if digest is not None and digest != known:
                 raise DataError(
-                    f"{worker.place} has other weights of the {role}: sha256 {digest[:12]}..., and elsewhere "
+                    f"{worker.slot} has other weights of the {role}: sha256 {digest[:12]}..., and elsewhere "
                     f"it is {str(known)[:12]}...; copy the same files to every machine"
                 )
             self._weights[role] = known
         await worker.start()
         cores = ", ".join(map(str, described.cores))
-        self._notify(f"A worker is ready on {worker.place} (process {described.process}, cores {cores}).")
-
-    async def _serve(self, worker: _Worker) -> None:
-        while True:
-            unit = await self._take(worker.place)
-            try:
-                await self._answer(worker, unit)
-            finally:
-                self._settle(unit)
-                async with self._changed:
-                    self._changed.notify_all()
-
-    async def _take(self, place: Place) -> Unit:
-        """Return the next unit; one that was lost here is left to others as long as there is another."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._waiting)
-            elsewhere = (unit for unit in self._waiting if unit.last_place != place)
-            unit = next(elsewhere, self._waiting[0])
-            self._waiting.remove(unit)
-            return unit
+        self._notify(f"A worker is ready on {worker.slot} (process {described.process}, cores {cores}).")
 
     async def _answer(self, worker: _Worker, unit: Unit) -> None:
-        unit.num_tries += 1
-        unit.last_place = worker.place
-        begun: set[UnitKey] = set()
+        """Have a unit answered; on a loss put it back, or give up its missing answers."""
         try:
-            async with aclosing(worker.solve(unit)) as reports:
-                async for report in reports:
-                    match report.kind:
-                        case "begun":
-                            begun.add(report.key)
-                        case "failed":
-                            begun.discard(report.key)
-                            unit.fail([report.key], report.text)
-                        case "outcome":
-                            self._add(unit, report)
-                            worker.num_answers += 1
+            async with aclosing(worker.solve(unit)) as results:
+                async for result, timeline in results:
+                    if timeline is not None and self._keep_timeline is not None:
+                        self._keep_timeline(timeline)
+                    worker.num_answers += 1
+                    self._results.put_nowait(unit.complete(result))
+            assert not unit.missing, unit.missing
+            self._num_given_up = 0
         except _WorkerLostError as lost:
-            unit.fail(begun & unit.missing, f"the worker on {worker.place} was lost: {lost}")
+            unit.losses.append(f"the worker on {worker.slot} was lost: {lost}")
+            if len(unit.losses) <= self._retries:
+                self._units.put_nowait(unit)
+            else:
+                self._give_up(unit)
             raise
+        finally:
+            if not unit.missing:
+                self._close_unit()
 
-    def _add(self, unit: Unit, report: Report) -> None:
-        if report.timeline is not None and self._keep_timeline is not None:
-            self._keep_timeline(Timeline.from_json(report.timeline))
-        self._num_failed_in_a_row = 0
-        self._results.put_nowait(unit.complete(Outcome.from_json(report.text)))
+    def _give_up(self, unit: Unit) -> None:
+        for key in sorted(unit.missing):
+            self._results.put_nowait(Failure(key, EngineError(unit.losses[-1]), tuple(unit.losses)))
+        unit.missing.clear()
+        self._num_given_up += 1
+        if self._num_given_up >= MAX_FAILURES_IN_A_ROW:
+            self._results.put_nowait(EngineError(unit.losses[-1]))
 
-    def _settle(self, unit: Unit) -> None:
-        """Put a unit back that lacks answers, or give up what it lacks."""
-        if unit.missing and unit.num_tries <= self._retries:
-            self._waiting.append(unit)
-            return
-        if unit.missing:
-            self._num_failed_in_a_row += 1
-            for key in sorted(unit.missing):
-                reasons = unit.failed_tries.get(key, [unit.reason])
-                self._results.put_nowait(Failure(key, EngineError(reasons[-1]), tuple(reasons)))
-            if self._num_failed_in_a_row >= MAX_FAILURES_IN_A_ROW:
-                self._results.put_nowait(EngineError(unit.reason))
+    def _close_unit(self) -> None:
         self._num_open -= 1
         if self._num_open == 0:
             self._results.put_nowait(None)
@@ -266,61 +234,60 @@ class _WorkerLostError(Exception):
 
 
 class _Worker:
-    """A ClusterWorker as an actor of Ray's."""
+    """A ClusterWorker as an actor of Ray."""
 
-    def __init__(self, place: Place, actor: Any) -> None:
-        self.place = place
+    def __init__(self, slot: Slot, actor: Any) -> None:
+        self.slot = slot
         self.num_answers = 0
         self._actor = actor
 
-    async def describe(self, notify: Notify) -> Description:
-        """Wait until there is room for it, and return what it will work with."""
+    async def describe(self, notify: Notify) -> WorkerDescription:
+        """Wait until Ray has room for the worker, and return its description."""
         describing = asyncio.ensure_future(_result(self._actor.describe.remote()))
         try:
             while not (await asyncio.wait({describing}, timeout=_WAITING_SECONDS))[0]:
-                amount = f"{self.place.num_cpus:g} CPUs and {self.place.num_gpus:g} GPUs"
-                notify(f"The worker on {self.place} waits for {amount} to be free.")
+                amount = f"{self.slot.num_cpus:g} CPUs and {self.slot.num_gpus:g} GPUs"
+                notify(f"The worker on {self.slot} waits for {amount} to be free.")
         finally:
             describing.cancel()
-        with _losses():
-            described: Description = describing.result()
+        with _ray_errors(EngineError):
+            described: WorkerDescription = describing.result()
         return described
 
     async def start(self) -> None:
-        """Have it load its models.
+        """Load the models.
 
         Raises:
-            EngineError: it cannot.
+            EngineError: they cannot be loaded.
         """
-        with _losses():
+        with _ray_errors(EngineError):
             await self._actor.start.remote()
 
-    async def solve(self, unit: Unit) -> AsyncGenerator[Report]:
-        """Yield what becomes of a unit's missing answers."""
-        done = sorted(unit.done)
-        reports = self._actor.solve.options(num_returns="streaming").remote(unit.problems, done)
-        with _losses(engine_dies=True):
-            async for report in reports:
-                yield await report
+    async def solve(self, unit: Unit) -> AsyncGenerator[tuple[Outcome | Failure, Timeline | None]]:
+        """Yield the missing answers of a unit; an EngineError of the worker counts as its loss."""
+        results = self._actor.solve.options(num_returns="streaming").remote(unit.problems, sorted(unit.done))
+        with _ray_errors(_WorkerLostError):
+            async for result in results:
+                yield await result
 
 
 @asynccontextmanager
-async def _worker(place: Place, assignment: Assignment) -> AsyncIterator[_Worker]:
-    """Make an actor that runs at a place and nowhere else; leaving ends it, and whatever it started."""
+async def _worker(slot: Slot, assignment: Assignment) -> AsyncIterator[_Worker]:
+    """Make an actor in a slot; on exit it ends, with everything that it started."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     actor_class: Any = ray.remote(ClusterWorker)
     actor = actor_class.options(
-        num_cpus=place.num_cpus,
-        num_gpus=place.num_gpus,
+        num_cpus=slot.num_cpus,
+        num_gpus=slot.num_gpus,
         max_restarts=0,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(place.node, soft=False),
-    ).remote(replace(assignment, part=place.part))
+        scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
+    ).remote(replace(assignment, share=slot.share))
     try:
-        yield _Worker(place, actor)
+        yield _Worker(slot, actor)
     finally:
-        # One that was lost has nothing left to close.
+        # A lost actor has nothing left to close.
         with suppress(Exception):
             await asyncio.wait_for(_result(actor.close.remote()), _CLOSE_SECONDS)
         ray.kill(actor)
@@ -331,11 +298,8 @@ async def _result(reference: Any) -> Any:
 
 
 @contextmanager
-def _losses(*, engine_dies: bool = False) -> Iterator[None]:
-    """Turn what Ray raises into our own: a lost worker, or the EngineError that the worker raised.
-
-    ``engine_dies``: an EngineError means that the worker is of no more use, and counts as its loss.
-    """
+def _ray_errors(engine_error: type[Exception]) -> Iterator[None]:
+    """Raise a lost worker as a _WorkerLostError, and an EngineError of the worker as ``engine_error``."""
     from ray.exceptions import RayError, RayTaskError
 
     try:
@@ -343,13 +307,9 @@ def _losses(*, engine_dies: bool = False) -> Iterator[None]:
     except RayTaskError as error:
         if not isinstance(error.cause, EngineError):
             raise
-        raise (_WorkerLostError if engine_dies else EngineError)(str(error.cause)) from None
+        raise engine_error(str(error.cause)) from None
     except RayError as error:
-        raise _WorkerLostError(_in_one_line(error)) from None
-
-
-def _in_one_line(error: Exception) -> str:
-    """Return the telling part of Ray's paragraphs about an actor that died."""
-    text = " ".join(str(error).split())
-    _, found, detail = text.partition("exit detail: ")
-    return (detail if found else text)[:_REASON_LENGTH]
+        # Ray explains a dead actor in paragraphs, the cause behind "exit detail".
+        text = " ".join(str(error).split())
+        _, found, detail = text.partition("exit detail: ")
+        raise _WorkerLostError((detail if found else text)[:_REASON_LENGTH]) from None

@@ -1,4 +1,4 @@
-"""The same evaluation over a Ray cluster: an accelerator in each worker, one driver that owns the results."""
+"""An evaluation over a Ray cluster: an accelerator in each worker, and one driver that owns the results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import Failure, new_session
-from reason_spec.lab.cluster.driver import Driver, KeepTimeline, Notify, Place, units_of
-from reason_spec.lab.cluster.worker import Assignment, Part
+from reason_spec.lab.cluster.driver import Driver, KeepTimeline, Notify, Slot, units_of
+from reason_spec.lab.cluster.worker import Assignment, MachineShare
 from reason_spec.settings import Settings, current_strategy_name
 from reason_spec.types import Problem
 
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where workers run, and how many of them share a machine.
+    """The address of a cluster, and how many workers share one of its machines.
 
-    ``address`` is ``local`` for a cluster of this machine alone that ends with the run, ``auto`` for one that
-    runs here already, ``HOST:PORT`` of a head node, or ``ray://HOST:PORT`` of a client server.
+    ``address`` is ``local`` for a cluster of this machine that ends with the run, ``auto`` for one that runs
+    here already, ``HOST:PORT`` of a head node, or ``ray://HOST:PORT`` of a client server.
     """
 
     address: str = LOCAL
@@ -38,7 +38,7 @@ class Cluster:
 
     @classmethod
     def parse(cls, text: str, workers_per_machine: int = 1) -> Self:
-        """Read what the command line says: an address, or ``local:N`` for N workers on this machine.
+        """Read an address, or ``local:N`` for N workers on this machine.
 
         Raises:
             SettingsError: it is neither.
@@ -68,25 +68,25 @@ async def run_on_ray(
     keep_timeline: KeepTimeline | None = None,
     notify: Notify = logger.info,
 ) -> AsyncGenerator[Outcome | Failure]:
-    """Yield each answer as soon as a worker has finished and graded it; the form of `evaluation.run.run`.
+    """Yield each answer as soon as a worker has finished and graded it, as `evaluation.run.run` does.
 
-    A worker takes so many problems at a time as make ``concurrency`` answers, and answers them with all
-    strategies, in the order that `run` has for them: what is compared was measured on one machine. Where a
-    worker dies, or an answer fails, what is missing is put back and tried elsewhere if there is an elsewhere.
+    A worker takes as many problems at a time as make ``concurrency`` answers, and answers them with all
+    strategies in the order of `run`: compared answers were measured on one machine. The missing answers of a
+    lost worker go to the next free one.
 
     Args:
-        settings: sent to the workers as data; files that it names have to be there under the same names.
+        settings: sent to the workers as data; the files they name must have the same names there.
         cluster: None: one worker on this machine.
         samples, concurrency, order_seed, done: as in `run`; ``concurrency`` is that of each worker.
-        retries: how often an answer is tried again; why is in its ``failed_tries``.
+        retries: how often an answer is tried again; ``failed_tries`` has the reasons.
         keep_timeline: called with the timeline of an answer before the answer is yielded.
-        notify: told in a sentence of workers that are ready, or lost.
+        notify: called with a sentence about workers that are ready or lost.
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        SettingsError: the cluster cannot be reached, or has no machine with a core to spare.
+        SettingsError: the cluster cannot be reached, or no machine has a core for a worker.
         DataError: a worker has another version of the package, or other weights.
-        EngineError: no worker could be kept alive, or `MAX_FAILURES_IN_A_ROW` batches in a row had no answer.
+        EngineError: no worker could be kept alive, or `MAX_FAILURES_IN_A_ROW` units in a row were given up.
     """
     cluster = cluster or Cluster()
     names = tuple(dict.fromkeys(map(current_strategy_name, strategies))) or (settings.strategy.name,)
@@ -100,14 +100,14 @@ async def run_on_ray(
         concurrency=concurrency,
         order_seed=order_seed,
         session=session or new_session(),
-        part=Part(),
         folder=str(Path.cwd()),
+        retries=retries,
         with_timelines=keep_timeline is not None,
     )
     weights = asdict(digest_weights(settings))
     with _connected(cluster):
         driver = Driver(units, assignment, weights, retries, keep_timeline, notify)
-        async with aclosing(driver.run(_places(cluster))) as results:
+        async with aclosing(driver.run(_slots(cluster))) as results:
             async for result in results:
                 yield result
 
@@ -127,10 +127,10 @@ def require_ray() -> Any:
 
 @contextmanager
 def _connected(cluster: Cluster) -> Iterator[None]:
-    """Connect to a cluster, or start one; a connection that is there already is used and kept."""
-    # Ray reports to its makers unless told not to.
+    """Connect to a cluster, or start one; an existing connection is used and kept."""
+    # Ray reports usage to its makers by default, and gives workers a niceness of 15, which would distort
+    # times.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # It makes workers nice to everything else on their machine, by 15; these are timed.
     os.environ.setdefault("RAY_worker_niceness", "0")
     ray = require_ray()
     if ray.is_initialized():
@@ -147,7 +147,7 @@ def _connected(cluster: Cluster) -> Iterator[None]:
             f"the Ray cluster {cluster.address!r} cannot be reached: {error}. `ray status` on its head node "
             "tells whether it runs; --ray local needs none"
         ) from error
-    # Beside all that can be turned off, Ray prints that workers died, to standard output.
+    # No public option keeps Ray from printing the deaths of workers to standard output.
     with suppress(AttributeError):
         ray._private.worker._worker_logs_enabled = False
     try:
@@ -156,8 +156,8 @@ def _connected(cluster: Cluster) -> Iterator[None]:
         ray.shutdown()
 
 
-def _places(cluster: Cluster) -> list[Place]:
-    """Return the parts of the cluster's machines, as they are now.
+def _slots(cluster: Cluster) -> list[Slot]:
+    """Return the slots of the cluster's present machines.
 
     Raises:
         SettingsError: no machine has a core for a worker.
@@ -166,20 +166,20 @@ def _places(cluster: Cluster) -> list[Place]:
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call,unused-ignore]
     count = cluster.workers_per_machine
-    places: list[Place] = []
+    slots: list[Slot] = []
     for node in nodes:
         resources: Mapping[str, float] = node["Resources"] if node["Alive"] else {}
-        num_cpus, num_gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
-        if num_cpus > 0:
-            amounts = (_share(num_cpus, count), _share(num_gpus, count))
+        if num_cpus := resources.get("CPU", 0.0):
+            amounts = (_share(num_cpus, count), _share(resources.get("GPU", 0.0), count))
             machine = str(node["NodeManagerHostname"])
-            places += [Place(node["NodeID"], machine, Part(index, count), *amounts) for index in range(count)]
-    if not places:
+            shares = (MachineShare(index, count) for index in range(count))
+            slots += [Slot(node["NodeID"], machine, share, *amounts) for share in shares]
+    if not slots:
         raise SettingsError("no machine of the Ray cluster has a CPU for a worker: see `ray status`")
-    return places
+    return slots
 
 
 def _share(amount: float, count: int) -> float:
-    """Return an equal share that Ray takes: a whole number, or a fraction below one."""
+    """Return an equal share that Ray accepts: a whole number, or a fraction below one."""
     share = amount / count
     return float(int(share)) if share >= 1 else share

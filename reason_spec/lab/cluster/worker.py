@@ -1,51 +1,50 @@
-"""What a machine of a cluster does for an evaluation: it has an accelerator and solves what it is handed.
+"""The work of one machine of a cluster: an accelerator that answers the problems it is given.
 
-Nothing here knows of Ray, which makes an actor of `ClusterWorker` and carries what it is told and says.
+Nothing here imports Ray, which makes an actor of `ClusterWorker`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import reason_spec
 from reason_spec.accelerator import Accelerator, available_cores
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import EngineError, ReasonSpecError
-from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.run import Failure, run
-from reason_spec.evaluation.timeline import Mark, Timeline
-from reason_spec.events import Event
+from reason_spec.evaluation.outcome import Outcome, UnitKey
+from reason_spec.evaluation.run import Failure, Retries, run
+from reason_spec.evaluation.timeline import Timeline
+from reason_spec.events import Recorder
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Which part of its machine a worker takes: the one at ``index`` of so many equal ones."""
+class MachineShare:
+    """Which part of a machine's cores a worker takes: number ``index`` of equal shares."""
 
     index: int = 0
-    num_parts: int = 1
+    num_shares: int = 1
 
     def of(self, cores: Sequence[int]) -> tuple[int, ...]:
-        """Return this part's cores; parts share cores where there are fewer cores than parts."""
-        first, end = (len(cores) * number // self.num_parts for number in (self.index, self.index + 1))
+        """Return the cores of this share; shares overlap where there are fewer cores than shares."""
+        first, end = (len(cores) * number // self.num_shares for number in (self.index, self.index + 1))
         return tuple(cores[first:end]) or (cores[self.index % len(cores)],)
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is made for. ``settings`` is the resolved tree as JSON values, ``folder`` where the
-    driver runs: names of files in the settings are relative to it."""
+    """The options of a worker.
+
+    ``settings`` is the resolved tree as JSON values; names of files in it are relative to ``folder``, where
+    the driver runs. ``retries`` counts further tries of an answer that fails while the engines live.
+    """
 
     settings: dict[str, Any]
     strategies: tuple[str, ...]
@@ -53,14 +52,15 @@ class Assignment:
     concurrency: int
     order_seed: int
     session: str
-    part: Part
     folder: str
+    retries: int = 0
     with_timelines: bool = False
+    share: MachineShare = MachineShare()
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What a worker works with, for the driver to compare: equal runs need equal versions and weights."""
+class WorkerDescription:
+    """The properties that the driver compares: workers of one run need equal versions and weights."""
 
     process: int
     cores: tuple[int, ...]
@@ -68,24 +68,10 @@ class Description:
     weights: dict[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One thing that happened to one answer.
-
-    ``text`` of ``outcome`` is the outcome's line and ``timeline`` its timeline's, as they are stored;
-    ``text`` of ``failed`` is the reason.
-    """
-
-    kind: Literal["begun", "outcome", "failed"]
-    key: UnitKey
-    text: str = ""
-    timeline: str | None = None
-
-
 class ClusterWorker:
     """An accelerator and a grader in a process of their own.
 
-    Everything it raises is an EngineError with one text, which any Python can carry.
+    Raises only EngineErrors with one text, which Ray can carry to any Python.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -95,20 +81,22 @@ class ClusterWorker:
         self._grader = Grader()
         self._open = ExitStack()
 
-    async def describe(self) -> Description:
-        """Keep to this worker's cores, and tell what it will work with; nothing is loaded yet.
+    async def describe(self) -> WorkerDescription:
+        """Restrict the process to this worker's cores and describe it; nothing is loaded yet.
 
         Raises:
             EngineError: a model file cannot be read.
         """
         with suppress(OSError):
             os.chdir(self._assignment.folder)
-        cores = _keep_to(self._assignment.part)
+        cores = self._assignment.share.of(available_cores())
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)
         try:
             weights = await asyncio.to_thread(digest_weights, self._settings)
         except ReasonSpecError as error:
             raise EngineError(str(error)) from None
-        return Description(os.getpid(), cores, reason_spec.__version__, asdict(weights))
+        return WorkerDescription(os.getpid(), cores, reason_spec.__version__, asdict(weights))
 
     async def start(self) -> None:
         """Load the models.
@@ -129,42 +117,22 @@ class ClusterWorker:
 
     async def solve(
         self, problems: Sequence[Problem], done: Sequence[UnitKey] = ()
-    ) -> AsyncGenerator[Report]:
-        """Report each answer to these problems that is not ``done``: begun, then its outcome or its failure.
+    ) -> AsyncGenerator[tuple[Outcome | Failure, Timeline | None]]:
+        """Yield each answer to these problems that is not ``done``, with its timeline where one is wanted.
 
         Raises:
-            EngineError: an engine died; this worker is of no more use.
+            EngineError: an engine died, or several answers in a row failed.
         """
         assert self._accelerator is not None, "solve was called before start"
-        reports: asyncio.Queue[Report | None] = asyncio.Queue()
-        solving = asyncio.create_task(self._solve(self._accelerator, problems, done, reports))
-        solving.add_done_callback(lambda _: reports.put_nowait(None))
-        try:
-            while (report := await reports.get()) is not None:
-                yield report
-        finally:
-            solving.cancel()
-            await asyncio.wait({solving})
-        if not solving.cancelled():
-            solving.result()
-
-    async def _solve(
-        self,
-        accelerator: Accelerator,
-        problems: Sequence[Problem],
-        done: Sequence[UnitKey],
-        reports: asyncio.Queue[Report | None],
-    ) -> None:
-        marks: defaultdict[UnitKey, list[Mark]] = defaultdict(list)
-
-        def listen(key: UnitKey, event: Event) -> None:
-            if key not in marks:
-                reports.put_nowait(Report("begun", key))
-            marks[key].append(Mark.of(event))
-
         assignment = self._assignment
+        timelines: dict[UnitKey, Timeline] = {}
+
+        def keep_timeline(key: UnitKey, recorder: Recorder) -> None:
+            if assignment.with_timelines:
+                timelines[key] = Timeline.of(key, recorder)
+
         results = run(
-            accelerator,
+            self._accelerator,
             problems,
             assignment.strategies,
             samples=assignment.samples,
@@ -174,38 +142,28 @@ class ClusterWorker:
             grader=self._grader,
             calibrate=False,
             session=assignment.session,
-            listener=listen,
+            on_answer=keep_timeline,
+            retries=Retries(assignment.retries),
         )
         try:
             async with aclosing(results):
                 async for result in results:
-                    key = result.key
                     if isinstance(result, Failure):
-                        reports.put_nowait(Report("failed", key, str(result.error)))
-                        continue
-                    line = Timeline(key, tuple(marks[key])).to_json() if assignment.with_timelines else None
-                    reports.put_nowait(Report("outcome", key, result.to_json(), line))
+                        self._check_engines()
+                    yield result, timelines.pop(result.key, None)
         except ReasonSpecError as error:
-            # Several failures in a row. The driver counts too, and sees all machines.
-            logger.warning("%s", error)
-        self._check_engines(accelerator)
+            raise EngineError(str(error)) from None
 
-    def _check_engines(self, accelerator: Accelerator) -> None:
-        for engine in (accelerator.target, accelerator.draft):
+    def _check_engines(self) -> None:
+        """Raise an EngineError where an engine died: another worker can still write this answer."""
+        assert self._accelerator is not None
+        for engine in (self._accelerator.target, self._accelerator.draft):
             if engine is not None and engine.failure is not None:
                 raise EngineError(engine.failure)
 
     async def close(self) -> None:
-        """Cancel what is under way and free the models; may be called twice."""
+        """Cancel the work under way and free the models; may be called twice."""
         accelerator, self._accelerator = self._accelerator, None
         if accelerator is not None:
             await accelerator.close()
         self._open.close()
-
-
-def _keep_to(part: Part) -> tuple[int, ...]:
-    """Keep this thread and all that it starts to a part of the machine's cores; return them."""
-    cores = part.of(available_cores())
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
-    return cores

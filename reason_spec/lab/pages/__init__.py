@@ -1,3 +1,3 @@
-"""What finished runs show, as one page, as pictures and as tables in files."""
+"""The report of finished runs: one HTML page, figures, and tables in files."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Problems by how hard they are: by the level in their file, else by how long the baseline's answer is."""
+"""Group problems by difficulty: by the level in their file, else by the length of the baseline's answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reason_spec.evaluation.outcome import Outcome, share
 
 _QUARTERS = ("shortest", "shorter", "longer", "longest")
 _LEVELS_AT_MOST = 12
-"""With more than so many different levels these are no scale but names, and the length tells more."""
+"""More levels than this are names, not a scale; the length is used instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Problems of one difficulty. ``place`` orders them by it, ``detail`` says what they share."""
+    """Problems of one difficulty. ``place`` is its rank, ``detail`` the range of lengths."""
 
     place: int
     label: str
@@ -26,10 +26,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """What a strategy did on the problems of a group.
+    """Counts of one strategy on the problems of a group.
 
-    ``speedup`` is the baseline's mean seconds over the strategy's, on the answers that both have, None where
-    there are none.
+    ``speedup`` is the baseline's mean seconds over the strategy's, on the answers that both have.
     """
 
     group: Group
@@ -42,21 +41,18 @@ class GroupCounts:
     alpha_token: float | None
     speedup: float | None
 
-    @property
-    def alpha_step(self) -> float | None:
-        return share(self.num_accepted, self.num_verdicts)
-
 
 def group_problems(outcomes: Sequence[Outcome], baseline: str) -> dict[str, Group]:
-    """Return the group of each problem by its id; none where there are fewer than four to tell apart."""
-    by_level = _by_level(outcomes)
-    return by_level or _by_length([outcome for outcome in outcomes if outcome.strategy == baseline])
+    """Return the group of each problem by its id; none where there are fewer than four problems."""
+    return _by_level(outcomes) or _by_length(
+        [outcome for outcome in outcomes if outcome.strategy == baseline]
+    )
 
 
 def count_groups(
     outcomes: Sequence[Outcome], groups: dict[str, Group], strategy: str, baseline: str
 ) -> tuple[GroupCounts, ...]:
-    """Count what a strategy did in each group, from easy to hard."""
+    """Return the counts of a strategy in each group, from easy to hard."""
     seconds = {(item.id, item.sample): item.seconds for item in outcomes if item.strategy == baseline}
     by_group: dict[Group, list[Outcome]] = {}
     for outcome in outcomes:
@@ -92,16 +88,15 @@ def _by_level(outcomes: Iterable[Outcome]) -> dict[str, Group]:
     names = sorted({level for level in levels.values() if level is not None}, key=_natural)
     if not 2 <= len(names) <= _LEVELS_AT_MOST:
         return {}
-    groups = {name: Group(place, _level_label(name)) for place, name in enumerate(names)}
+    groups = {
+        name: Group(place, f"level {name}" if name[:1].isdigit() else name)
+        for place, name in enumerate(names)
+    }
     return {problem: groups[level] for problem, level in levels.items() if level is not None}
 
 
-def _level_label(name: str) -> str:
-    return f"level {name}" if name[:1].isdigit() else name
-
-
 def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts ``Level 10`` behind ``Level 9``."""
+    """Return a sort key that puts ``Level 10`` after ``Level 9``."""
     parts = re.split(r"(\d+)", text)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 

@@ -1,8 +1,9 @@
-"""The report as one page that needs nothing else: style, script and data are in it."""
+"""The report as one self-contained HTML page: style, scripts and data are embedded."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ from reason_spec.lab.pages.runs import Run, differing_settings
 from reason_spec.lab.pages.tables import Cell, Table, pairs_table, strategies_table
 
 _ASSETS = files("reason_spec.lab.pages") / "assets"
-_SCRIPTS = ("1-svg.js", "2-charts.js", "3-timeline.js", "4-answers.js")
+_LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
+_SCRIPTS = ("1-elements.js", "2-charts.js", "3-timeline.js", "4-answers.js")
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
@@ -39,20 +41,24 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
 def render_page(runs: Sequence[Run]) -> str:
     """Return the page as HTML.
 
-    Texts of models are data to it: in tables they are escaped, elsewhere they are in a block of JSON that
-    only ever becomes text. The policy in its head lets no other script run, and nothing be fetched.
+    Texts of models stay data: tables escape them, and all others are compressed and in base64, and the script
+    makes text nodes of them. The content security policy allows the embedded style and script only, and no
+    network access.
     """
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = environment.from_string(_asset("page.html.j2"))
-    style, script = _asset("page.css"), "\n".join(map(_asset, _SCRIPTS))
+    licence = f"/*\n{_asset('vendor/LICENSE')}*/"
+    style, script = _asset("page.css"), "\n".join([licence, *map(_asset, (*_LIBRARIES, *_SCRIPTS))])
     data = page_data(runs)
+    differing = differing_settings([run.settings for run in runs])
     return template.render(
         title=", ".join(run.path.resolve().name for run in runs),
-        policy=_policy(style, script),
+        policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "base-uri 'none'; form-action 'none'",
         style=style,
         script=script,
-        data=_json_for_html(data),
-        runs=[_run_context(run, differing) for run, differing in _with_differences(runs)],
+        data=base64.b64encode(gzip.compress(json.dumps(data, ensure_ascii=False).encode(), mtime=0)).decode(),
+        runs=[_run_context(run, changed) for run, changed in zip(runs, differing, strict=True)],
         difficulty=_difficulty_note(runs),
         shown=_shown_note(runs, len(data["problems"])),
         footnotes=[note for run in runs for note in _footnotes(run)],
@@ -64,37 +70,17 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
 def _digest(text: str) -> str:
-    """Return a source of a content security policy that allows this text alone."""
+    """Return the source expression of a content security policy that allows this text alone."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _json_for_html(data: Any) -> str:
-    """Return JSON for a script element, which nothing in a text can end."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def _with_differences(runs: Sequence[Run]) -> list[tuple[Run, dict[str, Any]]]:
-    differing = differing_settings([run.settings for run in runs]) if len(runs) > 1 else [{} for _ in runs]
-    return list(zip(runs, differing, strict=True))
-
-
 def _run_context(run: Run, differing: dict[str, Any]) -> dict[str, Any]:
-    tasks = tasks_of([run])
+    settings = run.settings.get("settings")
     return {
         "label": run.label,
         "title": run.title,
-        "facts": facts(run),
+        "facts": _facts(run),
         "notices": run.notices,
         "tasks": [
             {
@@ -107,74 +93,59 @@ def _run_context(run: Run, differing: dict[str, Any]) -> dict[str, Any]:
                     if pair.task == task and pair.warning
                 ],
             }
-            for task in tasks
+            for task in tasks_of([run])
         ],
         "differing": list(differing.items()),
         "sessions": _sessions_table(run),
-        "settings": _settings_text(run),
+        "settings": yaml.safe_dump(settings, sort_keys=False, allow_unicode=True) if settings else "",
     }
 
 
-def facts(run: Run) -> list[tuple[str, str]]:
-    """Return what a reader has to know of a run first: a name and a value each."""
+def _facts(run: Run) -> dict[str, str]:
+    """Return the facts at the head of the page."""
     settings = run.settings.get("settings") or {}
-    models = [f"{role} {(settings.get(role) or {}).get('model', '?')}" for role in ("target", "draft")]
-    engines = {str((settings.get(role) or {}).get("kind", "?")) for role in ("target", "draft")}
-    problems = {outcome.id for outcome in run.outcomes}
-    given = (run.settings.get("problems") or {}).get("num_problems")
+    roles = {role: settings.get(role) or {} for role in ("target", "draft")}
+    models = ", ".join(f"{role} {engine.get('model', '?')}" for role, engine in roles.items())
+    engines = ", ".join(sorted({str(engine.get("kind", "?")) for engine in roles.values()}))
+    num_problems = len({outcome.id for outcome in run.outcomes})
+    given = (run.settings.get("problems") or {}).get("num_problems") or num_problems
     num_samples = max(row.num_samples for row in run.metrics.strategies)
-    complete = len(problems) * len(run.strategies) * num_samples
-    shown = [
-        ("models", ", ".join(models) if settings else "not known"),
-        ("engine", ", ".join(sorted(engines)) if settings else "not known"),
-        ("settings", str(run.settings.get("settings_hash") or run.outcomes[0].settings_hash)[:8]),
-        (
-            "problems",
-            f"{len(problems)} of {given}" if given and given > len(problems) else str(len(problems)),
-        ),
-        ("answers", _answers_fact(len(run.outcomes), complete)),
-        ("loss classes", ", ".join(sorted({row.loss_class for row in run.metrics.strategies}))),
-    ]
+    missing = num_problems * len(run.strategies) * num_samples - len(run.outcomes)
     tasks = [task for task in tasks_of([run]) if task != ALL_TASKS]
-    if tasks != ["auto"]:
-        shown.insert(3, ("tasks", ", ".join(tasks)))
+    facts = {
+        "models": models if settings else "not known",
+        "engine": engines if settings else "not known",
+        "settings": str(run.settings.get("settings_hash") or run.outcomes[0].settings_hash)[:8],
+        "tasks": ", ".join(tasks) if tasks != ["auto"] else "",
+        "problems": f"{num_problems} of {given}" if given > num_problems else str(num_problems),
+        "answers": f"{len(run.outcomes)}, {missing} missing" if missing > 0 else str(len(run.outcomes)),
+        "loss classes": ", ".join(sorted({row.loss_class for row in run.metrics.strategies})),
+    }
     if run.sessions:
-        shown.append(("begun", str(run.sessions[0].get("started", "?")).replace("T", " ")))
+        facts["started"] = str(run.sessions[0].get("started", "?")).replace("T", " ")
         versions = run.sessions[-1].get("versions") or {}
-        shown.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
-    return shown
-
-
-def _answers_fact(number: int, complete: int) -> str:
-    missing = complete - number
-    return f"{number}, {missing} missing" if missing > 0 else str(number)
+        facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return {name: value for name, value in facts.items() if value}
 
 
 def _sessions_table(run: Run) -> Table:
     headings = (
-        ("start of the command", "Each time that the run was begun or gone on with"),
+        ("start of the command", "Each start or continuation of the run"),
         ("session", "Its name in the results"),
-        ("answers", "How many answers it wrote"),
-        ("strategies", "Which strategies it was told to run"),
+        ("answers", "Number of answers that it wrote"),
+        ("strategies", "The strategies that it was asked to run"),
     )
-    counts = {str(session.get("session")): 0 for session in run.sessions}
-    for outcome in run.outcomes:
-        counts[outcome.session] = counts.get(outcome.session, 0) + 1
+    sessions = [outcome.session for outcome in run.outcomes]
     rows = tuple(
         (
             Cell(str(session.get("started", "?")).replace("T", " ")),
             Cell(str(session.get("session"))),
-            Cell(str(counts[str(session.get("session"))])),
+            Cell(str(sessions.count(str(session.get("session"))))),
             Cell(", ".join(session.get("strategies") or ())),
         )
         for session in run.sessions
     )
     return Table(headings, rows)
-
-
-def _settings_text(run: Run) -> str:
-    settings = run.settings.get("settings")
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True) if settings else ""
 
 
 def _difficulty_note(runs: Sequence[Run]) -> str:
@@ -186,12 +157,12 @@ def _difficulty_note(runs: Sequence[Run]) -> str:
 def _shown_note(runs: Sequence[Run], num_shown: int) -> str:
     num_all = len({(number, o.id, o.sample) for number, run in enumerate(runs) for o in run.outcomes})
     sampled = any(row.num_samples > 1 for run in runs for row in run.metrics.strategies)
-    apart = ", each sample by itself" if sampled else ""
+    each = ", each sample by itself" if sampled else ""
     if num_shown == num_all:
-        return f"All {num_all} problems{apart}, with the answers of each strategy."
+        return f"All {num_all} problems{each}, with the answers of each strategy."
     return (
-        f"{num_shown} of {num_all} problems{apart}, chosen evenly, so that the page does not grow too large; "
-        "tables and charts are about all of them. --limit-timelines shows more."
+        f"{num_shown} of {num_all} problems{each}, chosen evenly, so that the page does not grow too large. "
+        "Tables and charts cover all of them. --limit-timelines shows more."
     )
 
 

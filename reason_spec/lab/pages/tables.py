@@ -1,27 +1,28 @@
-"""The tables of a report: as text for people, and as files of comma-separated values with every digit."""
+"""The tables of a report: as text for the page, and as CSV files with every digit."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from reason_spec.evaluation.metrics import ALL_TASKS, Estimate, PairedMetrics, StrategyMetrics
-from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.outcome import Outcome, share
 from reason_spec.evaluation.report import percent, ratio_text, seconds_text
 from reason_spec.evaluation.store import writing
 from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.runs import Run
-from reason_spec.lab.pages.spans import picture
+from reason_spec.lab.pages.spans import view_of
 
 NONE = "–"
+Record: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a cell, and in small print below it."""
+    """The text of a cell, and the small print below it."""
 
     text: str
     below: str = ""
@@ -29,93 +30,66 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table for people; each heading has a sentence that explains it."""
+    """A table of the page; each heading comes with a sentence that explains it."""
 
     headings: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
-_Row = Mapping[str, Any]
-
-
-# For people ----------------------------------------------------------------------------------
+# Tables of the page --------------------------------------------------------------------------
 
 
 def strategies_table(run: Run, task: str) -> Table:
-    """Return a row for each strategy: how good, how fast, and by what means."""
+    """Return a row for each strategy: accuracy, latency, speed-up and acceptance rates."""
     rows = [row for row in run.metrics.strategies if row.task == task]
     pairs = {pair.strategy: pair for pair in run.metrics.pairs if pair.task == task}
-    repeated = any(row.num_samples > 1 for row in rows)
-    headings = [
-        ("strategy", "Below it what the strategy may change: nothing, the wording, or the step itself"),
-        ("answers", "Finished answers; below it the problems and what is odd about some answers"),
-        ("right", "Mean over problems of the share of right answers, with its 95 % interval"),
-        *(
-            [("pass@k, majority@k", "A right one among k answers; the most frequent of k is right")]
-            * repeated
-        ),
-        ("seconds", "Median of an answer; below it the 95th percentile"),
-        ("first step", "Median of the seconds until the first step is final"),
-        ("speed-up", "Mean seconds of the baseline over those of the strategy, with its 95 % interval"),
-        (
-            "tokens saved",
-            "Of the answers' tokens, not written by the target; below it, those it read, of each",
-        ),
-        (
-            "α step",
-            "Share of judged drafted steps that stood; below it, with those too late to be judged",
-        ),
-        ("α token", "Share of the target's token drafts that were right"),
-    ]
-    priced = any(row.cost for row in rows)
-    headings += [("cost", "By the prices given")] * priced
+    optional = {
+        "pass@k, majority@k": any(row.num_samples > 1 for row in rows),
+        "cost": any(row.cost for row in rows),
+    }
+    columns = [name for name in _STRATEGY_COLUMNS if optional.get(name, True)]
+    cells = [_strategy_cells(row, pairs.get(row.strategy)) for row in rows]
     return Table(
-        tuple(headings),
-        tuple(
-            _strategy_cells(row, pairs.get(row.strategy), repeated=repeated, priced=priced) for row in rows
-        ),
+        tuple((name, _STRATEGY_COLUMNS[name]) for name in columns),
+        tuple(tuple(by_name[name] for name in columns) for by_name in cells),
     )
 
 
-def _strategy_cells(
-    row: StrategyMetrics, pair: PairedMetrics | None, *, repeated: bool, priced: bool
-) -> tuple[Cell, ...]:
-    odd = [
-        f"{number} {what}"
-        for number, what in (
-            (row.num_undecided, "undecided"),
-            (row.num_cut, "cut"),
-            (row.num_retried, "retried"),
-        )
-        if number
-    ]
+_STRATEGY_COLUMNS = {
+    "strategy": "Below it what the strategy may change: nothing, the wording, or the steps themselves",
+    "answers": "Finished answers; below it the number of problems, and unusual answers",
+    "right": "Mean over problems of the share of right answers, with its 95 % interval",
+    "pass@k, majority@k": "At least one of k answers is right; the most frequent of k answers is right",
+    "seconds": "Median latency of an answer; below it the 95th percentile",
+    "first step": "Median time until the first step is final",
+    "speed-up": "Mean seconds of the baseline over those of the strategy, with its 95 % interval",
+    "tokens saved": "Share of the answers' tokens that the target did not generate; below it, what it read, "
+    "as a share of the same",
+    "α step": "Share of judged drafted steps that were accepted; below it, with drafts that came too late",
+    "α token": "Share of the target's token drafts that were accepted",
+    "cost": "By the prices given",
+}
+
+
+def _strategy_cells(row: StrategyMetrics, pair: PairedMetrics | None) -> dict[str, Cell]:
     problems = f"{row.num_problems} problem{'' if row.num_problems == 1 else 's'}"
-    cells = [
-        Cell(row.strategy, row.loss_class),
-        Cell(str(row.num_answers), ", ".join([problems, *odd])),
-        _percent_cell(row.accuracy),
-    ]
-    if repeated:
-        cells.append(Cell(_at(row.pass_at), _at(row.majority_at)))
-    cells += [
-        Cell(seconds_text(row.seconds.p50), f"p95 {seconds_text(row.seconds.p95)}"),
-        Cell(seconds_text(row.first_step_seconds.p50)),
-        Cell("1.00×", "baseline") if pair is None else _speedup_cell(pair.speedup),
-        Cell(
-            percent(row.tokens_saved),
-            f"read {ratio_text(row.target_prefilled_tokens + row.target_scored_tokens)}",
-        ),
-        Cell(ratio_text(row.alpha_step), _late(row)),
-        Cell(ratio_text(row.alpha_token)),
-    ]
-    cells += [Cell(NONE if row.cost is None else f"{row.cost:.4g}")] * priced
-    return tuple(cells)
-
-
-def _late(row: StrategyMetrics) -> str:
-    """Return the acceptance of all drafted steps where some came too late to be judged."""
-    of_all = row.alpha_step_of_all
-    return "" if of_all is None or of_all == row.alpha_step else f"{ratio_text(of_all)} of all"
+    counts = {"undecided": row.num_undecided, "cut": row.num_cut, "retried": row.num_retried}
+    unusual = [f"{number} {what}" for what, number in counts.items() if number]
+    late = row.alpha_step_of_all not in (None, row.alpha_step)
+    read = row.target_prefilled_tokens + row.target_scored_tokens
+    return {
+        "strategy": Cell(row.strategy, row.loss_class),
+        "answers": Cell(str(row.num_answers), ", ".join([problems, *unusual])),
+        "right": _estimate_cell(row.accuracy, 100, ".1f", " %"),
+        "pass@k, majority@k": Cell(_at(row.pass_at), _at(row.majority_at)),
+        "seconds": Cell(seconds_text(row.seconds.p50), f"p95 {seconds_text(row.seconds.p95)}"),
+        "first step": Cell(seconds_text(row.first_step_seconds.p50)),
+        "speed-up": Cell("1.00×", "baseline") if pair is None else _ratio_cell(pair.speedup),
+        "tokens saved": Cell(percent(row.tokens_saved), f"read {ratio_text(read)}"),
+        "α step": Cell(ratio_text(row.alpha_step), f"{ratio_text(row.alpha_step_of_all)} of all" * late),
+        "α token": Cell(ratio_text(row.alpha_token)),
+        "cost": Cell(NONE if row.cost is None else f"{row.cost:.4g}"),
+    }
 
 
 def pairs_table(run: Run, task: str) -> Table:
@@ -129,270 +103,153 @@ def pairs_table(run: Run, task: str) -> Table:
         ("speed-up", "Ratio of mean seconds, with its 95 % interval"),
         ("paired speed-up", "Median over pairs of the ratio, with its 95 % interval"),
     )
-    pairs = [pair for pair in run.metrics.pairs if pair.task == task]
-    return Table(headings, tuple(map(_pair_cells, pairs)))
-
-
-def _pair_cells(pair: PairedMetrics) -> tuple[Cell, ...]:
-    return (
-        Cell(pair.strategy, f"{pair.num_problems} problems"),
-        Cell(f"{pair.num_identical} of {pair.num_pairs}"),
-        _points_cell(pair.accuracy_difference),
-        Cell(NONE if pair.loss_upper is None else f"{100 * pair.loss_upper:.1f}"),
-        Cell(NONE if pair.p_value is None else f"{pair.p_value:.2g}"),
-        _speedup_cell(pair.speedup),
-        _speedup_cell(pair.paired_speedup),
+    rows = tuple(
+        (
+            Cell(pair.strategy, f"{pair.num_problems} problems"),
+            Cell(f"{pair.num_identical} of {pair.num_pairs}"),
+            _estimate_cell(pair.accuracy_difference, 100, "+.1f"),
+            Cell(NONE if pair.loss_upper is None else f"{100 * pair.loss_upper:.1f}"),
+            Cell(NONE if pair.p_value is None else f"{pair.p_value:.2g}"),
+            _ratio_cell(pair.speedup),
+            _ratio_cell(pair.paired_speedup),
+        )
+        for pair in run.metrics.pairs
+        if pair.task == task
     )
+    return Table(headings, rows)
 
 
-def _percent_cell(estimate: Estimate | None) -> Cell:
+def _ratio_cell(estimate: Estimate) -> Cell:
+    return _estimate_cell(estimate, 1, ".2f", "×")
+
+
+def _estimate_cell(estimate: Estimate | None, factor: float, digits: str, unit: str = "") -> Cell:
     if estimate is None:
         return Cell(NONE)
-    return Cell(percent(estimate.value), _between(estimate, 100, ".1f"))
-
-
-def _points_cell(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return Cell(NONE)
-    return Cell(f"{100 * estimate.value:+.1f}", _between(estimate, 100, "+.1f"))
-
-
-def _speedup_cell(estimate: Estimate) -> Cell:
-    return Cell(f"{estimate.value:.2f}×", _between(estimate, 1, ".2f"))
-
-
-def _between(estimate: Estimate, factor: float, digits: str) -> str:
+    text = f"{factor * estimate.value:{digits}}{unit}"
     if estimate.interval is None:
-        return "no interval"
+        return Cell(text, "no interval")
     low, high = estimate.interval
-    return f"{factor * low:{digits}} to {factor * high:{digits}}"
+    return Cell(text, f"{factor * low:{digits}} to {factor * high:{digits}}")
 
 
 def _at(estimates: Mapping[int, Estimate]) -> str:
     return ", ".join(f"@{k} {100 * estimate.value:.1f}" for k, estimate in estimates.items()) or NONE
 
 
-# For programs --------------------------------------------------------------------------------
+# CSV files -----------------------------------------------------------------------------------
 
 
 def write_csv(runs: Sequence[Run], folder: Path) -> tuple[Path, ...]:
-    """Write every table as a file of its own, one fact in each row; return the files.
+    """Write every table as a CSV file; return the files.
 
     Raises:
         DataError: the folder or a file cannot be written.
     """
     tables = {
-        "strategies": _strategy_rows(runs),
-        "at_k": _at_k_rows(runs),
-        "pairs": _pair_rows(runs),
-        "acceptance_by_step": _step_rows(runs),
-        "acceptance_by_difficulty": _difficulty_rows(runs),
-        "token_acceptance": _histogram_rows(runs),
-        "answers": _answer_rows(runs),
-        "spans": _span_rows(runs),
+        "strategies": _rows(runs, _strategy_records),
+        "at_k": _rows(runs, _at_k_records),
+        "pairs": _rows(runs, lambda run: (_flat(pair) for pair in run.metrics.pairs)),
+        "acceptance_by_step": _rows(runs, _step_records),
+        "acceptance_by_difficulty": _rows(runs, _difficulty_records),
+        "token_acceptance": _rows(runs, _histogram_records),
+        "answers": _rows(runs, lambda run: map(_answer_record, run.outcomes)),
+        "spans": _rows(runs, _span_records),
     }
     files = []
     with writing(folder, "Name another folder with --csv."):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, rows in tables.items():
-            files.append(_write(folder / f"{name}.csv", rows))
+        for name, records in tables.items():
+            files.append(folder / f"{name}.csv")
+            with files[-1].open("w", encoding="utf-8", newline="") as file:
+                columns = dict.fromkeys(column for record in records for column in record)
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows({key: _escaped(value) for key, value in row.items()} for row in records)
     return tuple(files)
 
 
-def _write(path: Path, rows: Iterable[_Row]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer: csv.DictWriter[str] | None = None
-        for row in rows:
-            if writer is None:
-                writer = csv.DictWriter(file, row)
-                writer.writeheader()
-            writer.writerow({name: _harmless(value) for name, value in row.items()})
-    return path
+def _rows(runs: Sequence[Run], records: Any) -> list[Record]:
+    return [{"run": run.label, **record} for run in runs for record in records(run)]
 
 
-def _harmless(value: Any) -> Any:
-    """Keep a spreadsheet from taking a model's text for a formula."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
+def _escaped(value: Any) -> Any:
+    """Keep a spreadsheet from reading a model's text as a formula."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
 
 
-def _bounds(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    low, high = (estimate and estimate.interval) or (None, None)
-    return {name: estimate and estimate.value, f"{name}_low": low, f"{name}_high": high}
+def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a dataclass as columns; an estimate has three, lists and mappings have none."""
+    columns: dict[str, Any] = {}
+    for field in fields(record):
+        name, value = prefix + field.name, getattr(record, field.name)
+        if isinstance(value, Estimate):
+            columns |= _bounds(name, value)
+        elif is_dataclass(value):
+            columns |= _flat(value, f"{name}_")
+        elif not isinstance(value, (tuple, Mapping)):
+            columns[name] = value
+    return columns
 
 
-def _strategy_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for row in run.metrics.strategies:
-            yield {
-                **_place(run, row.task, row.strategy),
-                "loss_class": row.loss_class,
-                "problems": row.num_problems,
-                "answers": row.num_answers,
-                "samples": row.num_samples,
-                "graded": row.num_graded,
-                "undecided": row.num_undecided,
-                "cut": row.num_cut,
-                "retried": row.num_retried,
-                **_bounds("accuracy", row.accuracy),
-                "accuracy_standard_error": None if row.accuracy is None else row.accuracy.standard_error,
-                "seconds_mean": row.seconds.mean,
-                "seconds_p50": row.seconds.p50,
-                "seconds_p90": row.seconds.p90,
-                "seconds_p95": row.seconds.p95,
-                "seconds_p99": row.seconds.p99,
-                "first_step_seconds_p50": row.first_step_seconds.p50,
-                **_bounds("seconds_per_problem", row.seconds_per_problem),
-                **_bounds("tokens_per_problem", row.tokens_per_problem),
-                "tokens_per_second": row.tokens_per_second,
-                "target_tokens": row.target_tokens,
-                "target_prefilled_tokens": row.target_prefilled_tokens,
-                "target_scored_tokens": row.target_scored_tokens,
-                "tokens_saved": row.tokens_saved,
-                "alpha_step": row.alpha_step,
-                "alpha_step_of_all": row.alpha_step_of_all,
-                "alpha_token": row.alpha_token,
-                "target_passes": row.target.num_passes,
-                "target_discarded_tokens": row.target.num_discarded_tokens,
-                "draft_generated_tokens": row.draft.num_generated_tokens,
-                "draft_discarded_tokens": row.draft.num_discarded_tokens,
-                "verifier_seconds": row.verifier_seconds,
-                "cost": row.cost,
-            }
+def _bounds(name: str, estimate: Estimate) -> dict[str, Any]:
+    low, high = estimate.interval or (None, None)
+    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
 
-def _at_k_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for row in run.metrics.strategies:
-            for measure, estimates in (("pass", row.pass_at), ("majority", row.majority_at)):
-                for k, estimate in estimates.items():
-                    place = _place(run, row.task, row.strategy)
-                    yield {**place, "measure": measure, "k": k, **_bounds("value", estimate)}
+def _strategy_records(run: Run) -> Iterator[Record]:
+    for row in run.metrics.strategies:
+        error = None if row.accuracy is None else row.accuracy.standard_error
+        yield {**_flat(row), "accuracy_standard_error": error}
 
 
-def _pair_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for pair in run.metrics.pairs:
-            yield {
-                **_place(run, pair.task, pair.strategy),
-                "baseline": pair.baseline,
-                "problems": pair.num_problems,
-                "pairs": pair.num_pairs,
-                "identical": pair.num_identical,
-                "apart": pair.num_apart,
-                **_bounds("accuracy_difference", pair.accuracy_difference),
-                "loss_upper": pair.loss_upper,
-                "p_value": pair.p_value,
-                "smallest_difference": pair.smallest_difference,
-                **_bounds("speedup", pair.speedup),
-                **_bounds("paired_speedup", pair.paired_speedup),
-                **_bounds("tokens_difference", pair.tokens_difference),
-                "warning": pair.warning,
-            }
+def _at_k_records(run: Run) -> Iterator[Record]:
+    for row in run.metrics.strategies:
+        for measure, estimates in (("pass", row.pass_at), ("majority", row.majority_at)):
+            for k, estimate in estimates.items():
+                record = {"task": row.task, "strategy": row.strategy, "measure": measure, "k": k}
+                yield record | _bounds("value", estimate)
 
 
-def _step_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for row in run.metrics.strategies:
-            for step in row.acceptance_by_step:
-                yield {
-                    **_place(run, row.task, row.strategy),
-                    "step": step.step_index,
-                    "accepted": step.num_accepted,
-                    "rejected": step.num_rejected,
-                    "unknown": step.num_unknown,
-                }
+def _step_records(run: Run) -> Iterator[Record]:
+    for row in run.metrics.strategies:
+        for step in row.acceptance_by_step:
+            yield {"task": row.task, "strategy": row.strategy, **_flat(step)}
 
 
-def _difficulty_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for task in dict.fromkeys(row.task for row in run.metrics.strategies):
-            outcomes = [outcome for outcome in run.outcomes if task in (outcome.task, ALL_TASKS)]
-            groups = group_problems(outcomes, run.baseline)
-            for strategy in run.strategies:
-                for counts in count_groups(outcomes, groups, strategy, run.baseline):
-                    yield {
-                        **_place(run, task, strategy),
-                        "group": counts.group.label,
-                        "detail": counts.group.detail,
-                        "problems": counts.num_problems,
-                        "answers": counts.num_answers,
-                        "graded": counts.num_graded,
-                        "correct": counts.num_correct,
-                        "accepted": counts.num_accepted,
-                        "verdicts": counts.num_verdicts,
-                        "alpha_step": counts.alpha_step,
-                        "alpha_token": counts.alpha_token,
-                        "speedup": counts.speedup,
-                    }
+def _difficulty_records(run: Run) -> Iterator[Record]:
+    for task in dict.fromkeys(row.task for row in run.metrics.strategies):
+        outcomes = [outcome for outcome in run.outcomes if task in (outcome.task, ALL_TASKS)]
+        groups = group_problems(outcomes, run.baseline)
+        for strategy in run.strategies:
+            for counts in count_groups(outcomes, groups, strategy, run.baseline):
+                alpha = share(counts.num_accepted, counts.num_verdicts)
+                yield {"task": task, "strategy": strategy, **_flat(counts), "alpha_step": alpha}
 
 
-def _histogram_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for row in run.metrics.strategies:
-            for place, count in enumerate(row.alpha_token_histogram):
-                bounds = {"alpha_token_from": place / 10, "alpha_token_to": (place + 1) / 10}
-                yield {**_place(run, row.task, row.strategy), **bounds, "answers": count}
+def _histogram_records(run: Run) -> Iterator[Record]:
+    for row in run.metrics.strategies:
+        for place, count in enumerate(row.alpha_token_histogram):
+            bounds = {"alpha_token_from": place / 10, "alpha_token_to": (place + 1) / 10}
+            yield {"task": row.task, "strategy": row.strategy, **bounds, "answers": count}
 
 
-def _answer_rows(runs: Sequence[Run]) -> Iterator[_Row]:
-    for run in runs:
-        for outcome in run.outcomes:
-            yield {**_place(run, outcome.task, outcome.strategy), **_answer_row(outcome)}
-
-
-def _answer_row(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "id": outcome.id,
-        "sample": outcome.sample,
-        "level": outcome.level,
-        "correct": outcome.correct,
-        "prediction": outcome.prediction,
-        "reference": outcome.answer,
-        "seconds": outcome.seconds,
-        "first_step_seconds": outcome.first_step_seconds,
-        "tokens": outcome.tokens,
+def _answer_record(outcome: Outcome) -> Record:
+    columns = _flat(outcome)
+    texts = {"question", "response"}
+    return {name: value for name, value in columns.items() if name not in texts} | {
         "steps": len(outcome.steps),
-        "finish": outcome.finish,
         "alpha_step": outcome.alpha_step,
         "alpha_step_of_all": outcome.alpha_step_of_all,
         "alpha_token": outcome.alpha_token,
-        "target_passes": outcome.usage.target.num_passes,
-        "discarded_target_tokens": outcome.usage.target.num_discarded_tokens,
-        "discarded_draft_tokens": outcome.usage.draft.num_discarded_tokens,
-        "verifier_seconds": outcome.usage.verifier_seconds,
         "failed_tries": len(outcome.failed_tries),
-        "session": outcome.session,
     }
 
 
-def _span_rows(runs: Sequence[Run]) -> Iterator[_Row]:
+def _span_records(run: Run) -> Iterable[Record]:
     """Yield the spans of the answers whose timelines the report has."""
-    for run in runs:
-        for key, timeline in run.timelines.items():
-            for span in picture(timeline).spans:
-                yield {
-                    "run": run.label,
-                    "id": key.problem_id,
-                    "sample": key.sample,
-                    "strategy": key.strategy,
-                    "work": span.work,
-                    "lane": span.lane,
-                    "purpose": span.purpose,
-                    "step": span.step_index,
-                    "branch": span.branch,
-                    "start": span.start,
-                    "end": span.end,
-                    "state": span.state,
-                    "tokens": span.num_tokens,
-                    "about": span.about,
-                    "score": span.score,
-                    "reason": span.reason,
-                }
-
-
-def _place(run: Run, task: str, strategy: str) -> dict[str, Any]:
-    return {"run": run.label, "task": task, "strategy": strategy}
+    for key, timeline in run.timelines.items():
+        for span in view_of(timeline).spans:
+            columns = {name: value for name, value in _flat(span).items() if name not in ("text", "row")}
+            yield {"id": key.problem_id, "sample": key.sample, "strategy": key.strategy, **columns}

@@ -1,4 +1,4 @@
-"""What a token of each model costs, end to end in the torch engine."""
+"""The cost of a token of each model, end to end in the torch engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reason_spec.settings import EngineSettings
 from reason_spec.types import Prefix
 
 CONTEXT = 300
-"""Tokens in the middle of which a token is timed."""
+"""Length in tokens around which a token is timed."""
 _TOKENS = 64
 _REPEATS = 5
 
@@ -36,17 +36,16 @@ class PairCost(NamedTuple):
 
 
 async def measure_cost(target_folder: Path, draft_folder: Path) -> PairCost:
-    """Time both models in turns on the same core, so that a slow spell of the machine meets both.
+    """Time both models in turns on one core, so that other load on the machine affects both.
 
     Raises:
         EngineError: a model cannot be loaded.
-        SettingsError: a model's vocabulary or context is too small for the timing.
+        SettingsError: a model's context is too small for the timing.
     """
     core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    cores = None if core is None else (core,)
     engines = [
-        TorchEngine(
-            name, EngineSettings(model=str(folder), device="cpu", cores=None if core is None else (core,))
-        )
+        TorchEngine(name, EngineSettings(model=str(folder), device="cpu", cores=cores))
         for name, folder in (("target", target_folder), ("draft", draft_folder))
     ]
     times: list[list[float]] = [[], []]
@@ -63,10 +62,9 @@ async def measure_cost(target_folder: Path, draft_folder: Path) -> PairCost:
 
 
 async def _time_tokens(engine: Engine, repeat: int) -> float:
-    """Return the seconds a token takes around ``CONTEXT``; every repeat has a text of its own.
+    """Return the seconds of a token around ``CONTEXT``; each repeat has its own text.
 
-    Two requests differ in their length alone, so that what they have in common, the prompt above
-    all, cancels out.
+    The difference of two requests of different length cancels the time of the prompt.
     """
     text = "".join(chat_prompt(p.question) for p in islice(problems("validation", repeat), 8))
     tokens = engine.tokenizer.encode(text)
@@ -81,6 +79,5 @@ async def _time_tokens(engine: Engine, repeat: int) -> float:
         result = await generation.result()
         seconds.append(time.perf_counter() - started)
         if len(result.tokens) < count:
-            # The model ended its text: nothing to time.
-            return math.nan
+            return math.nan  # the model ended its text
     return (seconds[1] - seconds[0]) / _TOKENS

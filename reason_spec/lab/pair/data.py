@@ -25,17 +25,17 @@ from reason_spec.pair.wording import Wording
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-Part: TypeAlias = Literal["solving", "judging", "settling"]
-"""What a model is taught: to solve, then, where it is to judge, to do so, then both together."""
+Phase: TypeAlias = Literal["solving", "judging", "settling"]
+"""The phases of a training: solve, then, for the judge, learn to judge, then both together."""
 POOL_BATCHES = 16
 """Batches in a pool: rows are sorted by length within one pool."""
 _EXAMPLES_AT_ONCE = 64
 _LENGTH_MULTIPLE = 32
 _MAX_ROW_TOKENS = 896
 _TURN_WEIGHT = 12.0
-"""Weight of a token of a score or a judgement: one such token stands against a whole solution."""
+"""Weight of a token of a score or a judgement, to balance the many tokens of a solution."""
 _EXPECTED_WEIGHT = 0.5
-"""Weight of a token of the version of a step that is to be judged."""
+"""Weight of a token of the version of a step that is judged."""
 _JUDGEMENTS = 6
 """Judgements in one conversation."""
 NOT_JUDGED, SOUND, FLAWED, FLAW = -1.0, 0.0, 1.0, 2.0
@@ -45,10 +45,7 @@ _TURNS_FROM = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the curriculum, in force until ``until`` of the training is done.
-
-    ``arithmetic`` and ``recall`` are the shares of drills.
-    """
+    """A part of the curriculum, up to the share ``until`` of the training; others are shares of drills."""
 
     until: float
     operations: tuple[int, int]
@@ -67,12 +64,11 @@ CURRICULUM = (
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What one model reads, besides plain problems: shares of the rows.
+    """The rows of one model besides plain problems, as shares of all rows.
 
-    ``scores``, ``judged``, ``corrected`` and ``checked`` are conversations with scores, judgements,
-    solutions with a correction and with a check; ``followed`` is the share of the other solutions
-    that more questions follow, and ``two_sources`` the factor on operations that take two quantities
-    in half of the problems.
+    ``scores``, ``judged``, ``corrected`` and ``checked`` are conversations with scores, with judgements, with
+    a correction and with a check. ``followed`` is the share of the other solutions that more questions
+    follow. ``two_sources`` multiplies operations on two quantities in half of the problems.
     """
 
     scores: float = 0.03
@@ -87,12 +83,11 @@ MIXES: Mapping[Wording, Mix] = {
     "target": Mix(scores=0.06, judged=0.03, followed=0.4, two_sources=4.0),
     "draft": Mix(),
 }
-"""Looking up a number that is told far back is what a small model learns last. Only the target
-practises it."""
+"""Only the target practises to look up a number far back, which a small model learns last."""
 JUDGING = Mix(scores=0.35, judged=0.3, corrected=0.1, checked=0.02, followed=0.3, two_sources=4.0)
-"""What the target reads while its last layers learn to judge."""
+"""The rows while the last layers learn to judge."""
 SETTLING = Mix(scores=0.1, judged=0.08, followed=0.4, two_sources=4.0)
-"""What it reads after that, so that it solves as well as before."""
+"""The rows after that, so that the model solves as well as before."""
 _JUDGING_BATCH_TOKENS = 2048
 _MOST_FOLLOW_UPS = 4
 
@@ -101,9 +96,9 @@ _MOST_FOLLOW_UPS = 4
 class Batch:
     """Token ids, labels and their weights, all [rows, length].
 
-    Labels are shifted: they name the next token. Weight 0 marks what is not learnt: questions, wrong
-    steps and padding. ``flaws`` are not shifted: 1 where a token belongs to a judged text in which a
-    mistake has shown by then, 2 where it shows, 0 where none has, and -1 where nothing is judged.
+    Labels are shifted: they name the next token. Weight 0 marks what is not learnt: questions, wrong steps
+    and padding. ``flaws`` are not shifted: `NOT_JUDGED`, `SOUND`, `FLAW` where the first mistake of a judged
+    text shows, and `FLAWED` behind it.
     """
 
     inputs: Tensor
@@ -235,18 +230,17 @@ def make_pool(
     pool: int,
     progress: float,
     wording: Wording,
-    part: Part = "solving",
+    phase: Phase = "solving",
 ) -> list[Batch]:
     """Make pool number ``pool``: about ``POOL_BATCHES`` batches in random order.
 
-    In the ``part`` in which the target learns to judge, most of the rows are scores and judgements, in
-    smaller batches.
-    The result depends on the arguments alone, so a resumed run sees the rows it would have seen.
-    Rows are padded on the right: with causal attention a token never sees the padding behind it.
+    In the phase ``judging`` most rows are scores and judgements, in smaller batches. The result depends on
+    the arguments alone, so a resumed run sees the same rows. Rows are padded on the right, where causal
+    attention never sees the padding.
     """
     rng = Random(f"pool/{seed}/{pool}")
-    mix = {"solving": MIXES[wording], "judging": JUDGING, "settling": SETTLING}[part]
-    batch_tokens = _JUDGING_BATCH_TOKENS if part == "judging" else stage_at(progress).batch_tokens
+    mix = {"solving": MIXES[wording], "judging": JUDGING, "settling": SETTLING}[phase]
+    batch_tokens = _JUDGING_BATCH_TOKENS if phase == "judging" else stage_at(progress).batch_tokens
     wanted, rows = POOL_BATCHES * batch_tokens, list[_Row]()
     index = pool * 1_000_000
     while sum(len(row.tokens) for row in rows) < wanted:

@@ -1,28 +1,20 @@
-"""What counts as a right step, and what a wrong one gets wrong.
+"""Decide whether a step is right, and what a wrong one gets wrong.
 
-The operations of a problem form a chain, so the next calculation is known at every step; the
-wording may be any.
+The operations of a problem form a chain, so the next calculation is known at every step; the wording is free.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 Fault: TypeAlias = Literal["source", "operand", "operation", "calculation", "other"]
-"""What a wrong step gets wrong first: the number it starts from, the number it applies, the operator
-between them, or the result alone; ``other`` is no step of the expected form."""
+"""The first mistake of a wrong step: the number it starts from, the number it applies, the operator, or the
+result alone; ``other`` is a step of another form."""
 
 _ANSWER = re.compile(r"The answer is (\d+)\.$")
 _EXPRESSION = re.compile(r"(\d+)([-+*/])(\d+)")
 _NUMBER = re.compile(r"\d+")
-
-
-class _Reading(NamedTuple):
-    source: str
-    operator: str
-    operand: str
-    result: str
 
 
 def parse_answer(solution: str) -> int | None:
@@ -32,32 +24,24 @@ def parse_answer(solution: str) -> int | None:
 
 
 def find_fault(step: str, reference: str) -> Fault | None:
-    """Return what is wrong with ``step`` where ``reference`` would be right; None if nothing is.
+    """Return the first mistake of ``step`` where ``reference`` is right; None if it has none.
 
-    A step of several calculations is judged by the first, which names what it works out, and by
-    its result, the last number.
+    A step of several calculations is graded by the first one and by its result, the last number.
     """
-    wanted, found = _read(reference), _read(step)
+    wanted, found = _EXPRESSION.search(reference), _EXPRESSION.search(step)
     if wanted is None:
         return None if step == reference else "other"
     if found is None:
         return "other"
-    if found.source != wanted.source:
+    if found[1] != wanted[1]:
         return "source"
-    if found.operand != wanted.operand:
+    if found[3] != wanted[3]:
         return "operand"
-    if found.operator != wanted.operator:
+    if found[2] != wanted[2]:
         return "operation"
-    return None if found.result == wanted.result else "calculation"
+    return None if _NUMBER.findall(step)[-1] == _NUMBER.findall(reference)[-1] else "calculation"
 
 
 def is_right_step(step: str, reference: str) -> bool:
-    """Tell whether ``step`` makes the calculation of ``reference`` and gets its result."""
+    """Return whether ``step`` makes the calculation of ``reference`` and gets its result."""
     return find_fault(step, reference) is None
-
-
-def _read(step: str) -> _Reading | None:
-    match = _EXPRESSION.search(step)
-    if match is None:
-        return None
-    return _Reading(match[1], match[2], match[3], _NUMBER.findall(step)[-1])

@@ -16,12 +16,7 @@ from reason_spec.pair.decoding import LoadedModel, next_steps, solve_greedily
 from reason_spec.pair.generator import STEP_SEPARATOR, Example, Split, problems
 from reason_spec.pair.tokenizer import chat_prompt, next_question
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is done, and of how much."""
-
-
-def no_progress(_label: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+Notify: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class ByKind:
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """Accuracy on problems told in phrasings, and with kinds, that training never showed."""
+    """Accuracy on problems with phrasings and kinds that training never showed."""
 
     n: int
     target_accuracy: float
@@ -56,13 +51,11 @@ class Shifted:
 class PairReport:
     """Figures of a pair; every accuracy is a share in 0..1 under greedy decoding in float32.
 
-    ``draft_step_accuracy`` is the share of single calculation steps that the draft gets right after
-    steps that the target wrote and that are right. ``draft_wording`` is the share of those right
-    steps that are also the target's own next step to the letter. ``faults`` counts what the draft's
-    wrong steps get wrong. ``score_auc`` and ``judge_auc`` tell how well the judge's scores and
-    judgements, asked for in a turn of their own, separate the draft's right steps from its wrong
-    ones; ``reward_auc`` is that of the reward head. ``c`` is the time of a draft token over that of
-    a target token.
+    ``draft_step_accuracy`` is the share of single steps that the draft gets right behind right steps of the
+    target; ``draft_wording`` is the share of those that equal the target's next step. ``faults`` counts the
+    mistakes of wrong steps. The areas under the curve say how well the judge's scores, its judgements and the
+    reward head separate right steps of the draft from wrong ones. ``c`` is the time of a draft token over
+    that of a target token.
     """
 
     n: int
@@ -83,15 +76,6 @@ class PairReport:
     c: float
 
 
-class StepCase(NamedTuple):
-    """A right prefix, the target's next step, and the step of the worked solution."""
-
-    prefix: str
-    kind: str
-    target_step: str
-    reference: str
-
-
 class SolvedProblems(NamedTuple):
     """Problems with the greedy solution of one model to each."""
 
@@ -103,17 +87,67 @@ class SolvedProblems(NamedTuple):
         return [parse_answer(text) == p.answer for text, p in zip(self.texts, self.problems, strict=True)]
 
 
-def solve_split(
-    loaded: LoadedModel, split: Split, n: int, seed: int, label: str, progress: Progress
-) -> SolvedProblems:
-    """Let a model solve ``n`` problems of a split."""
+class StepCase(NamedTuple):
+    """A right prefix, the target's next step, and the step of the worked solution."""
+
+    prefix: str
+    kind: str
+    target_step: str
+    reference: str
+
+
+class DraftedSteps(NamedTuple):
+    """The draft's own next step for each case."""
+
+    cases: Sequence[StepCase]
+    steps: Sequence[str]
+
+    @property
+    def right(self) -> list[bool]:
+        return [is_right_step(s, c.reference) for c, s in zip(self.cases, self.steps, strict=True)]
+
+    @property
+    def in_target_words(self) -> list[bool]:
+        """For the right steps alone."""
+        rows = zip(self.cases, self.steps, self.right, strict=True)
+        return [step == case.target_step for case, step, right in rows if right]
+
+    def by_kind(self) -> dict[str, ByKind]:
+        """Group the steps by the kind of their operation."""
+        table: dict[str, ByKind] = {}
+        for kind in (*get_args(words.Kind), *get_args(words.NewKind)):
+            rows = [(c, s) for c, s in zip(self.cases, self.steps, strict=True) if c.kind == kind]
+            own = DraftedSteps([case for case, _ in rows], [step for _, step in rows])
+            if rows:
+                table[kind] = ByKind(len(rows), sum(own.right), sum(own.in_target_words))
+        return table
+
+    def faults(self) -> dict[Fault, int]:
+        """Count the mistakes of the wrong steps."""
+        rows = zip(self.cases, self.steps, strict=True)
+        found = Counter(find_fault(step, case.reference) for case, step in rows)
+        return {fault: found[fault] for fault in get_args(Fault)}
+
+
+def solve_split(loaded: LoadedModel, split: Split, n: int, seed: int, notify: Notify) -> SolvedProblems:
+    """Have a model solve ``n`` problems of a split."""
     chosen = list(islice(problems(split, seed), n))
     questions = [problem.question for problem in chosen]
-    return SolvedProblems(chosen, solve_greedily(loaded, questions, lambda done: progress(label, done, n)))
+    return SolvedProblems(
+        chosen, solve_greedily(loaded, questions, lambda done: notify(f"{split}: {done} of {n} solved"))
+    )
+
+
+def draft_steps(draft: LoadedModel, solved: SolvedProblems, notify: Notify) -> DraftedSteps:
+    """Have the draft write one step behind each right prefix of the target's solutions."""
+    cases = step_cases(solved)
+    prefixes = [case.prefix for case in cases]
+    steps = next_steps(draft, prefixes, lambda done: notify(f"{done} of {len(cases)} steps drafted"))
+    return DraftedSteps(cases, steps)
 
 
 def step_cases(solved: SolvedProblems) -> list[StepCase]:
-    """Cut solutions into right prefixes and the calculation step that follows, up to the first wrong one."""
+    """Cut solutions into right prefixes and the step that follows each, up to the first wrong step."""
     cases: list[StepCase] = []
     for problem, text in zip(*solved, strict=True):
         prefix = chat_prompt(problem.question)
@@ -141,23 +175,6 @@ def by_operations(target: SolvedProblems, draft: SolvedProblems) -> dict[int, By
     return table
 
 
-def by_kind(cases: Sequence[StepCase], steps: Sequence[str]) -> dict[str, ByKind]:
-    """Group the draft's single steps by the kind of their operation."""
-    table: dict[str, ByKind] = {}
-    for kind in (*get_args(words.Kind), *get_args(words.NewKind)):
-        pairs = [(c, s) for c, s in zip(cases, steps, strict=True) if c.kind == kind]
-        right = [c.target_step == s for c, s in pairs if is_right_step(s, c.reference)]
-        if pairs:
-            table[kind] = ByKind(len(pairs), len(right), sum(right))
-    return table
-
-
-def count_faults(cases: Sequence[StepCase], steps: Sequence[str]) -> dict[Fault, int]:
-    """Count what is wrong with the wrong steps."""
-    found = Counter(find_fault(step, case.reference) for case, step in zip(cases, steps, strict=True))
-    return {fault: found[fault] for fault in get_args(Fault)}
-
-
 @torch.inference_mode()
 def _answer_logits(
     judge: LoadedModel, prompts: Sequence[str], answers: Sequence[str], rows: int = 32
@@ -175,7 +192,7 @@ def _answer_logits(
 
 
 def expected_scores(judge: LoadedModel, prefixes: Sequence[str]) -> list[float]:
-    """Return the expected score, 0 to 9, of the last step of each prefix in the judge's opinion."""
+    """Return the judge's expected score, 0 to 9, of the last step of each prefix."""
     digits = [str(digit) for digit in range(10)]
     asked = [prefix + next_question(words.SCORE_QUESTION) for prefix in prefixes]
     chances = _answer_logits(judge, asked, digits).softmax(-1)
@@ -190,36 +207,7 @@ def aligned_chances(judge: LoadedModel, pairs: Sequence[tuple[str, str]]) -> lis
 
 
 def area_under_curve(right: Sequence[bool], values: Sequence[float]) -> float | None:
-    """Return the chance that a right case has the higher value; None where only one sort is there."""
+    """Return the area under the ROC curve; None where all cases are alike."""
     from sklearn.metrics import roc_auc_score
 
-    if len(set(right)) < 2:
-        return None
-    return float(roc_auc_score(right, values))
-
-
-class DraftedSteps(NamedTuple):
-    """The draft's own next step for each case."""
-
-    cases: Sequence[StepCase]
-    steps: Sequence[str]
-
-    @property
-    def right(self) -> list[bool]:
-        return [is_right_step(s, c.reference) for c, s in zip(self.cases, self.steps, strict=True)]
-
-    @property
-    def in_target_words(self) -> list[bool]:
-        """For the right steps alone."""
-        return [
-            s == c.target_step
-            for c, s, right in zip(self.cases, self.steps, self.right, strict=True)
-            if right
-        ]
-
-
-def draft_steps(draft: LoadedModel, solved: SolvedProblems, label: str, progress: Progress) -> DraftedSteps:
-    """Let the draft write one step behind each right prefix of the target's solutions."""
-    cases = step_cases(solved)
-    prefixes = [case.prefix for case in cases]
-    return DraftedSteps(cases, next_steps(draft, prefixes, lambda done: progress(label, done, len(cases))))
+    return float(roc_auc_score(right, values)) if len(set(right)) > 1 else None

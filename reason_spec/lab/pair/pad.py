@@ -1,9 +1,8 @@
-"""A target of any depth: the same answers, at the real cost of more layers.
+"""Make a target of any depth: the same answers, at the real cost of more layers.
 
-Layers whose two output projections are zero add nothing to the residual stream, so the padded
-model writes what the model wrote, and every pass pays for all its layers. Made for studies of
-cost: what a speed-up would be if the target were so much dearer than the draft. A padded model
-says so in its configuration and in the README beside it.
+Layers whose two output projections are zero add nothing to the residual stream, but every pass pays for them.
+Such models serve studies of cost: the speed-up at another ratio of target to draft. A padded model says so in
+its configuration and in the README beside it.
 
     python -m reason_spec.lab.pair.pad --layers 48 DIR
 """
@@ -11,7 +10,6 @@ says so in its configuration and in the README beside it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,15 +36,14 @@ def pad(source: Path, layers: int, out: Path) -> None:
         loaded = load_pair_model(source)
     except (OSError, ValueError) as error:
         raise DataError(f"{source} holds no model that can be padded: {error}") from error
-    before = len(loaded.model.model.layers)
+    config = loaded.model.config
+    before = config.num_hidden_layers
     if layers <= before:
         raise SettingsError(f"--layers {layers} must be more than the {before} layers of {source}")
+    origin = int(getattr(config, PADDED_FROM, before))
+    setattr(config, PADDED_FROM, origin)
     append_idle_layers(loaded.model, layers)
     save_model(loaded.model, loaded.tokenizer, out)
-    config_path = out / "config.json"
-    config = json.loads(config_path.read_text(encoding="utf-8"))
-    origin = int(config.get(PADDED_FROM, before))
-    config_path.write_text(json.dumps({**config, PADDED_FROM: origin}, indent=2) + "\n", encoding="utf-8")
     (out / "README.md").write_text(
         f"# A padded model\n\n{origin} layers of this model were trained; {layers - origin} were added that\n"
         "do nothing but cost time. It answers as the model it was made from. Figures measured with it are\n"
@@ -56,7 +53,7 @@ def pad(source: Path, layers: int, out: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make a target deeper, and dearer, without changing what it writes."""
+    """Make a target deeper, and more expensive, without changing its output."""
     parser = argparse.ArgumentParser(prog="python -m reason_spec.lab.pair.pad", description=main.__doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="new folder for the padded model")
     parser.add_argument("--layers", type=int, required=True, help="layers in all")

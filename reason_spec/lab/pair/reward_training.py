@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from operator import and_
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,18 +43,10 @@ _SEED = 20_000
 
 
 class LabelledSteps(NamedTuple):
-    """Hidden states where steps end, [n, width], and whether all is right up to there, [n]."""
+    """Hidden states at the ends of steps, [n, width], and whether all steps up to there are right, [n]."""
 
     hidden: Tensor
     right: Tensor
-
-
-def _right_so_far(solution: str, problem: Example) -> Iterator[bool]:
-    """Yield for each calculation step whether it and all before it are right."""
-    right = True
-    for step, reference in zip(solution.split(STEP_SEPARATOR), problem.steps[:-1], strict=False):
-        right = right and is_right_step(step, reference)
-        yield right
 
 
 def label_rollouts(target: LoadedModel, chosen: Sequence[Example], solutions: Sequence[str]) -> LabelledSteps:
@@ -63,9 +56,10 @@ def label_rollouts(target: LoadedModel, chosen: Sequence[Example], solutions: Se
     for problem, solution in zip(chosen, solutions, strict=True):
         steps = solution.split(STEP_SEPARATOR)[: problem.operations]
         texts.append(chat_prompt(problem.question) + "".join(step + STEP_SEPARATOR for step in steps))
-        labels.append(list(_right_so_far(solution, problem)))
+        right = (is_right_step(*pair) for pair in zip(steps, problem.steps[:-1], strict=False))
+        labels.append(list(accumulate(right, and_)))
     hidden = hidden_where_steps_end(target, texts)
-    # A step that never ended, at the limit of tokens, has no place to be read at.
+    # A step cut off by the limit of tokens has no end to read the state at.
     pairs = [(states[: len(row)], row[: len(states)]) for states, row in zip(hidden, labels, strict=True)]
     return LabelledSteps(
         torch.cat([states for states, _ in pairs]),
@@ -73,25 +67,19 @@ def label_rollouts(target: LoadedModel, chosen: Sequence[Example], solutions: Se
     )
 
 
-def roll_out(
-    target: LoadedModel, draft: LoadedModel, n: int, seed: int, note: Callable[[str], None]
-) -> LabelledSteps:
-    """Let the draft solve ``n`` problems and the target some, at temperature 1, and label the steps.
+def roll_out(target: LoadedModel, draft: LoadedModel, n: int, seed: int) -> LabelledSteps:
+    """Have the draft solve ``n`` problems and the target some, at temperature 1, and label the steps.
 
-    The target's are few: it is slow, seldom wrong, and its steps are not what has to be judged.
+    The target solves few: it is slow and seldom wrong, and its steps are not those to be judged.
     """
     parts: list[LabelledSteps] = []
     models = (("draft", draft, n), ("target", target, max(1, n // _DRAFTS_PER_TARGET)))
     for number, (name, model, count) in enumerate(models):
+        print(f"{name}: {count} rollouts", file=sys.stderr, flush=True)
         chosen = list(islice(problems("train", seed + number), count))
         torch.manual_seed(seed + number)
         prompts = [chat_prompt(problem.question) for problem in chosen]
-        solutions = complete(
-            model,
-            prompts,
-            temperature=_TEMPERATURE,
-            note=lambda done, name=name, count=count: note(f"{name}: {done} of {count} rollouts"),  # type: ignore[misc]
-        )
+        solutions = complete(model, prompts, temperature=_TEMPERATURE)
         parts.append(label_rollouts(target, chosen, solutions))
     return LabelledSteps(torch.cat([p.hidden for p in parts]), torch.cat([p.right for p in parts]))
 
@@ -134,7 +122,8 @@ def save_reward_head(head: RewardHead, target: Qwen3ForCausalLM, auc: float | No
     (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train a reward head on rollouts of the pair, and measure it on problems it has not seen."""
     parser = argparse.ArgumentParser(
         prog="python -m reason_spec.lab.pair.reward_training", description=main.__doc__
     )
@@ -146,22 +135,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.n < 2 or arguments.threads < 1:
         parser.error("--n must be at least 2 and --threads at least 1")
-    return arguments
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Train a reward head on rollouts of the pair, and measure it on problems it has not seen."""
-    arguments = _parse(argv)
     torch.set_num_threads(arguments.threads)
-
-    def note(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     try:
         target = load_pair_model(arguments.target or embedded_path("target"))
         draft = load_pair_model(arguments.draft or embedded_path("draft"))
-        steps = roll_out(target, draft, arguments.n, _SEED, note)
-        held_out = roll_out(target, draft, max(1, arguments.n // 5), _SEED + 100, note)
+        steps = roll_out(target, draft, arguments.n, _SEED)
+        held_out = roll_out(target, draft, max(1, arguments.n // 5), _SEED + 100)
         head = train_head(steps)
         with torch.inference_mode():
             logits = head(held_out.hidden)

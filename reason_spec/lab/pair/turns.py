@@ -1,8 +1,8 @@
-"""What the models learn beside solving: to score steps, judge two, correct themselves, and answer more.
+"""Training text besides solutions: scores, judgements, corrections, checks and further questions.
 
 Wrong steps are made as small models make them: with another person's number, another number of the
 problem, the other operation, a slip in one column, or a result that does not follow. They are
-shown and never learnt: only what answers them is.
+shown and never learnt; only the answers to them are.
 """
 
 from __future__ import annotations
@@ -14,16 +14,8 @@ from typing import Literal, TypeAlias, get_args
 
 from reason_spec.pair import wording as words
 from reason_spec.pair.arithmetic import Operator, slip, work_out
-from reason_spec.pair.generator import (
-    MAX_VALUE,
-    STEP_SEPARATOR,
-    Example,
-    PlannedStep,
-    Quantity,
-    ask_about,
-    ask_about_two,
-    recall_step,
-)
+from reason_spec.pair.generator import STEP_SEPARATOR, Example, recall_step
+from reason_spec.pair.story import MAX_VALUE, PlannedStep, Quantity, ask_about, ask_about_two
 from reason_spec.pair.tokenizer import next_question
 from reason_spec.pair.wording import Wording
 
@@ -213,7 +205,7 @@ def _answer(about: Sequence[Quantity], rng: Random, wording: Wording) -> tuple[s
 def judge_turns(example: Example, rng: Random) -> list[Turn]:
     """Return the question whether a version of a step agrees with the right one, and its answer.
 
-    The version is learnt up to where it goes wrong: whoever is to compare must expect something.
+    The version is learnt up to its mistake: a comparison needs an expectation.
     """
     index = rng.randrange(len(example.plan))
     step = replace(example.plan[index], phrasing=rng.choice(words.STEPS[example.plan[index].kind]))

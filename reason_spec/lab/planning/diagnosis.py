@@ -1,8 +1,8 @@
-"""How far a run fell short of what the formulas promise of its rates, and which term is to blame.
+"""Explain the gap between the formulas' speed-up and a run's, term by term.
 
-From the ideal on, one thing after another that the formulas leave out is added, in a fixed order, and the
-speed-up is simulated anew. What a term takes depends on what was there before it, so the order is part of
-the result. What is between the last simulation and what was measured is explained by no term.
+Starting from the ideal, one effect that the formulas leave out is added after another, in a fixed order, and
+the speed-up is simulated again. The share of a term depends on the terms before it, so the order is part of
+the result. The gap between the last simulation and the run is not explained.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from reason_spec.lab.planning.simulator import Mode, Scheme, simulate
 from reason_spec.lab.planning.workload import Workload
 
 SIMULATED_STEPS = 10_000
-_FAR_AHEAD = 30
-"""A depth that holds no draft up."""
+_UNLIMITED_DEPTH = 30
+"""A depth at which the draft never waits."""
 _SMALLEST_SHORTFALL = 0.02
-"""Where reality comes so near to the ideal there is nothing to divide into shares."""
+"""Smaller gaps, on a logarithmic scale, are not divided into shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """What a run showed of one strategy.
+    """The measurements of one strategy in a run.
 
-    ``workload`` holds its rates, costs and lengths; ``alpha_token`` in it is the chance of a drafted token.
     ``mode`` None is the token level alone. ``num_drafts`` tokens were planned for each branch of a pass,
-    ``pass_drafts`` were in one on average, and ``pass_tokens`` came out of it. ``speedup`` is over the
-    target alone: by the same run's ``autoregressive`` answers where ``has_baseline``, else by T(1).
-    ``pass_cost_at_work`` is T(n) while both models worked (None: not known). Before it writes an answer of
-    ``answer_tokens`` tokens the target reads ``prompt_tokens`` (0: not known).
+    ``pass_drafts`` were in one on average, and a pass brought ``pass_tokens``. ``speedup`` is over the run's
+    ``autoregressive`` answers where ``has_baseline``, else over T(1). ``pass_cost_at_work`` is T(n) while
+    both models worked (None: unknown). ``prompt_tokens`` is the mean prompt that the target reads alone (0:
+    unknown), ``answer_tokens`` the mean answer.
     """
 
     strategy: str
@@ -57,7 +56,7 @@ class MeasuredRun:
 
     @property
     def prompt_share(self) -> float:
-        """The share of the target's time, alone, that it reads the prompt."""
+        """The share of the target's time, without speculation, in which it reads the prompt."""
         if not self.prompt_tokens:
             return 0.0
         ratio, requests = self.workload.pass_ratio, self.workload.requests
@@ -68,10 +67,10 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that the formulas leave out; ``speedup`` is what is left with it and all before it.
+    """One effect that the formulas leave out; ``speedup`` is left with it and all terms before it.
 
-    ``share`` is its part in the shortfall on a logarithmic scale: the shares of all terms and of what is
-    unexplained add up to 1, and one that helps is below 0. None where there is no shortfall to speak of.
+    ``share`` is its part of the shortfall on a logarithmic scale, below 0 for an effect that helps: all
+    shares and the unexplained one add up to 1. None where the shortfall is too small to divide.
     """
 
     name: str
@@ -82,7 +81,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """``ideal`` by the formulas, ``terms`` in their order, and ``measured``."""
+    """``ideal`` by the formulas, ``terms`` in their order, and the share that no term explains."""
 
     run: MeasuredRun
     ideal: float
@@ -100,7 +99,7 @@ class Diagnosis:
 
     @property
     def worst(self) -> Term | None:
-        """The term with the largest share; None where no term takes anything."""
+        """The term with the largest share above 0."""
         terms = [term for term in self.terms if term.share is not None and term.share > 0]
         return max(terms, key=lambda term: term.share or 0.0, default=None)
 
@@ -114,25 +113,27 @@ def diagnose(
 ) -> Diagnosis:
     """Divide the shortfall of a run into terms.
 
-    ``num_steps`` None is `SIMULATED_STEPS`. ``advance`` is called after each term.
+    ``num_steps`` None is `SIMULATED_STEPS`. ``advance`` is called after each simulation.
     """
-    ideal = _ideal(run)
-    left: list[tuple[str, str, float]] = []
+    ideal = before = _ideal(run)
+    shortfall = log(ideal / run.speedup)
+
+    def share(speedup: float) -> float | None:
+        return log(before / speedup) / shortfall if abs(shortfall) >= _SMALLEST_SHORTFALL else None
+
+    terms: list[Term] = []
     for name, meaning, workload, scheme in _ablations(run):
         speedup = simulate(workload, scheme, num_steps=num_steps or SIMULATED_STEPS, seed=seed).speedup
-        left.append((name, meaning, speedup))
+        terms.append(Term(name, meaning, speedup, share(speedup)))
+        before = speedup
         advance()
     if run.prompt_share:
+        # Amdahl's law: prompts take as long with speculation as without.
+        speedup = 1.0 / (run.prompt_share + (1.0 - run.prompt_share) / before)
         meaning = f"the target alone reads the prompt for {run.prompt_share:.1%} of its time"
-        left.append(("prompts", meaning, _with_prompts(left[-1][2], run.prompt_share)))
-    shortfall = log(ideal / run.speedup)
-    divisible = abs(shortfall) >= _SMALLEST_SHORTFALL
-    terms: list[Term] = []
-    before = ideal
-    for name, meaning, speedup in left:
-        terms.append(Term(name, meaning, speedup, log(before / speedup) / shortfall if divisible else None))
+        terms.append(Term("prompts", meaning, speedup, share(speedup)))
         before = speedup
-    return Diagnosis(run, ideal, tuple(terms), log(before / run.speedup) / shortfall if divisible else None)
+    return Diagnosis(run, ideal, tuple(terms), share(run.speedup))
 
 
 def _ideal(run: MeasuredRun) -> float:
@@ -148,70 +149,66 @@ def _ideal(run: MeasuredRun) -> float:
 
 
 def _ablations(run: MeasuredRun) -> list[tuple[str, str, Workload, Scheme]]:
-    """Return each term with what is simulated for it: the one before, and one thing more."""
-    full = run.workload
-    found: list[tuple[str, str, Workload, Scheme]] = []
-    planned = tokens_per_pass(full.alpha_token, run.num_drafts)
+    """Return each term with the simulation for it: the one before, and one more effect."""
+    full, steps = run.workload, run.mode is not None
     supplied = max(1.0, min(run.pass_tokens, run.num_drafts + 1.0))
-    drafts = min(run.num_drafts, max(ceil(supplied - 1.0), round(run.pass_drafts)))
-    # The product law has the draft as much faster as the token level makes the target; where a step is judged
-    # first the two never work on the same one, and the law has nothing to leave out.
-    pace = 1.0 if run.mode == "judged" else supplied
-    workload = Workload(
-        alpha_step=full.alpha_step,
-        c_step=full.c_step / pace,
-        alpha_token=_rate_of(supplied, drafts),
-        step_tokens=full.step_tokens,
-    )
-    # The papers let the draft write one step beyond those that the target works on, or as far as it likes.
-    unbounded = {"judged": _FAR_AHEAD, None: 0}.get(run.mode, run.depth + 1)
-    mode = run.mode or "asynchronous"
-    scheme = Scheme(unbounded, parallel=run.depth + 1, width=run.width, num_drafts=drafts, mode=mode)
+    planned = tokens_per_pass(full.alpha_token, run.num_drafts)
+    workload, scheme = _start(run, supplied)
+    found: list[tuple[str, str, Workload, Scheme]] = []
 
     def add(name: str, meaning: str) -> None:
         found.append((name, meaning, workload, scheme))
 
     add("token drafts", f"a pass brought {supplied:.2f} tokens, and {planned:.2f} were planned")
-    if run.mode != "judged" and run.mode is not None:
+    if run.mode == "asynchronous":
         workload = replace(workload, c_step=full.c_step)
-        add("draft's pace", "the draft is no faster where the token level makes the target so")
-    if run.mode is not None:
+        add("draft's pace", "the draft is no faster where the token level speeds up the target")
+    if steps:
         workload = replace(workload, verification=full.verification)
         add("verification", f"a verdict takes {full.verification:.2f} of a target step")
         scheme = replace(scheme, depth=run.depth)
         add("draft limits", f"the draft waits when it is {run.depth} steps ahead")
-    if run.mode is not None and full.answer_steps is not None:
+    if steps and full.answer_steps is not None:
         workload = replace(workload, answer_steps=full.answer_steps)
         add("short answers", f"an answer has {full.answer_steps:.1f} steps, and nothing is ahead of its end")
-    if run.mode is not None:
+    if steps:
         workload = replace(workload, step_tokens_std=full.step_tokens_std)
         add("uneven steps", f"steps have {full.step_tokens:.0f} ± {full.step_tokens_std:.0f} tokens")
     workload = replace(workload, pass_cost=full.pass_cost, draft_pass_cost=full.draft_pass_cost)
     add("pass time", f"a pass of 16 tokens takes {full.pass_ratio(16):.2f} times one of 1 token")
     if run.pass_cost_at_work is not None:
         workload = replace(workload, pass_cost=run.pass_cost_at_work)
-        add(
-            "passes at work",
-            f"while both models work it takes {workload.pass_ratio(16):.2f} times one of 1 token",
-        )
+        ratio = workload.pass_ratio(16)
+        add("passes at work", f"while both models work it takes {ratio:.2f} times one of 1 token")
     if full.requests > 1:
         workload = replace(workload, requests=full.requests)
         add("answers at once", f"{full.requests} at once share the passes")
     return found
 
 
-def _with_prompts(speedup: float, share: float) -> float:
-    """Return the speed-up where a share of the time is as long as before (Amdahl's law)."""
-    return 1.0 / (share + (1.0 - share) / speedup)
+def _start(run: MeasuredRun, supplied: float) -> tuple[Workload, Scheme]:
+    """Return the simulation that is nearest to the formulas, with ``supplied`` tokens out of a pass."""
+    full = run.workload
+    drafts = min(run.num_drafts, max(ceil(supplied - 1.0), round(run.pass_drafts)))
+    # By the product law the draft gets faster with the target. Judged steps are never written by both at
+    # once.
+    pace = 1.0 if run.mode == "judged" else supplied
+    workload = Workload(
+        alpha_step=full.alpha_step,
+        c_step=full.c_step / pace,
+        alpha_token=_acceptance_for(supplied, drafts),
+        step_tokens=full.step_tokens,
+    )
+    # In the papers the draft runs one step beyond those of the target, or without a limit.
+    unlimited = {"judged": _UNLIMITED_DEPTH, None: 0}.get(run.mode, run.depth + 1)
+    mode = run.mode or "asynchronous"
+    return workload, Scheme(unlimited, parallel=run.depth + 1, width=run.width, num_drafts=drafts, mode=mode)
 
 
-def _rate_of(pass_tokens: float, num_drafts: int) -> float:
-    """Return the chance of a draft at which ``pass_tokens`` come out of a pass on average."""
-    low, high = 0.0, 1.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        if tokens_per_pass(middle, num_drafts) < pass_tokens:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+def _acceptance_for(pass_tokens: float, num_drafts: int) -> float:
+    """Return the acceptance of token drafts at which a pass brings ``pass_tokens`` on average."""
+    from scipy.optimize import brentq
+
+    if pass_tokens <= 1.0 or pass_tokens >= num_drafts + 1.0:
+        return 0.0 if pass_tokens <= 1.0 else 1.0
+    return float(brentq(lambda alpha: tokens_per_pass(alpha, num_drafts) - pass_tokens, 0.0, 1.0, xtol=1e-6))

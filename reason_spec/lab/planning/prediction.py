@@ -1,4 +1,4 @@
-"""What to expect of a pair of models: each level alone, both, the best split, and the speed-up by depth."""
+"""Predict speed-ups: each level alone, both, the best split, and the step level by depth."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from reason_spec.lab.planning.splits import Split, best_split, expected_split
 from reason_spec.lab.planning.workload import Workload
 
 SIMULATED_STEPS = 10_000
-"""Steps that a speed-up is simulated over: the error of sampling is then about 1 %."""
+"""Steps of a simulation: the sampling error is then about 1 %."""
 MAX_TREE = 255
-"""Positions of a tree of drafts that are simulated at the most."""
+"""Largest tree of target steps that is simulated."""
 _SHOWN_TREE = 64
 
 
@@ -29,7 +29,7 @@ _SHOWN_TREE = 64
 class DepthRow:
     """Speed-ups of the step level alone at one depth; ``parallel`` is the papers' k1.
 
-    The formulas are theorems 1 and 2 with verification: steps equally long, passes equally fast.
+    The formulas are theorems 1 and 2 of Lookahead Reasoning with verification: equal steps, equal passes.
     """
 
     depth: int
@@ -43,10 +43,10 @@ class DepthRow:
 class Prediction:
     """Expected speed-ups over the target alone.
 
-    ``product`` is the papers' law for both levels at the depth asked for, ``both`` the same split with the
-    draft's cost over the shorter target step and with T(n), ``simulated`` the simulation of it. ``best`` is
-    the fastest split within the budget, and ``best_simulated`` the simulation of that. ``hinted`` is the
-    simulation where the target is shown drafted steps, if both models write some alike.
+    ``product`` is the papers' law for both levels, ``both`` the same split with the draft's cost over the
+    shortened target step and with T(n), ``simulated`` its simulation. ``best`` is the fastest split within
+    the budget, ``best_simulated`` its simulation. ``hinted`` is the simulation with hints, None without
+    ``identical``.
     """
 
     step: DepthRow
@@ -62,10 +62,10 @@ class Prediction:
 
 
 def last_depth(depth: int, width: int, max_depth: int) -> int:
-    """Return the largest depth that is shown: a tree with several drafts a step soon has too many positions.
+    """Return the largest depth to show: with several drafts a step the tree soon grows too large.
 
     Raises:
-        SettingsError: the depth that is asked for makes too many.
+        SettingsError: ``depth`` itself makes too large a tree.
     """
     if (size := tree_branches(depth + 1, width)) > MAX_TREE:
         raise SettingsError(
@@ -89,7 +89,7 @@ def predict(
     seed: int = 0,
     advance: Callable[[], None] = lambda: None,
 ) -> Prediction:
-    """Predict what ``depth`` and ``num_drafts`` bring, and which split is best.
+    """Predict the speed-up of ``depth`` and ``num_drafts``, and find the best split.
 
     ``num_steps`` None is `SIMULATED_STEPS`. ``advance`` is called once for each of the depths up to
     `last_depth`, twice more, and for hints.
@@ -106,9 +106,9 @@ def predict(
         return speedup
 
     rate = width_rate(workload.alpha_step, width)
+    costs = workload.c_step, workload.verification
 
     def row(ahead: int) -> DepthRow:
-        costs = workload.c_step, workload.verification
         return DepthRow(
             depth=ahead,
             parallel=ahead + 1,
@@ -119,20 +119,16 @@ def predict(
 
     max_depth = last_depth(depth, width, max_depth)
     best = best_split(workload, budget, max_parallel=max_depth + 1, max_width=max_width)
-    chosen = Scheme(depth, width=width, num_drafts=num_drafts)
     rows = tuple(row(ahead) for ahead in range(1, max_depth + 1))
-    # Hints need room in the pass, also where nothing else is drafted inside a step.
-    shown = max(num_drafts, budget // (depth + 1) - 1)
-    hinted = Scheme(depth, width=width, num_drafts=shown, hints=True)
-    step = next((found for found in rows if found.depth == depth), DepthRow(0, 1, 1.0, 1.0, 1.0))
-    parallel = depth + 1
+    # Hints need tokens in the pass, also where nothing else is drafted inside a step.
+    hinted = Scheme(depth, width=width, num_drafts=max(num_drafts, budget // (depth + 1) - 1), hints=True)
     return Prediction(
-        step=step,
+        step=next((found for found in rows if found.depth == depth), DepthRow(0, 1, 1.0, 1.0, 1.0)),
         ceiling=step_ceiling(rate),
         token=token_speedup(workload.alpha_token, num_drafts, workload.c_token),
-        product=expected_split(workload, parallel, width, num_drafts, law="product").speedup,
-        both=expected_split(workload, parallel, width, num_drafts).speedup,
-        simulated=simulated(chosen),
+        product=expected_split(workload, depth + 1, width, num_drafts, law="product").speedup,
+        both=expected_split(workload, depth + 1, width, num_drafts).speedup,
+        simulated=simulated(Scheme(depth, width=width, num_drafts=num_drafts)),
         hinted=simulated(hinted) if workload.identical > 0 else None,
         best=best,
         best_simulated=simulated(Scheme(best.depth, width=best.width, num_drafts=best.num_drafts)),

@@ -1,4 +1,4 @@
-"""What Lookahead Reasoning (arXiv 2506.19830) measured, and what the formulas say of its acceptance rates."""
+"""The measurements of Lookahead Reasoning (arXiv 2506.19830), and the formulas at its acceptance rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reason_spec.control.formulas import asynchronous_speedup
 PAPER_DEPTH = 6
 """Speculative steps in all rows (section 4)."""
 FITTED_ON = "GSM8K"
-"""The data set on which the one cost of a pair is fitted that is then used for the others."""
+"""The data set on which the draft's cost is fitted that is then used for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPair:
-    """A pair of models: billions of weights, and the GPUs that each of the two is spread over."""
+    """A pair of models: billions of weights, and the number of GPUs of each."""
 
     name: str
     draft_weights: float
@@ -44,25 +44,20 @@ class PublishedPair:
 
 PAIRS = (PublishedPair("R1-Distill 1.5B/32B", 1.5, 32.0), PublishedPair("Qwen3 1.7B/32B", 1.7, 32.0))
 
-_DATASETS = ("AIME24", "AMC23", "GSM8K", "HumanEval", "GPQA", "MT-Bench", "LiveCodeBench")
-# Acceptance rate; lookahead, token level, both.
-_NUMBERS: tuple[tuple[tuple[float, float, float, float], ...], ...] = (
-    (
-        (0.47, 1.36, 1.53, 1.82), (0.58, 1.48, 1.50, 2.00), (0.63, 1.71, 1.39, 2.11),
-        (0.44, 1.27, 1.32, 1.54), (0.35, 1.14, 1.48, 1.63), (0.48, 1.27, 1.25, 1.51),
-        (0.47, 1.21, 1.45, 1.58),
-    ),
-    (
-        (0.43, 1.12, 1.40, 1.49), (0.53, 1.22, 1.38, 1.62), (0.50, 1.32, 1.32, 1.68),
-        (0.39, 1.13, 1.32, 1.39), (0.30, 1.04, 1.40, 1.44), (0.38, 1.10, 1.41, 1.49),
-        (0.40, 1.08, 1.25, 1.32),
-    ),
-)  # fmt: skip
-
+# For each data set and pair: acceptance rate, speed-up of lookahead, of the token level, of both.
+_NUMBERS = {
+    "AIME24": ((0.47, 1.36, 1.53, 1.82), (0.43, 1.12, 1.40, 1.49)),
+    "AMC23": ((0.58, 1.48, 1.50, 2.00), (0.53, 1.22, 1.38, 1.62)),
+    "GSM8K": ((0.63, 1.71, 1.39, 2.11), (0.50, 1.32, 1.32, 1.68)),
+    "HumanEval": ((0.44, 1.27, 1.32, 1.54), (0.39, 1.13, 1.32, 1.39)),
+    "GPQA": ((0.35, 1.14, 1.48, 1.63), (0.30, 1.04, 1.40, 1.44)),
+    "MT-Bench": ((0.48, 1.27, 1.25, 1.51), (0.38, 1.10, 1.41, 1.49)),
+    "LiveCodeBench": ((0.47, 1.21, 1.45, 1.58), (0.40, 1.08, 1.25, 1.32)),
+}
 TABLE_1 = tuple(
-    PublishedRow(pair.name, dataset, *numbers)
-    for pair, rows in zip(PAIRS, _NUMBERS, strict=True)
-    for dataset, numbers in zip(_DATASETS, rows, strict=True)
+    PublishedRow(pair.name, dataset, *numbers[place])
+    for place, pair in enumerate(PAIRS)
+    for dataset, numbers in _NUMBERS.items()
 )
 
 TABLE_3 = {
@@ -74,12 +69,11 @@ TABLE_3 = {
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """A row of table 1 with what the formulas make of its acceptance rate.
+    """A row of table 1 with the predictions for its acceptance rate.
 
-    ``ideal`` takes the cost of a draft from the sizes of the models, ``fitted`` the one that explains the
-    pair's row for GSM8K, ``own_cost`` is the one that would explain this row. ``product`` is the measured
-    speed-up of one level times that of the other; ``relative`` is the same with the draft's cost over a
-    target step that the token level has made shorter.
+    ``ideal`` takes the draft's cost from the sizes of the models, ``fitted`` from the pair's row for GSM8K;
+    ``own_cost`` is the cost that explains this row. ``product`` multiplies the measured speed-ups of both
+    levels; ``relative`` takes the draft's cost over the target step that the token level has shortened.
     """
 
     row: PublishedRow
@@ -92,10 +86,10 @@ class Reproduced:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How near the predictions for one pair come to what was measured.
+    """How close the predictions for one pair come to the measurements.
 
-    Errors are the mean of |predicted / measured - 1|; those of ``fitted`` leave out the row that was fitted.
-    ``rank`` is Spearman's correlation of predicted and measured speed-ups of the step level.
+    Errors are means of |predicted / measured - 1|, biases of predicted / measured - 1; those of ``fitted``
+    leave out the fitted row. ``rank`` is Spearman's correlation for the step level.
     """
 
     pair: str
@@ -107,53 +101,50 @@ class Agreement:
     product_error: float
     relative_error: float
     product_bias: float
-    """Mean of predicted / measured - 1: above 0 is optimistic."""
     relative_bias: float
 
 
 def effective_cost(alpha: float, parallel: int, speedup: float) -> float:
-    """Return the cost of a draft at which theorem 2 gives ``speedup``, from 0 to 1.
+    """Return the draft's cost, from 0 to 1, at which theorem 2 gives ``speedup``.
 
-    0 where even a draft that costs nothing would not be enough.
+    0 where even a draft without cost would not be enough.
     """
-    low, high = 0.0, 1.0
-    if asynchronous_speedup(alpha, parallel, low) <= speedup:
-        return low
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        if asynchronous_speedup(alpha, parallel, middle) > speedup:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    from scipy.optimize import brentq
+
+    if asynchronous_speedup(alpha, parallel, 0.0) <= speedup:
+        return 0.0
+    if asynchronous_speedup(alpha, parallel, 1.0) >= speedup:
+        return 1.0
+    cost = brentq(lambda cost: asynchronous_speedup(alpha, parallel, cost) - speedup, 0.0, 1.0, xtol=1e-7)
+    return float(cost)
 
 
-def reproduce(pair: PublishedPair, rows: Sequence[PublishedRow] = TABLE_1) -> list[Reproduced]:
+def reproduce(pair: PublishedPair) -> list[Reproduced]:
     """Return the pair's rows of the table with predictions beside them."""
-    own = [row for row in rows if row.pair == pair.name]
-    fitted = fitted_cost(pair, rows)
-    return [_predict(row, pair.ideal_cost, fitted) for row in own]
+    fitted = fitted_cost(pair)
+    return [_predict(row, pair.ideal_cost, fitted) for row in TABLE_1 if row.pair == pair.name]
 
 
-def fitted_cost(pair: PublishedPair, rows: Sequence[PublishedRow] = TABLE_1) -> float:
-    """Return the cost that explains what lookahead alone brought the pair on GSM8K."""
-    (row,) = (row for row in rows if (row.pair, row.dataset) == (pair.name, FITTED_ON))
+def fitted_cost(pair: PublishedPair) -> float:
+    """Return the cost that explains the pair's speed-up by lookahead alone on GSM8K."""
+    (row,) = (row for row in TABLE_1 if (row.pair, row.dataset) == (pair.name, FITTED_ON))
     return effective_cost(row.alpha_step, PAPER_DEPTH + 1, row.lookahead)
 
 
 def agreement(pair: PublishedPair, rows: Sequence[Reproduced]) -> Agreement:
-    """Sum up how good the predictions are."""
+    """Summarize the errors of the predictions."""
     from scipy.stats import spearmanr
 
-    measured = [item.row.lookahead for item in rows]
     others = [item for item in rows if item.row.dataset != FITTED_ON]
     products = [item.product / item.row.both - 1 for item in rows]
     relatives = [item.relative / item.row.both - 1 for item in rows]
     return Agreement(
         pair=pair.name,
         ideal_cost=pair.ideal_cost,
-        fitted_cost=fitted_cost(pair, [item.row for item in rows]),
-        rank=float(spearmanr([item.fitted for item in rows], measured).statistic),
+        fitted_cost=fitted_cost(pair),
+        rank=float(
+            spearmanr([item.fitted for item in rows], [item.row.lookahead for item in rows]).statistic
+        ),
         ideal_error=fmean(abs(item.ideal / item.row.lookahead - 1) for item in rows),
         fitted_error=fmean(abs(item.fitted / item.row.lookahead - 1) for item in others),
         product_error=fmean(map(abs, products)),

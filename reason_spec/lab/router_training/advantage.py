@@ -1,8 +1,7 @@
-"""How much better is the target's own step than the drafted one? The labels that routers are trained on.
+"""Label drafted steps with the advantage of the target's own step, to train routers on.
 
 Both models write the next step from the same text, and each of the two steps gets a value (Arbitrage, arXiv
-2512.05033, section 4.2). The value is a reward model's, or the share of right answers among continuations of
-the solution behind that step: with the answer known no reward model is needed, and what counts is counted.
+2512.05033, section 4.2): a reward model's score, or the share of right answers among continuations behind it.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 
 Label: TypeAlias = Literal["rollouts", "reward"]
 _ROLLOUT_SAMPLE = 1 << 20
-"""Noise of continuations is drawn from samples that no answer uses."""
+"""First sample number of the noise of continuations, beyond those of answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """A drafted step, the target's own at the same place, and what each is worth, from 0 to 1.
+    """A drafted step, the target's own at the same place, and the value of each, from 0 to 1.
 
-    ``text_before`` holds the steps behind the question that both follow. ``logprobs`` are the draft's own
-    at temperature 1, ``has_digit`` tells its tokens with a digit. Values are None where both steps are the
-    same text: nothing can be won there, and nothing was asked.
+    ``text_before`` holds the steps before both. ``logprobs`` are the draft's own at temperature 1,
+    ``has_digit`` marks its tokens with a digit. Values are None where both steps are the same text.
+    ``reward`` is a reward model's score of the drafted step, where there is one and the step was not cut off.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -54,18 +53,17 @@ class LabelledStep:
     value_drafted: float | None = None
     value_own: float | None = None
     reward: float | None = None
-    """What a reward model says of the drafted step, where there is one and the step was not cut."""
 
     @property
     def advantage(self) -> float:
-        """What is won where the target writes the step: above 0 where its own is the better one."""
+        """The gain in value if the target writes the step."""
         if self.value_own is None or self.value_drafted is None:
             return 0.0
         return self.value_own - self.value_drafted
 
     @property
     def features(self) -> StepFeatures:
-        """What a router would have known of the drafted step."""
+        """The features of the drafted step that a router sees."""
         return StepFeatures.of_step(
             self.drafted,
             self.logprobs,
@@ -103,10 +101,10 @@ class LabelOptions:
 
 
 class Labeller:
-    """Walks through solutions and labels each drafted step on the way.
+    """Solves problems and labels each drafted step on the way.
 
-    At each place the better of the two steps is kept, the draft's where they are worth the same: these are
-    the places that a good router will meet. ``reward`` is asked about every drafted step where there is one.
+    At each place the better step is kept, the draft's where both are equal: a good router meets such places.
+    ``reward``, where given, scores every drafted step.
     """
 
     def __init__(
@@ -184,7 +182,7 @@ class Labeller:
     async def _value(self, problem: Problem, place: SolveRequest, step: Step) -> float:
         if self._options.label == "reward":
             if step.finish == "length":
-                # It took all tokens that were left, and leads nowhere.
+                # It took all tokens that were left.
                 return 0.0
             assert self._reward is not None, "labels by reward were asked for without a reward model"
             return await self._rewarded(self._reward, place, step)
@@ -212,12 +210,12 @@ class Labeller:
         )
         verdict = await reward.verify(context, step)
         if verdict.score is None:
-            raise DataError(f"the reward model has nothing to say of a step: {verdict.reason}")
+            raise DataError(f"the reward model gave a step no score: {verdict.reason}")
         return verdict.score
 
 
 def _to_the_end(place: SolveRequest, prompt: Prefix, sampling: Sampling) -> EngineRequest:
-    """Return the request for all that is left of an answer."""
+    """Return the request for the rest of an answer."""
     return EngineRequest(
         prompt,
         place.max_tokens,

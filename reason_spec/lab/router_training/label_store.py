@@ -1,4 +1,4 @@
-"""A folder of labelled steps: a line for each problem, so that a kill costs only those under way."""
+"""A folder of labelled steps, one line for each problem: a kill loses only those under way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REWARD_PARTS = ("reward_model", "reward_step_token")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What all labels of a folder have in common."""
+    """The models, options and settings of all labels in a folder."""
 
     pair: PairIdentity
     options: LabelOptions
@@ -34,7 +34,7 @@ class About:
 
     @classmethod
     def of(cls, settings: Settings, options: LabelOptions) -> About:
-        """Read what the models are, and the settings that decide what they write."""
+        """Return the identity of the models and the settings that decide their output."""
         pair = PairIdentity(
             identify_model("target", settings.target), identify_model("draft", settings.draft)
         )
@@ -52,7 +52,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labelled steps by problem, and what they have in common."""
+    """Labelled steps by problem, and their models and settings."""
 
     about: About
     problems: dict[str, list[LabelledStep]]
@@ -63,9 +63,9 @@ class Labels:
 
 
 class LabelFolder:
-    """A folder that labels are added to, locked while it is open; a context manager.
+    """A folder to add labels to, locked while it is open; a context manager.
 
-    With ``fresh`` the labels of an earlier run are replaced; they are kept until the first new one.
+    With ``fresh`` the first new label replaces those of an earlier run.
 
     Raises:
         DataError: it cannot be written.

@@ -23,6 +23,14 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installe
 
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert()> <b>bold</b>"
+MARKS_OUTSIDE = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
+  const frame = plot.getBoundingClientRect();
+  const outside = (box) => box.left < frame.left - 1 || box.right > frame.right + 1
+    || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+  const boxes = [...plot.querySelectorAll(":is([aria-label=dot], [aria-label=rule], [aria-label=line]) > *")]
+    .map((mark) => mark.getBoundingClientRect());
+  return boxes.filter(outside).map((box) => JSON.stringify(box));
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +70,10 @@ class Visit:
         self.page.locator(f"button[data-strategy={strategy}]").click()
 
     def assert_sound(self) -> None:
-        """Nothing was complained of, or drawn at no place at all."""
+        """The console is silent, and every mark of a chart has a place inside it."""
         assert self.complaints == []
         assert not re.search(r'"[^"<>]*(NaN|Infinity|undefined)', self.page.locator("main").inner_html())
+        assert self.page.evaluate(MARKS_OUTSIDE) == []
 
     def screenshot(self, name: str) -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -89,7 +98,7 @@ def test_the_page_is_drawn_without_a_complaint_or_a_request(
     visit.assert_sound()
     assert visit.requests == [(tmp_path / "report.html").as_uri()]
     for chart in ("frontier", "latency", "steps", "groups"):
-        assert visit.page.locator(f"#chart-{chart} svg g").count() > 0, chart
+        assert visit.page.locator(f"#chart-{chart} svg [aria-label=dot] path").count() > 0, chart
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     pixels = imread(visit.screenshot(f"report-{scheme}-{width}"))[..., :3]
     assert pixels.std() > 0.05
@@ -104,17 +113,17 @@ def test_the_timeline_of_a_chosen_problem_has_its_spans_and_the_baselines(
     page = visit.page
     first, second = page.locator("#detail svg.lanes").all()
     assert first.locator(".span[data-lane=draft]").count() >= 3
-    assert first.locator(".span[data-lane=verifier][data-state=refused]").count() >= 1
+    assert first.locator(".span[data-lane=verifier][data-state=rejected]").count() >= 1
     assert (
         second.locator(".span").count()
-        == second.locator(".span[data-lane=target][data-state=stands]").count()
+        == second.locator(".span[data-lane=target][data-state=kept]").count()
         == 3
     )
     assert page.locator("#detail .step").count() == 3
     # The draft miscalculates every third problem: its step is shown beside the one that stands.
-    assert "= 11." in page.locator("#detail .tried .refused-text").first.inner_text()
+    assert "= 11." in page.locator("#detail .tried .rejected-text").first.inner_text()
     widths = page.locator("#detail svg.lanes").first.evaluate("node => node.clientWidth")
-    page.get_by_label("Look closer").click()
+    page.get_by_label("Zoom in").click()
     assert page.locator("#detail svg.lanes").first.evaluate("node => node.clientWidth") > 1.5 * widths
     visit.assert_sound()
 
@@ -126,7 +135,7 @@ def test_pointing_at_a_span_explains_it_and_keys_reach_every_one(
     visit.choose("p1", "lookahead")
     page = visit.page
     page.locator("#detail .span[data-lane=draft]").first.hover()
-    assert "draft, step 1: stands" in page.locator("#tip").inner_text()
+    assert "draft, step 1: kept" in page.locator("#tip").inner_text()
     assert "The box holds 3 pens." in page.locator("#tip").inner_text()
     spans = page.locator("#detail svg.lanes").first.locator(".span")
     spans.first.focus()
@@ -139,12 +148,18 @@ def test_pointing_at_a_span_explains_it_and_keys_reach_every_one(
     assert "p5" in page.locator("#detail h3").inner_text()
 
 
+def test_pointing_at_a_chart_names_the_nearest_strategy(browser: Any, run: Run, tmp_path: Path) -> None:
+    page = open_page(browser, [run], tmp_path).page
+    page.locator("#chart-frontier [aria-label=dot] path").last.hover()
+    assert "lookahead" in page.locator("#chart-frontier [aria-label=tip]").text_content()
+
+
 def test_problems_are_searched_and_put_in_order(browser: Any, run: Run, tmp_path: Path) -> None:
     page = open_page(browser, [run], tmp_path).page
     page.fill("#search", "box 4 p4")
     assert page.locator("#problems li").count() == 1
     page.fill("#search", "no such thing")
-    assert "Nothing" in page.locator("#problems").inner_text()
+    assert "No problem matches" in page.locator("#problems").inner_text()
     page.fill("#search", "")
     page.select_option("#order", "wrong")
     # Every fifth reference is not what the target answers.

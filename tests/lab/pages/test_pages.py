@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import html
 import json
 import re
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from reason_spec.errors import DataError, MissingDependencyError, SettingsError
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.lab.pages import figures
+from reason_spec.lab.pages import data, figures
 from reason_spec.lab.pages.data import page_data
 from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.figures import write_figures
@@ -72,7 +74,7 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(run_folder: Path) -> None
         "timelines.jsonl",
     ]
     page = render_page([run])
-    assert "timelines.jsonl: what happened when is not shown" in page
+    assert "timelines.jsonl: timelines and rejected drafts are not shown" in page
     assert "11, 1 missing" in page
 
 
@@ -174,11 +176,11 @@ def test_without_levels_quarters_by_length_hold_every_problem_in_order(
 
 
 def embedded_data(page: str) -> dict[str, object]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'<script type="application/gzip\+base64" id="data">([\w+/=]*)</script>', page)
     assert found is not None
-    data = json.loads(found.group(1))
-    assert isinstance(data, dict)
-    return data
+    content = json.loads(gzip.decompress(base64.b64decode(found.group(1))))
+    assert isinstance(content, dict)
+    return content
 
 
 def test_the_page_holds_all_it_needs_and_says_so_to_the_browser(finished: Path) -> None:
@@ -205,7 +207,9 @@ def test_texts_of_models_cannot_leave_their_place(finished: Path) -> None:
     page = render_page([replace(run, outcomes=tuple(spoiled), label=HOSTILE, notices=(HOSTILE,))])
     assert page.count("<script") == 2
     assert "<img" not in page
-    assert HOSTILE in embedded_data(page)["texts"]  # type: ignore[operator]
+    problems = embedded_data(page)["problems"]
+    assert isinstance(problems, list)
+    assert all(problem["question"] == HOSTILE for problem in problems)
 
 
 def test_the_page_grows_with_what_is_shown_and_tells_how_much_that_is(finished: Path) -> None:
@@ -215,22 +219,25 @@ def test_the_page_grows_with_what_is_shown_and_tells_how_much_that_is(finished: 
     assert "All 6 problems" in all_
 
 
-def test_answers_hold_their_steps_and_spans_by_the_names_of_the_fields(finished: Path) -> None:
+def test_answers_hold_their_steps_and_spans(finished: Path) -> None:
     (run,) = read_runs([finished], max_timelines=100)
-    data = json.loads(json.dumps(page_data([run])))
-    assert len(data["problems"]) == 6
-    for problem in data["problems"]:
+    found = page_data([run])
+    assert len(found["problems"]) == 6
+    for problem in found["problems"]:
         for answer in problem["answers"]:
-            steps = [dict(zip(data["fields"]["step"], step, strict=True)) for step in answer["steps"]]
-            spans = [
-                dict(zip(data["fields"]["span"], span, strict=True)) for span in answer["timeline"]["spans"]
-            ]
-            strategy = data["series"][answer["series"]]["strategy"]
+            strategy = found["series"][answer["series"]]["strategy"]
             (outcome,) = [o for o in run.outcomes if (o.id, o.strategy) == (problem["id"], strategy)]
-            assert "".join(data["texts"][step["text"]] for step in steps) == outcome.response
+            assert "".join(step["text"] for step in answer["steps"]) == outcome.response
             assert answer["baseline"] is (strategy == "autoregressive")
-            lanes = {data["names"]["lanes"][span["lane"]] for span in spans}
+            lanes = {span["lane"] for span in answer["timeline"]["spans"]}
             assert lanes == ({"target"} if answer["baseline"] else {"draft", "target", "verifier"})
+
+
+def test_the_text_of_single_answers_is_limited(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = read_runs([finished], max_timelines=100)
+    num_characters = sum(len(outcome.response) for outcome in run.outcomes)
+    monkeypatch.setattr(data, "MAX_CHARACTERS", num_characters // 2)
+    assert 0 < len(page_data([run])["problems"]) < 6
 
 
 def test_runs_of_other_settings_are_told_apart_by_them(finished: Path, tmp_path: Path) -> None:
@@ -265,7 +272,7 @@ def test_tables_hold_every_answer_and_span_with_every_digit(finished: Path, tmp_
     assert len(files["pairs"]) == 1
     keys = {(row["id"], row["strategy"]) for row in files["spans"]}
     assert keys == {(item.id, item.strategy) for item in run.outcomes}
-    assert sum(int(row["problems"]) for row in files["acceptance_by_difficulty"]) == 12
+    assert sum(int(row["num_problems"]) for row in files["acceptance_by_difficulty"]) == 12
 
 
 def test_a_table_never_hands_a_spreadsheet_a_formula(finished: Path, tmp_path: Path) -> None:

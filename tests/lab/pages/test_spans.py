@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reason_spec.evaluation.outcome import UnitKey
 from reason_spec.evaluation.timeline import Mark, Timeline
 from reason_spec.events import EventKind, Purpose
-from reason_spec.lab.pages.spans import LANES, Picture, Span, picture
+from reason_spec.lab.pages.spans import LANES, Span, TimelineView, view_of
 from reason_spec.types import Decision, Origin
 from tests.evaluation.problems import Sum, make_accelerator
 
@@ -35,8 +35,8 @@ marks = st.builds(
 )
 
 
-def shown(*marks: Mark) -> Picture:
-    return picture(Timeline(KEY, marks))
+def shown(*marks: Mark) -> TimelineView:
+    return view_of(Timeline(KEY, marks))
 
 
 def by_work(spans: tuple[Span, ...]) -> dict[int, list[Span]]:
@@ -108,9 +108,9 @@ def test_a_refused_draft_and_the_step_that_stands_in_its_place_are_told_apart() 
         Mark("final", "target", 1.0, 0, 0, text="right", origin="target"),
     )
     assert {span.work: (span.state, span.reason) for span in part.spans} == {
-        0: ("refused", "no"),
-        1: ("stands", ""),
-        2: ("refused", "no"),
+        0: ("rejected", "no"),
+        1: ("kept", ""),
+        2: ("rejected", "no"),
     }
 
 
@@ -127,7 +127,7 @@ def test_of_equal_drafts_the_accepted_one_stands_and_the_targets_own_was_compare
         Mark("final", "draft", 0.6, 0, 0, text="same", origin="draft"),
     )
     states = {span.work: span.state for span in part.spans}
-    assert states == {0: "stands", 1: "unused", 2: "compared", 3: "stands"}
+    assert states == {0: "kept", 1: "unused", 2: "matched", 3: "kept"}
 
 
 def test_a_mended_draft_stands_though_only_its_end_was_written_anew() -> None:
@@ -138,7 +138,7 @@ def test_a_mended_draft_stands_though_only_its_end_was_written_anew() -> None:
         Mark("verified", "verifier", 0.6, 0, 0, text="Ana has 6 apples", decision="accept", work=1, about=0),
         Mark("final", "draft", 0.6, 0, 0, text="Ana has 6 apples", origin="draft"),
     )
-    assert [span.state for span in part.spans] == ["stands", "stands"]
+    assert [span.state for span in part.spans] == ["kept", "kept"]
 
 
 def test_a_run_ahead_stands_where_the_target_confirmed_it() -> None:
@@ -149,7 +149,7 @@ def test_a_run_ahead_stands_where_the_target_confirmed_it() -> None:
         Mark("written", "draft", 0.4, 0, 0, text="a b", work=0),
         Mark("written", "draft", 0.9, 0, 0, text="c", work=1),
     )
-    assert [span.state for span in part.spans] == ["stands", "unused"]
+    assert [span.state for span in part.spans] == ["kept", "unused"]
 
 
 @pytest.mark.parametrize("strategy", ["autoregressive", "prompt_lookup", "speculative", "lookahead"])
@@ -163,11 +163,11 @@ def test_what_strategies_note_shows_every_final_step_with_the_work_that_wrote_it
         return Timeline.of(KEY, solution.recorder)
 
     timeline = asyncio.run(solve())
-    part = picture(timeline)
+    part = view_of(timeline)
     written = [
         span
         for span in part.spans
-        if span.state == "stands" and span.lane != "verifier" and span.purpose in ("step", "answer")
+        if span.state == "kept" and span.lane != "verifier" and span.purpose in ("step", "answer")
     ]
     assert sorted(span.step_index for span in written) == [final.step_index for final in part.finals]
     assert {mark.work for mark in timeline.marks if mark.kind == "started"} == set(by_work(part.spans))

@@ -15,9 +15,7 @@ from reason_spec.lab.pair.measure import (
     DraftedSteps,
     SolvedProblems,
     area_under_curve,
-    by_kind,
     by_operations,
-    count_faults,
     share,
     step_cases,
 )
@@ -61,12 +59,12 @@ def test_steps_are_counted_by_kind_words_and_fault() -> None:
     same = DraftedSteps(cases, [case.target_step for case in cases])
     assert all(same.right)
     assert all(same.in_target_words)
-    assert all(row.n == row.right == row.same_words for row in by_kind(*same).values())
-    assert sum(count_faults(*same).values()) == 0
+    assert all(row.n == row.right == row.same_words for row in same.by_kind().values())
+    assert sum(same.faults().values()) == 0
     nonsense = DraftedSteps(cases, ["What?" for _ in cases])
     assert not any(nonsense.right)
     assert nonsense.in_target_words == []
-    assert count_faults(*nonsense)["other"] == len(cases) == sum(row.n for row in by_kind(*nonsense).values())
+    assert nonsense.faults()["other"] == len(cases) == sum(row.n for row in nonsense.by_kind().values())
 
 
 def test_accuracy_is_grouped_by_the_number_of_operations() -> None:

@@ -14,13 +14,13 @@ from reason_spec.errors import ResumeError
 from reason_spec.lab.pair import data
 from reason_spec.lab.pair.data import CURRICULUM, FLAW, FLAWED, NOT_JUDGED, SOUND, Stage, make_pool, stage_at
 from reason_spec.lab.pair.optimizer import orthogonalize, trapezoid
-from reason_spec.lab.pair.train import Pace, Recipe, Trainer, main, sole_training
-from reason_spec.pair.model import SHAPES, append_new_layers, deepen, load_model, new_model
+from reason_spec.lab.pair.recipe import Recipe
+from reason_spec.lab.pair.train import Trainer, main, sole_training
+from reason_spec.pair.model import append_new_layers, deepen, load_model, new_model
 from reason_spec.pair.tokenizer import END_TOKEN, build_tokenizer
 from tests.pair.tiny import TINY
 
 GROWING = replace(TINY, layers=4, judge_layers=1)
-QUIET = Pace(checkpoint_seconds=0.0, export_seconds=1e9, evaluation_problems=0)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def recipe(tokens: int = 16_000) -> Recipe:
 
 
 def trainer(out: Path, tokens: int = 16_000) -> Trainer:
-    return Trainer(recipe(tokens), out, "cpu", QUIET, compiled=False)
+    return Trainer(recipe(tokens), out, "cpu", compiled=False)
 
 
 def weights(found: Trainer) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ def test_a_killed_run_loses_only_what_came_after_its_checkpoint(tmp_path: Path) 
     straight.run()
     killed = trainer(tmp_path / "killed")
     killed.run(max_pools=2)
-    killed._train_pool()
+    killed.train_pool()
     (tmp_path / "killed" / "target.partial").write_bytes(b"half a file")
     (tmp_path / "killed" / "target.partial").unlink()
     second = trainer(tmp_path / "killed")
@@ -80,7 +80,7 @@ def test_a_killed_run_loses_only_what_came_after_its_checkpoint(tmp_path: Path) 
 def test_another_recipe_is_refused_and_another_budget_is_not(tmp_path: Path) -> None:
     trainer(tmp_path).run(max_pools=1)
     with pytest.raises(ResumeError, match="another recipe"):
-        Trainer(replace(recipe(), seed=4), tmp_path, "cpu", QUIET, compiled=False)
+        Trainer(replace(recipe(), seed=4), tmp_path, "cpu", compiled=False)
     longer = trainer(tmp_path, tokens=20_000)
     assert 0 < longer.share_done < 1
 
@@ -88,7 +88,7 @@ def test_another_recipe_is_refused_and_another_budget_is_not(tmp_path: Path) -> 
 def test_a_run_writes_a_model_that_loads_at_its_full_depth(tmp_path: Path) -> None:
     run = trainer(tmp_path)
     run.run(max_pools=1)
-    assert run._layers == GROWING.start_layers
+    assert run.num_layers == GROWING.start_layers
     loaded = load_model(tmp_path / "target")
     assert loaded.config.num_hidden_layers == GROWING.layers
     tokens = torch.arange(5, 25)[None]
@@ -120,9 +120,9 @@ def test_new_layers_learn_from_their_first_step() -> None:
 
 def test_the_loss_falls(tmp_path: Path) -> None:
     run = trainer(tmp_path, tokens=60_000)
-    first = run._train_pool()
+    first = run.train_pool()
     for _ in range(25):
-        last = run._train_pool()
+        last = run.train_pool()
     assert last < first - 1
 
 
@@ -185,17 +185,17 @@ def test_what_is_judged_is_flawed_from_the_first_wrong_token_on() -> None:
 def test_new_layers_learn_to_judge_before_all_go_on_together(tmp_path: Path) -> None:
     """At a trunk rate of zero only the new ones move while they learn to judge, and all do after it."""
     slow = replace(recipe(48_000), trunk_rate=0.0)
-    run = Trainer(slow, tmp_path, "cpu", QUIET, compiled=False)
+    run = Trainer(slow, tmp_path, "cpu", compiled=False)
     depths: list[int] = []
     moved: dict[str, set[str]] = {"solving": set(), "judging": set(), "settling": set()}
     before = weights(run)
     while run.share_done < 1:
-        part = run._part
+        part = run.phase
         run.run(max_pools=1)
         after = weights(run)
-        if depths and depths[-1] == run._layers:
+        if depths and depths[-1] == run.num_layers:
             moved[part] |= {name for name in before if not torch.equal(before[name], after[name])}
-        depths.append(run._layers)
+        depths.append(run.num_layers)
         before = after
     assert list(dict.fromkeys(depths)) == [1, 2, 4]
     assert moved["judging"]
@@ -254,18 +254,18 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, in
 def test_the_learning_rate_falls_to_a_tenth_before_each_growth_and_to_nothing_after_the_last() -> None:
     parts = (0.0, 0.005, 0.01, 0.4, 0.8, 0.9999)
     falls = pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.1], abs=1e-3)
-    grown = Recipe("target", SHAPES["target"], tokens=1)
+    grown = Recipe.of("target")
     assert [grown.rate_at(p * grown.grow_at) for p in parts] == falls
     assert [grown.rate_at(p) for p in (grown.grow_at, 1.0)] == pytest.approx([0.1, 0.0])
     assert [grown.layers_at(p) for p in (0.0, grown.judge_at, grown.grow_at, 1.0)] == [4, 4, 24, 24]
-    judge = Recipe("judge", SHAPES["judge"], tokens=1)
+    judge = Recipe.of("judge")
     assert [judge.rate_at(p * judge.judge_at) for p in parts] == falls
     length = judge.settle_at - judge.judge_at
     assert [judge.rate_at(judge.judge_at + p * length) for p in parts] == falls
     last = [judge.rate_at(p) for p in (judge.settle_at, judge.grow_at, 1.0)]
     assert last == pytest.approx([0.3, 0.1, 0.0])
     assert [judge.layers_at(p) for p in (0.0, judge.judge_at, judge.grow_at, 1.0)] == [4, 8, 8, 8]
-    straight = Recipe("draft", SHAPES["draft"], tokens=1)
+    straight = Recipe.of("draft")
     assert [straight.rate_at(progress) for progress in (0.0, 0.5, 0.8, 1.0)] == pytest.approx(
         [0.0, 1.0, 0.5, 0.0]
     )
@@ -285,9 +285,7 @@ def test_the_learning_rate_rises_stays_and_falls_to_nothing() -> None:
     assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 1.0, 0.5, 0.0])
 
 
-@pytest.mark.parametrize(
-    "options", [["--minutes", "0"], ["--tokens", "-5"], ["--minutes", "1", "--tokens", "9"]]
-)
+@pytest.mark.parametrize("options", [["--threads", "0"], ["--tokens", "-5"]])
 def test_a_budget_that_makes_no_sense_is_refused(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from reason_spec.control.costs import PassCost
 from reason_spec.errors import SettingsError
-from reason_spec.lab.planning.splits import (
-    best_split,
-    expected_split,
-    hybrid_wins_asynchronously,
-    hybrid_wins_synchronously,
-)
+from reason_spec.lab.planning.splits import best_split, expected_split
 from reason_spec.lab.planning.workload import Workload
 
 rates = st.floats(0.0, 0.95)
@@ -40,31 +35,12 @@ def test_the_product_law_fills_a_budget_from_both_levels(
 def test_where_theorem_4_holds_the_best_split_uses_both_levels(
     alpha_step: float, c_step: float, alpha_token: float, c_token: float, budget: int
 ) -> None:
-    assert hybrid_wins_asynchronously(alpha_step, c_step, alpha_token, c_token, budget)
+    """Rates between 0.52 and 0.8, c_step below 1/3, c_token below 1/5, an even budget from 16 on."""
     best = best_split(
         Workload(alpha_step, c_step, alpha_token, c_token), budget, law="product", max_parallel=budget
     )
     assert best.parallel >= 2
     assert best.tokens_per_branch >= 2
-
-
-@st.composite
-def _levels_that_pay(draw: st.DrawFn) -> tuple[float, float]:
-    """Draw a rate and a cost with (1 + alpha) / (1 + c) above 1.157, as theorem 3 asks."""
-    cost = draw(costs)
-    gain = draw(st.floats(1.158, 1.99 / (1 + cost)))
-    return min(0.99, gain * (1 + cost) - 1), cost
-
-
-@given(_levels_that_pay(), _levels_that_pay(), st.sampled_from([4, 8, 16, 32]))
-def test_theorem_3_tells_in_rounds_whether_the_best_split_uses_both_levels(
-    steps: tuple[float, float], tokens: tuple[float, float], budget: int
-) -> None:
-    (alpha_step, c_step), (alpha_token, c_token) = steps, tokens
-    workload = Workload(alpha_step, c_step, alpha_token, c_token)
-    best = best_split(workload, budget, law="product", form="synchronous", max_parallel=budget)
-    both = best.parallel >= 2 and best.tokens_per_branch >= 2
-    assert both == hybrid_wins_synchronously(alpha_step, c_step, alpha_token, c_token, budget)
 
 
 @given(rates, costs, rates, costs, st.integers(1, 24), st.integers(1, 3))
@@ -122,13 +98,13 @@ def test_a_budget_without_room_is_refused() -> None:
         ({"alpha_step": 1.5}, "alpha_step is 1.5"),
         ({"alpha_step": float("nan")}, "alpha_step is nan"),
         ({"alpha_token": -0.1}, "alpha_token is -0.1"),
-        ({"c_step": 1.2}, "slower than the target"),
+        ({"c_step": 1.2}, "slower than the target is useless"),
         ({"c_token": -1.0}, "c_token is -1"),
         ({"verification": float("inf")}, "verification is inf"),
         ({"step_tokens": 0.0}, "step_tokens is 0"),
         ({"requests": 0}, "requests is 0"),
         ({"answer_steps": 0.5}, "answer_steps is 0.5"),
-        ({"identical": 0.9}, "written alike"),
+        ({"identical": 0.9}, "identical steps are accepted"),
     ],
 )
 def test_impossible_values_are_refused_by_name(values: dict[str, float], message: str) -> None:

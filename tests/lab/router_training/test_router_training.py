@@ -13,13 +13,12 @@ import pytest
 from reason_spec.errors import DataError
 from reason_spec.lab.router_training.advantage import LabelledStep, LabelOptions
 from reason_spec.lab.router_training.label_store import About, Labels
+from reason_spec.lab.router_training.measuring import measure
 from reason_spec.lab.router_training.training import (
+    CLASSIFIERS,
     MODEL_KINDS,
     ModelKind,
-    Table,
-    _fit,
-    _margins,
-    measure,
+    StepArrays,
     train,
 )
 from reason_spec.routers.base import PairIdentity, Router
@@ -75,10 +74,10 @@ def test_a_router_learns_where_the_target_does_better(kind: ModelKind) -> None:
 @pytest.mark.parametrize("kind", MODEL_KINDS)
 def test_what_is_written_scores_as_what_was_trained(kind: ModelKind, tmp_path: Path) -> None:
     labels = made_up(80, 3)
-    table = Table.of(labels.steps)
+    table = StepArrays.of(labels.steps)
     model = train(labels, kind=kind, seed=5)
     model = RouterModel.model_validate_json(model.to_json())
-    expected = _margins(kind, _fit(kind, table, 5), table.x)
+    expected = CLASSIFIERS[kind](table, 5).margins(table.x)
     own = [model.model.margin(step.features.vector()) for step in labels.steps]
     assert own == pytest.approx(expected.tolist(), abs=1e-9)
 

@@ -40,19 +40,19 @@ function gradeMark(answer) {
   return element("span", { class: `mark-${kind}`, title: `${data.series[answer.series].strategy}: ${text}` }, sign);
 }
 
-function matches(problem, words_) {
-  const text = [problem.id, problem.level, problem.task, problem.reference, data.texts[problem.question], ...problem.answers.map((answer) => answer.prediction)];
+function matches(problem, wanted) {
+  const text = [problem.id, problem.level, problem.task, problem.reference, problem.question, ...problem.answers.map((answer) => answer.prediction)];
   const searched = text.filter(Boolean).join("\n").toLowerCase();
-  return words_.every((word) => searched.includes(word));
+  return wanted.every((word) => searched.includes(word));
 }
 
 function fillList() {
-  const words_ = document.getElementById("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const wanted = document.getElementById("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const rank = ORDERS[document.getElementById("order").value];
-  const found = data.problems.filter((problem) => matches(problem, words_)).map((problem) => ({ problem, rank: rank(problem) }));
+  const found = data.problems.filter((problem) => matches(problem, wanted)).map((problem) => ({ problem, rank: rank(problem) }));
   found.sort((one, other) => one.rank - other.rank);
   list.replaceChildren(...found.map(({ problem }) => listItem(problem)));
-  if (!found.length) list.append(element("li", { class: "none" }, data.problems.length ? "Nothing is like that." : "No answer is shown one by one."));
+  if (!found.length) list.append(element("li", { class: "none" }, data.problems.length ? "No problem matches." : "No single answers are shown."));
   return found.map(({ problem }) => problem);
 }
 
@@ -63,7 +63,7 @@ function listItem(problem) {
     element("span", { class: "head" }, element("b", {}, nameOf(problem)),
       speedups.length ? element("span", { class: "small" }, `${short(Math.max(...speedups))}×`) : null,
       element("span", { class: "dots" }, ...problem.answers.map(gradeMark))),
-    element("span", { class: "q" }, (severalRuns ? `${data.runs[problem.run]}: ` : "") + data.texts[problem.question].slice(0, 90)));
+    element("span", { class: "q" }, (data.runs.length > 1 ? `${data.runs[problem.run]}: ` : "") + problem.question.slice(0, 90)));
   return item;
 }
 
@@ -78,9 +78,8 @@ function choose(problem, series = null) {
     }
   }
   const strategy = (answer) => data.series[answer.series].strategy;
-  const wanted = series ?? chosenSeries;
-  const answer = problem.answers.find((other) => strategy(other) === wanted)
-    ?? problem.answers.find((other) => !other.baseline && other.steps.some((step) => step[3] !== null))
+  const answer = problem.answers.find((other) => strategy(other) === (series ?? chosenSeries))
+    ?? problem.answers.find((other) => !other.baseline && other.steps.some((step) => step.verdict))
     ?? problem.answers.find((other) => !other.baseline) ?? problem.answers[0];
   chosenSeries = strategy(answer);
   show(problem, answer);
@@ -88,17 +87,17 @@ function choose(problem, series = null) {
 
 function show(problem, answer) {
   const baseline = baselineOf(problem);
-  const timeline = readTimeline(answer.timeline);
+  const { timeline } = answer;
   const parts = [{ label: `${data.series[answer.series].label}, ${seconds(timeline?.seconds ?? null)}`, timeline }];
   if (baseline && baseline !== answer) {
-    const other = readTimeline(baseline.timeline);
+    const other = baseline.timeline;
     parts.push({ label: `${data.series[baseline.series].label} (the baseline) on the same axis, ${seconds(other?.seconds ?? null)}`, timeline: other });
   }
   const drawn = timelines(parts);
-  const about = [problem.task === "auto" ? null : problem.task, problem.level && `level ${problem.level}`, severalRuns && data.runs[problem.run]].filter(Boolean);
+  const about = [problem.task === "auto" ? null : problem.task, problem.level && `level ${problem.level}`, data.runs.length > 1 && data.runs[problem.run]].filter(Boolean);
   detail.replaceChildren(
     element("h3", {}, nameOf(problem), about.length ? element("small", { class: "small" }, ` ${about.join(", ")}`) : null),
-    element("p", { class: "question" }, data.texts[problem.question]),
+    element("p", { class: "question" }, problem.question),
     tabs(problem, answer),
     numbers(problem, answer),
     drawn ? drawn.node : element("p", { class: "notice" }, "No timeline of this answer is stored."),
@@ -128,25 +127,19 @@ function numbers(problem, answer) {
     ["tokens", answer.tokens],
     ["α step", short(answer.alpha_step)],
     ["α token", short(answer.alpha_token)],
-    ["discarded tokens", `${answer.discarded[0]} target, ${answer.discarded[1]} draft`],
+    ["discarded tokens", `${answer.discarded_target_tokens} target, ${answer.discarded_draft_tokens} draft`],
     ["ended by", answer.finish],
   ];
   const holder = element("p", { class: "numbers" });
   for (const [name, value] of given) holder.append(element("span", {}, `${name} `, element("b", {}, value)));
-  for (const reason of answer.failed) holder.append(element("span", { class: "mark-wrong" }, `a try failed: ${reason}`));
+  for (const reason of answer.failed_tries) holder.append(element("span", { class: "mark-wrong" }, `a try failed: ${reason}`));
   return holder;
-}
-
-function readStep(values) {
-  const step = Object.fromEntries(data.fields.step.map((name, place) => [name, values[place]]));
-  const decision = step.decision === null ? null : data.names.decisions[step.decision];
-  return { ...step, text: data.texts[step.text], origin: data.names.origins[step.origin], decision, reason: step.reason === null ? "" : data.texts[step.reason] };
 }
 
 function steps(answer, timeline) {
   const holder = element("ol", { class: "steps", "aria-label": "The answer, step by step" });
-  answer.steps.map(readStep).forEach((step, place) => {
-    const final = timeline?.finals.find((other) => other.step === place);
+  answer.steps.forEach((step, place) => {
+    const final = timeline?.finals.find((other) => other.step_index === place);
     const item = element("li", { class: `step ${step.origin}`, "data-step": place },
       element("div", { class: "who" }, element("b", {}, `${place + 1} ${step.origin}`), `${step.tokens} tokens`, final ? `, at ${seconds(final.at)}` : ""),
       element("div", {}, element("div", { class: "text" }, step.text.trim()), verdictLine(step)),
@@ -156,18 +149,18 @@ function steps(answer, timeline) {
   return holder;
 }
 
-function verdictLine(step) {
-  if (step.decision === null) return null;
-  const refused = step.origin === "target" && step.decision !== "accept";
-  const parts = [refused ? "a draft was judged here" : null, step.score === null ? null : `score ${short(step.score)}`, step.reason, step.seconds ? seconds(step.seconds) : null];
-  return element("div", { class: "verdict" }, element("span", { class: `chip ${step.decision}` }, step.decision), parts.filter(Boolean).join(" · "));
+function verdictLine({ origin, verdict }) {
+  if (!verdict) return null;
+  const replaced = origin === "target" && verdict.decision !== "accept";
+  const parts = [replaced ? "about the draft that was here" : null, verdict.score === null ? null : `score ${short(verdict.score)}`, verdict.reason, verdict.seconds ? seconds(verdict.seconds) : null];
+  return element("div", { class: "verdict" }, element("span", { class: `chip ${verdict.decision}` }, verdict.decision), parts.filter(Boolean).join(" · "));
 }
 
-// What else was written for a place and does not stand there, each text once.
+// The other versions of a step that were written, each text once.
 function tried(step, place, timeline) {
   if (!timeline) return [];
   const others = timeline.spans.filter((span) =>
-    span.step === place && span.lane !== "verifier" && ["step", "answer"].includes(span.purpose) && span.state !== "stands" && span.text.trim() && span.text !== step.text);
+    span.step_index === place && span.lane !== "verifier" && ["step", "answer"].includes(span.purpose) && span.state !== "kept" && span.text.trim() && span.text !== step.text);
   const seen = new Set();
   return others
     .filter((span) => !seen.has(span.lane + span.text) && seen.add(span.lane + span.text))
@@ -177,7 +170,7 @@ function tried(step, place, timeline) {
       element("div", { class: `text ${span.state}-text` }, span.text.trim())));
 }
 
-// Pointing at a step lights its spans, pointing at a span its step; a click goes there.
+// Pointing at a step highlights its spans and the reverse; a click scrolls to the step.
 function linkStepsAndSpans() {
   const light = (place, on) => {
     for (const node of detail.querySelectorAll(`.span[data-step="${place}"], .step[data-step="${place}"]`)) node.classList.toggle("lit", on);
@@ -217,7 +210,9 @@ function themes() {
   });
 }
 
-function start() {
+async function start() {
+  data = await readData();
+  charts = data.charts[0];
   document.body.prepend(patterns());
   themes();
   seriesLegend();

@@ -11,7 +11,7 @@ import yaml
 
 from reason_spec.control.costs import PassCost
 from reason_spec.errors import DataError
-from reason_spec.lab.planning.rates import measured_runs, pass_cost_of, read_pass_times
+from reason_spec.lab.planning.measured import measured_runs, pass_cost_of, read_pass_times
 from tests.evaluation.run_folders import answer_of, write_run
 
 
@@ -81,7 +81,7 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
 
 
 def test_damaged_folders_are_refused_with_their_place(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"results\.jsonl: cannot be read"):
+    with pytest.raises(DataError, match=r"holds no results\.jsonl"):
         measured_runs(tmp_path)
     folder = write_run(tmp_path / "run")
     (folder / "results.jsonl").write_text('{"id": 1}\n')

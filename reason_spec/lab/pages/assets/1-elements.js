@@ -1,8 +1,8 @@
 "use strict";
-// Elements, scales and the tooltip. Texts of models only ever become text nodes.
+// Elements, number formats and the tooltip. Texts of models only ever become text nodes.
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
-const data = JSON.parse(document.getElementById("data").textContent);
+let data = null;
 
 function element(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
@@ -21,47 +21,15 @@ function fill(node, attributes, children) {
   return node;
 }
 
-function linear(from, to, low, high) {
-  const span = to - from || 1;
-  return (value) => low + ((value - from) / span) * (high - low);
-}
-
-function logarithmic(from, to, low, high) {
-  const inner = linear(Math.log(from), Math.log(to), low, high);
-  return (value) => inner(Math.log(value));
-}
-
-// Round numbers between two values, about `count` of them.
-function ticks(from, to, count = 5) {
-  const rough = (to - from || 1) / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
-  const found = [];
-  for (let place = Math.ceil(from / step - 1e-9); place * step <= to + step * 1e-6; place += 1) found.push(place * step);
-  return found;
-}
-
-function logTicks(from, to) {
-  const found = [];
-  for (let power = Math.floor(Math.log10(from)); power <= Math.ceil(Math.log10(to)); power += 1) {
-    for (const factor of [1, 2, 5]) {
-      const value = factor * 10 ** power;
-      if (value >= from * 0.999 && value <= to * 1.001) found.push(value);
-    }
-  }
-  return found.length > 1 ? found : ticks(from, to);
-}
-
-function isNumber(value) {
-  return typeof value === "number";
+async function readData() {
+  const bytes = Uint8Array.from(atob(document.getElementById("data").textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
 }
 
 function short(value) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1000) return value.toFixed(0);
-  return String(Number(value.toPrecision(3)));
+  return Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
 function seconds(value) {
@@ -69,18 +37,18 @@ function seconds(value) {
   return value < 1 ? `${short(value * 1000)} ms` : `${short(value)} s`;
 }
 
-function share(value) {
+function percent(value) {
   return value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
 }
 
-// What is pointed at or has the focus explains itself; `content` returns nodes.
+// Shows `content()`, a list of nodes, while a node is pointed at or has the focus.
 const tip = document.getElementById("tip");
 let shownAt = 0;
 
 function explain(node, content) {
   const show = (x, y) => {
     shownAt = window.scrollY;
-    tip.replaceChildren(...content());
+    tip.replaceChildren(...content().filter(Boolean));
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(12, Math.min(x + 14, window.innerWidth - box.width - 12))}px`;
@@ -101,5 +69,5 @@ function hideTip() {
   tip.hidden = true;
 }
 
-// The end of a scroll that brought the pointer here may be told of after the tooltip was shown.
+// A scroll event may arrive after the scroll has moved the pointer here and the tooltip is shown.
 window.addEventListener("scroll", () => { if (window.scrollY !== shownAt) hideTip(); }, { passive: true });

@@ -1,0 +1,195 @@
+"""Read the rates, costs and lengths that a run measured from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from reason_spec.control.costs import PassCost
+from reason_spec.errors import DataError
+from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.store import RESULTS, SETTINGS
+from reason_spec.lab.planning.diagnosis import MeasuredRun
+from reason_spec.lab.planning.simulator import Mode
+from reason_spec.lab.planning.workload import FLAT, Workload
+from reason_spec.lab.run_folder import read_mapping, read_results, read_settings
+from reason_spec.types import Usage
+
+BASELINE = "autoregressive"
+MODES: Mapping[str, Mode | None] = {
+    "prompt_lookup": None,
+    "speculative": None,
+    "lookahead": "asynchronous",
+    "specreason": "judged",
+    "rsd": "judged",
+    "hybrid": "judged",
+    "arbitrage": "judged",
+}
+"""How each strategy that is modelled speculates on steps; None: not at all."""
+
+
+def measured_runs(
+    folder: Path, *, c_step: float | None = None, pass_cost: PassCost | None = None
+) -> list[MeasuredRun]:
+    """Return the measurements of each strategy of a run; ``c_step`` and ``pass_cost`` replace measured costs.
+
+    Strategies without a model here, such as ``scot``, are left out.
+
+    Raises:
+        DataError: the folder has no results, none of a strategy that is modelled, or no costs.
+    """
+    outcomes, _ = read_results(folder)
+    settings = read_settings(folder)
+    by_strategy: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_strategy.setdefault(outcome.strategy, []).append(outcome)
+    names = [name for name in by_strategy if name in MODES]
+    if not names:
+        raise DataError(
+            f"{folder / RESULTS}: has no answers of a strategy that can be explained. "
+            f"Solve with one of {', '.join(MODES)}."
+        )
+    costs = _costs(folder / SETTINGS, settings, c_step, pass_cost)
+    at_work = None if pass_cost is not None else _costs_at_work(folder / SETTINGS, settings)
+    baseline = by_strategy.get(BASELINE, [])
+    strategy = settings["settings"]["strategy"]
+    return [_measured(name, by_strategy[name], baseline, strategy, costs, at_work) for name in names]
+
+
+def read_pass_times(path: Path) -> PassCost:
+    """Read T(n) from a mapping of sizes to times (JSON or YAML), or from the settings of a run.
+
+    Raises:
+        DataError: the file has no times, or an impossible one.
+    """
+    content = read_mapping(path)
+    return _session_costs(path, content)[0] if "sessions" in content else pass_cost_of(content, str(path))
+
+
+def pass_cost_of(times: Mapping[Any, Any], place: str) -> PassCost:
+    """Make T(n) of a mapping of sizes to times.
+
+    Raises:
+        DataError: it is empty, has no size 1, or a size or time is impossible.
+    """
+    points: list[tuple[int, float]] = []
+    for size, seconds in times.items():
+        try:
+            point = int(size), float(seconds)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"{place}: {size!r}: {seconds!r} is no size and time. Write numbers, as in 1: 10.1, 4: 12.7"
+            ) from None
+        if point[0] < 1 or not 0 < point[1] < float("inf"):
+            raise DataError(f"{place}: {size}: {seconds} is impossible: sizes and times are above 0")
+        points.append(point)
+    points.sort()
+    if not points or points[0][0] != 1:
+        raise DataError(f"{place}: the time of a pass of 1 token is missing; all others are measured by it")
+    return PassCost(tuple(points))
+
+
+def _costs(
+    path: Path, settings: Mapping[str, Any], c_step: float | None, pass_cost: PassCost | None
+) -> tuple[PassCost, float]:
+    """Return T(n) and c: those given, else those that the run's last session measured."""
+    if c_step is not None and pass_cost is not None:
+        return pass_cost, c_step
+    try:
+        measured, c = _session_costs(path, settings)
+    except DataError:
+        if c_step is None:
+            raise
+        return FLAT, c_step
+    return pass_cost or measured, c if c_step is None else c_step
+
+
+def _session_costs(path: Path, settings: Mapping[str, Any]) -> tuple[PassCost, float]:
+    sessions = settings.get("sessions") or []
+    measured = [session["costs"] for session in sessions if session.get("costs")]
+    if not measured:
+        raise DataError(
+            f"{path}: the run measured no costs: it had no planner (strategy.planner), or no strategy with "
+            "one. Give --c-step, and --pass-times if they are known."
+        )
+    return pass_cost_of(measured[-1]["target_pass_ms"], str(path)), float(measured[-1]["c"])
+
+
+def _costs_at_work(path: Path, settings: Mapping[str, Any]) -> PassCost | None:
+    """Return T(n) while answers were written, where the last session ended regularly."""
+    sessions = settings.get("sessions") or [{}]
+    found = sessions[-1].get("costs_at_work")
+    return pass_cost_of(found["target_pass_ms"], str(path)) if found else None
+
+
+def _measured(
+    name: str,
+    outcomes: Sequence[Outcome],
+    baseline: Sequence[Outcome],
+    strategy: Mapping[str, Any],
+    costs: tuple[PassCost, float],
+    at_work: PassCost | None,
+) -> MeasuredRun:
+    ids = {outcome.id for outcome in outcomes}
+    paired = [outcome for outcome in baseline if outcome.id in ids]
+    # FLAT only has ratios; a measured T(1) is in milliseconds.
+    alone = 0.0 if costs[0] is FLAT else costs[0].seconds(1) / 1000
+    own = _seconds_per_token(outcomes)
+    per_token = (_seconds_per_token(paired) if paired else alone) or own
+    workload = _workload(outcomes, costs, per_token)
+    plans = [outcome.plan for outcome in outcomes if outcome.plan is not None]
+    depth = round(fmean(plan.depth for plan in plans)) if plans else strategy["depth"]
+    drafts = round(fmean(plan.num_draft_tokens for plan in plans)) if plans else strategy["num_draft_tokens"]
+    mode = MODES[name] if depth and any(outcome.usage.num_verdicts for outcome in outcomes) else None
+    usage = Usage.total([outcome.usage.target for outcome in outcomes])
+    # A pass that writes brings one token that was not drafted. Judged steps also have passes that only
+    # verify, whose time is the verifier's.
+    num_writing = max(1, usage.num_generated_tokens - usage.num_accepted_draft_tokens)
+    if mode != "judged":
+        num_writing = max(num_writing, usage.num_passes)
+    return MeasuredRun(
+        strategy=name,
+        mode=mode,
+        workload=workload,
+        depth=depth if mode else 0,
+        width=strategy["width"] if mode == "asynchronous" else 1,
+        num_drafts=drafts,
+        pass_drafts=usage.num_drafted_tokens / num_writing,
+        pass_tokens=usage.num_generated_tokens / num_writing,
+        speedup=per_token / own,
+        has_baseline=bool(paired),
+        num_answers=len(outcomes),
+        pass_cost_at_work=at_work,
+        prompt_tokens=fmean([o.usage.target.num_prefilled_tokens for o in paired] or [0.0]),
+        answer_tokens=fmean(outcome.tokens for outcome in outcomes),
+    )
+
+
+def _workload(outcomes: Sequence[Outcome], costs: tuple[PassCost, float], per_token: float) -> Workload:
+    """Return the rates and lengths of these answers; ``per_token`` are the target's seconds alone."""
+    usage = Usage.total([outcome.usage.target for outcome in outcomes])
+    lengths = [step.tokens for outcome in outcomes for step in outcome.steps] or [1]
+    num_verdicts = sum(outcome.usage.num_verdicts for outcome in outcomes)
+    num_proposed = sum(outcome.usage.num_proposed for outcome in outcomes)
+    num_accepted = sum(outcome.usage.verdicts["accept"] for outcome in outcomes)
+    verifier_seconds = sum(outcome.usage.verifier_seconds for outcome in outcomes)
+    tokens = usage.num_accepted_draft_tokens
+    return Workload(
+        # Late drafts count as rejected: the formulas take the target's step where no draft is accepted in
+        # time.
+        alpha_step=num_accepted / num_proposed if num_proposed else 0.0,
+        c_step=min(1.0, costs[1]),
+        alpha_token=tokens / (tokens + usage.num_partings) if tokens else 0.0,
+        verification=verifier_seconds / max(1, num_verdicts) / (per_token * fmean(lengths)),
+        step_tokens=fmean(lengths),
+        step_tokens_std=pstdev(lengths),
+        answer_steps=max(1.0, len(lengths) / len(outcomes)),
+        pass_cost=costs[0],
+        requests=max((outcome.concurrency for outcome in outcomes), default=1),
+    )
+
+
+def _seconds_per_token(outcomes: Sequence[Outcome]) -> float:
+    return sum(outcome.seconds for outcome in outcomes) / max(1, sum(outcome.tokens for outcome in outcomes))
