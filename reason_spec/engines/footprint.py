@@ -110,7 +110,9 @@ def _placement(settings: EngineSettings) -> tuple[str, int]:
     if settings.kind == "vllm":
         from reason_spec.engines.vllm.arguments import on_cpu
 
-        parallel = [settings.vllm.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")]
+        parallel = [
+            settings.vllm.arguments.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")
+        ]
         if device == "auto":
             device = "cpu" if on_cpu(settings) else "cuda"
         return device, int(parallel[0]) * int(parallel[1])

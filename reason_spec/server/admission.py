@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 Shed: TypeAlias = Literal["speculation", "queue_full", "tenant_limit", "rate", "draining"]
 """What was kept from whom: speculation from an answer, or the answer itself and why."""

@@ -14,7 +14,7 @@ from reason_spec.server.admission import Admission
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.service import Service, target_name
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 
 def create_app(

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from reason_spec.server.base import ApiError
 from reason_spec.server.guard import App
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from reason_spec.server.base import ApiError
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 _END_SECONDS = 1.0
 """Seconds that cancelled work has to end before the client is answered."""

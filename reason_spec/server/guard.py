@@ -20,7 +20,7 @@ from reason_spec.server.base import ApiError, Client
 from reason_spec.server.checks import check_json, check_json_type, check_site
 from reason_spec.server.keys import KeyRing
 from reason_spec.server.logs import ACCESS, Fingerprint, harmless, log
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 
 from reason_spec.errors import DataError, SettingsError, first_mistake
 from reason_spec.server.base import Client
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 _PREFIX = "rs-"
 _KEY_BYTES = 32

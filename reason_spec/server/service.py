@@ -24,8 +24,7 @@ from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
 from reason_spec.server.replies import ErrorBody, ReplyStyle
 from reason_spec.server.streaming import EventStream, Told, merged, together
-from reason_spec.settings import EngineSettings
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import EngineSettings, ServerSettings
 
 _RETRY_SECONDS = 5.0
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -367,7 +367,6 @@ class Search:
             generation,
             request,
             max_ahead=self._settings.num_draft_tokens,
-            min_chance=self._settings.min_draft_chance,
             waits=True,
             notes=RunNotes(self._recorder, branch.step_index, branch.number),
             live=self._live,

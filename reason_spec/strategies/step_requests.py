@@ -10,6 +10,7 @@ from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, tokens_for
 from reason_spec.strategies.branch import Branch
+from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
 from reason_spec.types import Sampling, Step
 
 ModelLane: TypeAlias = Literal["draft", "target"]
@@ -61,17 +62,16 @@ class StepRequests:
             cache_key=self.solve.cache_key,
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,
-            num_lookup_paths=self.settings.lookup_paths,
             # One answer alone is the planner's business, however many branches it has.
             limit_drafts=self.solve.live is not None and self.solve.live.beside_others,
             priority=branch.distance,
             stream=self.redrafts,
-            delta_tokens=1 if lane == "target" else self.settings.draft_run_tokens,
+            delta_tokens=1 if lane == "target" else DRAFT_RUN_TOKENS,
         )
 
     def _token_drafter(self, lane: ModelLane) -> TokenDrafterName:
         if lane == "draft":
-            return self.settings.draft_token_drafter
+            return "none"
         # Where the draft model hands over what it expects, guesses from the text only cost room.
         return "none" if self.redrafts else self.settings.token_drafter
 

@@ -35,6 +35,8 @@ _NUM_KEPT = 16
 """Conversations that are kept open for a next turn."""
 _SAME = 0.5
 """A prompt that begins with so much of a conversation's text is its next turn."""
+_LEAST_STEP_CHANCE = 0.6
+"""Steps with a smaller probability are left to the draft model."""
 _SOURCES: dict[str, Source] = {"tool": "tool", "function": "tool", "assistant": "output"}
 
 Segments = tuple[tuple[Source, tuple[int, ...]], ...]
@@ -129,7 +131,7 @@ class SuffixCacheSession:
 
         with _costs_only_the_cache(self._owner, self._tenant):
             found = self._conversation.session.propose_step(
-                find_end, request.max_tokens, min_chance=self._owner.settings.min_step_chance, behind=behind
+                find_end, request.max_tokens, min_chance=_LEAST_STEP_CHANCE, behind=behind
             )
             if found is None:
                 return None

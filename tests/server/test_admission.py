@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reason_spec.server.admission import Admission, Shed
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 
 class Clock:

@@ -18,7 +18,7 @@ from reason_spec.server.base import Client
 from reason_spec.server.connection import http_config, most_connections
 from reason_spec.server.guard import Guard, Receive, Scope, Send
 from reason_spec.server.keys import KeyRing
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 PATIENCE_SECONDS = 60.0
 OPEN = KeyRing({}, anyone=Client("default"))

@@ -13,7 +13,7 @@ from reason_spec.server.admission import Admission
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
 from reason_spec.server.streaming import merged
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 
 def deadline(*, first: float = 100.0, whole: float = 100.0) -> Deadline:

@@ -14,7 +14,7 @@ from reason_spec.server.base import ApiError, Client
 from reason_spec.server.guard import Guard, Receive, Scope, Send
 from reason_spec.server.keys import KeyRing
 from reason_spec.server.logs import ACCESS, JsonFormatter
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 from tests.server.asgi import ask, begin
 
 KEY, OTHER_KEY = "rs-the-key-of-ana", "rs-the-key-of-ben"

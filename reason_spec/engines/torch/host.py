@@ -38,7 +38,6 @@ def load(start: Start, num_threads: int, tell: Callable[[str], None]) -> Loaded:
         tokenizer,
         num_slots=settings.cache_tokens,
         max_running=settings.max_running,
-        prefill_chunk=settings.prefill_chunk,
         earlier=texts,
         constraints=constraints,
     )
