@@ -1,4 +1,4 @@
-"""Streams of chunks, as chats and completions have them in common: the head, the end, failures."""
+"""Chunks of a stream, common to chats and completions: head, end and failures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Chunks(ABC):
     """The chunks of one streamed response.
 
     Args:
-        num_prompts: how many prompts there are; those of a body have ``num_choices`` answers each.
+        num_prompts: prompts of the body, which have ``num_choices`` answers each.
     """
 
     kind: ClassVar[str]
-    """What a chunk calls itself: its ``object``."""
+    """The ``object`` of a chunk."""
 
     def __init__(self, style: ReplyStyle, body: Body, num_prompts: int = 1) -> None:
         self._style = style
@@ -52,11 +52,11 @@ class Chunks(ABC):
 
     @abstractmethod
     def _choices(self, index: int, event: ChatEvent) -> Iterable[dict[str, Any]]:
-        """Return what an event adds to answer ``index``, one choice for each chunk."""
+        """Return the choices that an event adds to answer ``index``, each for its own chunk."""
 
     @abstractmethod
     def _last_choice(self, index: int, end: ChatEnd) -> dict[str, Any]:
-        """Return the choice that says why the answer ended."""
+        """Return the choice with the finish reason."""
 
     def _last(self, index: int, end: ChatEnd) -> bytes:
         choice = {**self._last_choice(index, end), "stop_reason": end.stop}

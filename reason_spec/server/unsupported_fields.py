@@ -1,4 +1,4 @@
-"""Fields that are known and not honoured: what to do instead, by name."""
+"""Known request fields that are not supported, each with the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a field is refused, with the remedy; ``neutral`` values ask for nothing and are let pass."""
+    """The remedy for an unsupported field; ``neutral`` values have no effect and are accepted."""
 
     remedy: str
     neutral: tuple[Any, ...] = ()
@@ -55,7 +55,7 @@ _BOTH: Mapping[str, Refusal] = {
     "vllm_xargs": _NOT_BUILT,
     "kv_transfer_params": _NOT_BUILT,
     "repetition_detection": _NOT_BUILT,
-    "session_id": Refusal("turns of one conversation are known by their content; leave it out"),
+    "session_id": Refusal("turns of a conversation are recognized by their content; leave it out"),
     "api_base": Refusal("a request does not choose where a model runs; leave it out"),
 }
 
