@@ -36,14 +36,6 @@ class Watcher(Protocol):
     def waited(self, seconds: float) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A request's right to run. With ``speculate`` False the target writes alone: the load is high."""
-
-    speculate: bool
-    waited: float
-
-
 @dataclass(eq=False, slots=True)
 class _Waiter:
     size: int
@@ -95,8 +87,10 @@ class Admission:
     @asynccontextmanager
     async def place(
         self, client: Client, *, size: int = 1, deadline: Deadline | None = None
-    ) -> AsyncIterator[Place]:
+    ) -> AsyncIterator[bool]:
         """Wait for a place and keep it for the block, and until work that the block left behind has ended.
+
+        The block is given whether to speculate; at a high load the target writes alone.
 
         Args:
             size: answers that the request asks for; at most ``max_running_requests`` count.
@@ -122,7 +116,7 @@ class Admission:
             await self._wait(client.tenant, tenant, size, deadline)
             started = self._clock()
             self._watcher.waited(started - arrived)
-            yield Place(self._may_speculate(size), started - arrived)
+            yield self._may_speculate(size)
         finally:
             if deadline is None:
                 leave()

@@ -23,8 +23,8 @@ class Deadline:
     ::
 
         deadline = Deadline(settings)
-        async with admission.place(client, deadline=deadline) as place:
-            answer = await deadline.whole(chat.answer(request))
+        async with admission.place(client, deadline=deadline) as speculate:
+            answer = await deadline.whole(chat.answer(request, speculate=speculate))
 
     Late work is cancelled. A hanging engine does not confirm the cancellation; then the client gets its
     error, and `when_over` runs a callback once the work has ended.

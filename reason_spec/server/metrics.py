@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from reason_spec.chat.base import ChatEnd
 from reason_spec.control.load_controller import WAYS, LoadController
-from reason_spec.server.admission import Shed
+from reason_spec.server.admission import Admission, Shed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _REQUEST = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280)
-
-
-class Queue(Protocol):
-    """The numbers that the gauges read."""
-
-    @property
-    def num_running(self) -> int: ...
-
-    @property
-    def num_waiting(self) -> int: ...
 
 
 class Metrics:
@@ -93,7 +82,7 @@ class Metrics:
             saved = report.target_alone_seconds - report.seconds
             (self._saved if saved > 0 else self._lost).inc(abs(saved))
 
-    def watch(self, queue: Queue) -> None:
+    def watch(self, queue: Admission) -> None:
         """Show how many answers run and wait."""
         self._gauge("vllm:num_requests_running", "Answers being written.", lambda: queue.num_running)
         self._gauge("vllm:num_requests_waiting", "Requests in the queue.", lambda: queue.num_waiting)

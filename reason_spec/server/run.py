@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -121,12 +121,13 @@ class Server:
 
     async def _serve(self) -> None:
         self._say(f"{self._names[0]} is served at {self.url}; Ctrl-C stops. Try:\n  {self._example()}")
-        saving = asyncio.create_task(self._save_regularly())
-        try:
-            await self._stopped.wait()
-        finally:
-            saving.cancel()
-            await asyncio.wait({saving})
+        while not self._stopped.is_set():
+            try:
+                await asyncio.wait_for(self._stopped.wait(), self.settings.server.save_seconds)
+            except TimeoutError:
+                # So that a kill loses little.
+                if (memories := self._accelerator.memories) is not None:
+                    await asyncio.to_thread(memories.save)
         await self._drain()
 
     async def _drain(self) -> None:
@@ -143,14 +144,6 @@ class Server:
             logger.warning("%d requests were not complete after %g seconds and were cancelled", late, seconds)
         # Requests of a hanging engine end with its worker.
         await self._accelerator.close()
-
-    async def _save_regularly(self) -> None:
-        """Save the suffix cache, so that a kill loses little."""
-        while True:
-            await asyncio.sleep(self.settings.server.save_seconds)
-            if (memories := self._accelerator.memories) is not None:
-                # Finished even if the server stops meanwhile: two saves must not overlap.
-                await _whole(asyncio.to_thread(memories.save))
 
     async def _unless_stopped(self, work: Awaitable[None]) -> bool:
         """Do work that a signal may end early; return whether it was completed."""
@@ -240,13 +233,3 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"server.host = {host!r} is not an address of this machine"
     return f"cannot listen on port {port} of {host} ({error.strerror})"
-
-
-async def _whole(work: Awaitable[None]) -> None:
-    """Wait for work to end, even when the wait is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    finally:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({task})

@@ -218,10 +218,10 @@ class Call:
                 503, message, kind="server_error", code="engine_unavailable", retry_after=_RETRY_SECONDS
             )
         waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
-        place = await held.enter_async_context(waiting)
+        speculate = await held.enter_async_context(waiting)
         for request in asked:
             self._check_prompt(request, await service.chat.check(request))
-        return place.speculate
+        return speculate
 
     def _check_prompt(self, request: ChatRequest | TextRequest, num_tokens: int) -> None:
         most = self.service.settings.max_prompt_tokens

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from starlette.responses import StreamingResponse
@@ -43,12 +42,8 @@ class EventFormat(Protocol):
 
 
 Item: TypeAlias = tuple[int, ChatEvent]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    index: int
-    failure: Exception | None
+_Queue: TypeAlias = asyncio.Queue[tuple[int, ChatEvent | Exception | None]]
+"""Per stream: events, then the failure that ended it, or None."""
 
 
 async def together(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
@@ -70,7 +65,7 @@ async def merged(
         Exception: that of the first stream that failed; the others are closed.
         ApiError: 504, the time for the first token of a stream, or for all, is over.
     """
-    queue: asyncio.Queue[Item | _Ended] = asyncio.Queue(_READ_AHEAD)
+    queue: _Queue = asyncio.Queue(_READ_AHEAD)
     pumps = [asyncio.create_task(_pump(index, stream, queue)) for index, stream in enumerate(streams)]
     num_open = len(pumps)
     silent = set(range(len(pumps)))
@@ -80,27 +75,29 @@ async def merged(
             if clock() >= deadline.limit(begun=True):
                 # Checked although the next event may be there: some streams never pause.
                 raise deadline.late(begun=True)
-            item: Item | _Ended | None = None
+            item = None
             limit = deadline.limit(begun=not silent)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(limit, clock() + PING_SECONDS)):
                     item = await queue.get()
             if item is None and clock() >= limit:
                 raise deadline.late(begun=not silent)
-            if not isinstance(item, _Ended):
-                if item is not None:
-                    silent.discard(item[0])
-                yield item
+            if item is None:
+                yield None
                 continue
-            num_open -= 1
-            silent.discard(item.index)
-            if item.failure is not None:
-                raise item.failure
+            index, event = item
+            silent.discard(index)
+            if isinstance(event, Exception):
+                raise event
+            if event is None:
+                num_open -= 1
+            else:
+                yield index, event
     finally:
         await deadline.stop(pumps)
 
 
-async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Queue[Item | _Ended]) -> None:
+async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: _Queue) -> None:
     failure = None
     try:
         async with aclosing(stream):
@@ -108,7 +105,7 @@ async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Qu
                 await queue.put((index, event))
     except Exception as error:
         failure = error
-    await queue.put(_Ended(index, failure))
+    await queue.put((index, failure))
 
 
 class EventStream(StreamingResponse):
@@ -120,7 +117,7 @@ class EventStream(StreamingResponse):
         self,
         first: Item | None,
         rest: AsyncGenerator[Item | None],
-        tell: EventFormat,
+        form: EventFormat,
         held: AsyncExitStack,
         request_id: str,
         pace: Pace | None = None,
@@ -130,7 +127,7 @@ class EventStream(StreamingResponse):
         held: closed when the stream ends.
         pace: of packets; None: events are sent at once.
         """
-        self._first, self._rest, self._tell = first, rest, tell
+        self._first, self._rest, self._format = first, rest, form
         self._held = held
         self._request_id = request_id
         self._sent = self._chunks() if pace is None else self._paced(pace)
@@ -145,15 +142,15 @@ class EventStream(StreamingResponse):
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         try:
-            for chunk in self._told(self._first):
+            for chunk in self._events(self._first):
                 yield chunk
             async for item in self._rest:
-                for chunk in self._told(item):
+                for chunk in self._events(item):
                     yield chunk
-            for chunk in self._tell.end():
+            for chunk in self._format.end():
                 yield chunk
         except Exception as failure:
-            for chunk in self._tell.failure(api_error(failure, self._request_id)):
+            for chunk in self._format.failure(api_error(failure, self._request_id)):
                 yield chunk
 
     async def _paced(self, pace: Pace) -> AsyncGenerator[bytes]:
@@ -166,8 +163,8 @@ class EventStream(StreamingResponse):
             async with aclosing(ticks(pace.seconds)) as times:
                 async for _ in times:
                     has_all = reading.done()
-                    told = [self._tell.event(*item) for item in backlog.take(pace.chars)]
-                    content = b"".join(chunk for chunks in told for chunk in chunks)
+                    items = backlog.take(pace.chars)
+                    content = b"".join(chunk for item in items for chunk in self._format.event(*item))
                     if has_all and not backlog:
                         yield padded(content + b"".join(self._last(reading.result())))
                         return
@@ -188,11 +185,13 @@ class EventStream(StreamingResponse):
 
     def _last(self, failure: Exception | None) -> Iterable[bytes]:
         return (
-            self._tell.end() if failure is None else self._tell.failure(api_error(failure, self._request_id))
+            self._format.end()
+            if failure is None
+            else self._format.failure(api_error(failure, self._request_id))
         )
 
-    def _told(self, item: Item | None) -> Iterable[bytes]:
-        return (PING,) if item is None else self._tell.event(*item)
+    def _events(self, item: Item | None) -> Iterable[bytes]:
+        return (PING,) if item is None else self._format.event(*item)
 
 
 def data_event(body: Mapping[str, Any], name: str | None = None) -> bytes:

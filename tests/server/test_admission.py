@@ -45,8 +45,7 @@ class Caller:
         self.task = asyncio.create_task(self._run(admission, order))
 
     async def _run(self, admission: Admission, order: list[Caller]) -> None:
-        async with admission.place(Client(self.tenant), size=self.size) as place:
-            self.speculate = place.speculate
+        async with admission.place(Client(self.tenant), size=self.size) as self.speculate:
             order.append(self)
             await self._leave.wait()
 

@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reason_spec.chat.base import ChatEnd, SpeculationReport
 from reason_spec.control.load_controller import LoadController
+from reason_spec.server.admission import Admission
 from reason_spec.server.metrics import Metrics
-from reason_spec.settings import LoadControlSettings
+from reason_spec.settings import LoadControlSettings, ServerSettings
 from reason_spec.types import Usage
 
 REPORT = SpeculationReport(
@@ -97,12 +98,10 @@ def test_an_answer_that_took_longer_counts_as_lost_time_and_an_unknown_one_as_no
 
 
 def test_gauges_show_the_queue_as_it_is() -> None:
-    class Queue:
-        num_running, num_waiting = 3, 4
-
-    metrics, queue = Metrics("small"), Queue()
+    metrics = Metrics("small")
+    queue = Admission(ServerSettings(), metrics)
     metrics.watch(queue)
-    queue.num_waiting = 5
+    queue.num_running, queue.num_waiting = 3, 5
     found = values(metrics)
     assert (found["vllm:num_requests_running"], found["vllm:num_requests_waiting"]) == (3, 5)
 
