@@ -43,7 +43,7 @@ class Chunks(ABC):
             ends = [self._ends[index] for index in sorted(self._ends)]
             more: dict[str, Any] = {"usage": usage_of(ends, self._style, self._choices_of_a_prompt)}
             if self._style.tells and self._is_lone:
-                more |= self._told(ends[0])
+                more |= self._report(ends[0])
             yield self._chunk([], more)
         yield DONE
 
@@ -64,10 +64,10 @@ class Chunks(ABC):
         if self._style.tells:
             choice["reason_spec"] = speculation_of(end.report)
             if self._is_lone and not self._includes_usage:
-                more = self._told(end)
+                more = self._report(end)
         return self._chunk([choice], more)
 
-    def _told(self, end: ChatEnd) -> dict[str, Any]:
+    def _report(self, end: ChatEnd) -> dict[str, Any]:
         return {"reason_spec": speculation_of(end.report), "metrics": metrics_of(end.report, self._style)}
 
     def _chunk(self, choices: list[dict[str, Any]], more: Mapping[str, Any] | None = None) -> bytes:
