@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
@@ -26,10 +25,6 @@ _KEY_BYTES = 32
 _LEAST_CHARACTERS, _MOST_CHARACTERS = 16, 512
 _OTHERS_MAY_WRITE = 0o022
 
-TenantName: TypeAlias = Annotated[
-    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")
-]
-
 
 class _Entry(BaseModel):
     """One line of the key file."""
@@ -37,13 +32,12 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hash: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-    tenant: TenantName
+    tenant: Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")]
     trusted: bool = False
     created: str | None = None
 
 
 _ENTRIES = TypeAdapter(tuple[_Entry, ...])
-_TENANT: TypeAdapter[str] = TypeAdapter(TenantName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +132,22 @@ def add_key(file: Path, tenant: str, *, trusted: bool = False) -> str:
         SettingsError: the tenant's name has characters other than letters, digits and ``._@-``.
         DataError: the file is damaged or cannot be written.
     """
+    key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        _TENANT.validate_python(tenant)
+        entry = _Entry(hash=f"sha256:{_digest(key).hex()}", tenant=tenant, trusted=trusted, created=created)
     except ValidationError:
         raise SettingsError(
             f"tenant {tenant!r}: use letters, digits and ._@- (64 characters at the most)"
         ) from None
     if file.exists():
         read_keys(file)
-    key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-    entry = {
-        "hash": f"sha256:{_digest(key).hex()}",
-        "tenant": tenant,
-        "trusted": trusted,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "r+b") as target:
             before = target.read()
             start = b"\n" if before and not before.endswith(b"\n") else b""
-            target.write(start + f"- {json.dumps(entry)}\n".encode())
+            target.write(start + f"- {entry.model_dump_json()}\n".encode())
     except OSError as error:
         raise DataError(f"{file}: cannot be written ({error.strerror})") from None
     return key

@@ -11,7 +11,6 @@ import secrets
 import sys
 import traceback
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any
 
 ACCESS = "reason_spec.access"
@@ -36,7 +35,9 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             _, error, trace = record.exc_info
             line["error"] = type(error).__name__
-            line["trace"] = places(trace)
+            # Places alone, without values.
+            frames = traceback.extract_tb(trace)
+            line["trace"] = [f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames]
             if self._with_values:
                 line["error_message"] = str(error)
         return json.dumps(line, ensure_ascii=False, default=str)
@@ -59,11 +60,6 @@ def log(logger: logging.Logger, level: int, message: str, **fields: Any) -> None
     """Write a line with fields; None values are left out."""
     kept = {name: value for name, value in fields.items() if value is not None}
     logger.log(level, message, extra={_FIELDS: kept})
-
-
-def places(trace: TracebackType | None) -> list[str]:
-    """Return the stack of an exception, without values."""
-    return [f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in traceback.extract_tb(trace)]
 
 
 def harmless(text: str | None) -> str | None:
