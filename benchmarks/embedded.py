@@ -329,7 +329,7 @@ async def measure(
 ) -> list[Row]:
     """Measure every row; ``flags`` are settings for all of them, such as another target."""
     # Under load the gate lets the target write alone: its answers would be graded as every row's.
-    flags = {"gate.use": "off", **target_flags(models), **(flags or {})}
+    flags = {"load_control.use": "off", **target_flags(models), **(flags or {})}
     chosen = tasks_for(models, max(problems_timed, problems_graded), seed)
     # No draft was trained for the real model.
     rows = [row for row in ROWS if models == "demo" or not strategy_class(row[1]).needs_draft]

@@ -305,7 +305,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in ROWS))
     grades = Grades(options.grades)
     # Under load the gate lets the target write alone: its answers would be graded as every row's.
-    base = load_settings(flags={"gate.use": "off"})
+    base = load_settings(flags={"load_control.use": "off"})
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()
         ours = Ours(accelerator)

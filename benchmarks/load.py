@@ -324,7 +324,11 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         }
         if options.engine == "vllm":
             shared = {"enforce_eager": options.eager}
-            flags |= {"target.vllm": shared, "draft.vllm": shared, "draft.token_method": "none"}
+            flags |= {
+                "target.vllm.arguments": shared,
+                "draft.vllm.arguments": shared,
+                "draft.vllm.token_method": "none",
+            }
         made = Accelerator.from_settings(
             load_settings(flags=flags), strategies=("lookahead", "speculative", "autoregressive")
         )

@@ -133,9 +133,8 @@ class Accelerator:
         target = create_engine("target", settings.target.model_copy(update={"cores": cores[0]}), suffix)
         draft = None
         if with_draft:
-            followed = suffix if settings.suffix.for_draft else None
             with_cores = settings.draft.model_copy(update={"cores": cores[1]})
-            draft = create_engine("draft", with_cores, followed, texts_of=settings.target)
+            draft = create_engine("draft", with_cores, suffix, texts_of=settings.target)
         accelerator = cls(settings, target, draft, None, names)
         for name in names:
             accelerator.verifier_for(name)
@@ -251,10 +250,10 @@ class Accelerator:
 
     async def _open_gate(self) -> None:
         """Make the load gate, and let the engines find out what batches cost."""
-        if self.settings.gate.use == "off":
+        if self.settings.load_control.use == "off":
             return
-        self.gate = LoadController(self.settings.gate, self._load_costs, self._give_cores)
-        if self.draft is None or self.settings.gate.at_most == "none":
+        self.gate = LoadController(self.settings.load_control, self._load_costs, self._give_cores)
+        if self.draft is None or self.settings.load_control.at_most == "none":
             return
         engines = [engine for engine in (self.target, self.draft) if engine.reports_batch_times]
         for engine in engines:

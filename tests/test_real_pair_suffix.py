@@ -138,13 +138,3 @@ def test_the_draft_model_writes_what_is_known_in_fewer_passes_also_after_a_resta
     assert restarted < 0.8 * cold
     assert answers[0] == answers[1]
     assert answers[2] == answers[3] != answers[0]
-
-
-def test_the_draft_model_is_left_alone_where_that_is_set(tmp_path: Path) -> None:
-    settings = settings_for(
-        tmp_path, strategy__name="speculative", sampling__max_tokens=60, suffix__for_draft=False
-    )
-    with SyncAccelerator.from_settings(settings) as accelerator:
-        for _ in range(2):
-            usage = accelerator.answer(QUESTIONS[0]).recorder.draft_usage
-            assert usage.num_drafted_tokens == 0

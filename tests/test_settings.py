@@ -3,11 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.cli.settings_table import leaves
 from reason_spec.errors import SettingsError
-from reason_spec.settings import Settings, _Environment, _warn_of_old_name, load_settings
+from reason_spec.settings import Settings, _warn_of_old_name, load_settings
+from reason_spec.settings.removed import replacement
+from reason_spec.settings.strategy import _warn_of_old_name
 from reason_spec.strategies.factory import strategy_class
 
 
@@ -66,7 +70,13 @@ def test_a_bad_value_is_traced_to_where_it_came_from(tmp_path: Path, monkeypatch
 
 
 def test_settings_of_every_section_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _Environment.model_fields.keys() == Settings.model_fields.keys()
+    for section in Settings.model_fields:
+        monkeypatch.setenv(f"REASON_SPEC_{section.upper()}__NONE", "1")
+        with pytest.raises(
+            SettingsError, match=rf"unknown setting '{section}\.none' \(from the environment\)"
+        ):
+            load_settings()
+        monkeypatch.delenv(f"REASON_SPEC_{section.upper()}__NONE")
     monkeypatch.setenv("REASON_SPEC_SUFFIX__PATH", "kept")
     assert load_settings().suffix.path == Path("kept")
 
@@ -75,6 +85,58 @@ def test_settings_of_every_section_are_read_from_the_environment(monkeypatch: py
 def test_a_misspelt_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "3")
     with pytest.raises(SettingsError, match=name):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("target: {token_method: ngram}", r"'target\.token_method'.*it is now target\.vllm\.token_method"),
+        ("draft: {layers: fused}", r"'draft\.layers'.*it is now draft\.torch\.layers"),
+        ("verifier: {judge: {draft_tokens: 4}}", r"it is now verifier\.judge\.vllm\.draft_tokens"),
+        ("target: {kind: vllm, vllm: {enforce_eager: true}}", r"are now in target\.vllm\.arguments"),
+        ("gate: {use: off}", r"unknown setting 'gate'.*it is now load_control"),
+        ("server: {ping_seconds: 3}", r"'server\.ping_seconds'.*it was removed: 15 seconds"),
+        ("strategy: {dpeth: 1}", r"did you mean 'depth'"),
+    ],
+)
+def test_a_removed_setting_is_refused_with_what_replaced_it(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(write(tmp_path, text))
+
+
+def test_no_removed_setting_is_a_setting() -> None:
+    known = {leaf.path for leaf in leaves()}
+    removed = [name for name in known if replacement(name.split(".")) is not None]
+    assert removed == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"target.vllm.token_method": "none"}, r"vllm\.\* is given and kind is 'torch'; set kind: vllm"),
+        ({"draft.remote.base_urls": "http://a/v1"}, r"remote\.\* is given and kind is 'torch'"),
+        ({"target.kind": "vllm", "target.torch.layers": "fused"}, r"torch\.\* is given and kind is 'vllm'"),
+        ({"target.kind": "remote", "target.device": "cpu"}, "device has no effect .* kind 'remote'"),
+        ({"target.kind": "scripted", "target.revision": "main"}, "revision has no effect"),
+    ],
+)
+def test_settings_of_another_kind_of_engine_are_refused(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(flags=dict(flags))
+
+
+@pytest.mark.parametrize("kind", ["torch", "vllm", "remote", "scripted"])
+def test_printed_settings_of_every_kind_of_engine_are_read_again(kind: str) -> None:
+    settings = load_settings(flags={"target.kind": kind})
+    assert Settings.model_validate(yaml.safe_load(settings.to_yaml())) == settings
+
+
+def test_a_variable_of_a_removed_section_is_refused_with_its_new_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REASON_SPEC_GATE__USE", "off")
+    with pytest.raises(SettingsError, match=r"REASON_SPEC_GATE__USE.*it is now load_control"):
         load_settings()
 
 
@@ -87,8 +149,6 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
 def test_settings_survive_a_round_trip_and_keep_their_hash(depth: int, width: int, seed: int) -> None:
     flags = {"strategy.depth": depth, "strategy.width": width, "sampling.seed": seed}
     settings = load_settings(flags=flags)
-    import yaml
-
     again = Settings.model_validate(yaml.safe_load(settings.to_yaml()))
     assert again == settings
     assert again.hash == settings.hash

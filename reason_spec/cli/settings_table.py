@@ -39,20 +39,25 @@ class Leaf(NamedTuple):
 
 
 def leaves(section: type[BaseModel] = Settings, path: str = "") -> Iterator[Leaf]:
-    """Yield every setting in the order of the tree."""
+    """Yield every setting in the order of the tree; a section with a description counts as one setting."""
     for name, field in section.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and field.description is None:
             yield from leaves(kind, f"{path}{name}.")
         else:
             yield Leaf(path + name, field)
 
 
 def markdown_table() -> str:
-    """Return a table of all settings with defaults and allowed values."""
+    """Return a table of all settings with defaults and allowed values; those of engines stand there once."""
     rows = ["| setting | default | values | |", "|---|---|---|---|"]
     for leaf in leaves():
-        default = json.dumps(leaf.default, ensure_ascii=False)
+        if leaf.path.startswith("draft."):
+            # The same as those of the target.
+            continue
+        default = (
+            "{}" if isinstance(leaf.default, BaseModel) else json.dumps(leaf.default, ensure_ascii=False)
+        )
         values = ", ".join(_values(leaf.field.annotation, leaf.field.metadata))
         rows.append(f"| `{leaf.path}` | `{default}` | {values} | {leaf.description} |")
     return "\n".join(rows)
@@ -66,7 +71,7 @@ def _values(kind: Any, constraints: Sequence[object]) -> Iterator[str]:
             yield from _values(part, ())
     elif get_origin(kind) is tuple:
         yield "list"
-    elif get_origin(kind) is dict:
+    elif get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
         yield "mapping"
     else:
         yield _TYPE_NAMES.get(kind, str(kind))

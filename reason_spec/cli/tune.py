@@ -292,7 +292,7 @@ def tune_verifier(
 
     settings = tuning.with_judging_strategy(
         # Under load the gate lets the target write alone, and there would be nothing to judge.
-        resolve_settings(config, settings_flags(locals()), assignments, {"gate.use": "off"}),
+        resolve_settings(config, settings_flags(locals()), assignments, {"load_control.use": "off"}),
         strategy,
     )
     options = tuning.TuneOptions(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from reason_spec.engines.stats import PassTime
-from reason_spec.settings import GateSettings, Speculation
+from reason_spec.settings import LoadControlSettings, Speculation
 from reason_spec.speculation.goodput import Allotment, BatchTime, Demand, Share, allot
 
 Ways: TypeAlias = tuple[Speculation, ...]
@@ -61,6 +61,10 @@ _LOST_IN_ALL_WAYS = math.log(0.8)
 """What is missing where tokens are drafted is taken to be lost between passes, in all ways, down to this."""
 _KNOWN_SECONDS = 600.0
 """So long an outcome is remembered as one that was seen."""
+MARGIN = 0.05
+"""Relative gain in goodput that another mode must promise before the mode changes."""
+_HOLD_SECONDS = 1.0
+"""Least time between two changes of the mode; a change to the target alone is never held up."""
 _CORRECTION_WEIGHT = 1.5
 """Seconds of outcomes that a prediction counts for."""
 
@@ -237,12 +241,14 @@ class LoadController:
 
     def __init__(
         self,
-        settings: GateSettings,
+        settings: LoadControlSettings,
         costs: Callable[[], LoadCosts | None],
         on_cores: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        hold_seconds: float = _HOLD_SECONDS,
     ) -> None:
         self._settings = settings
+        self._hold_seconds = hold_seconds
         self._costs = costs
         self._fitted: LoadCosts | None = None
         self._fitted_at = -math.inf
@@ -407,12 +413,12 @@ class LoadController:
             return "none"
         if self._undisputed or self.way not in self._expected or best == self.way:
             return best
-        present, margin = self._expected[self.way], 1.0 + self._settings.margin
+        present, margin = self._expected[self.way], 1.0 + MARGIN
         # Back to the target alone at once; to speculation, and between its ways, only after a while.
         if self._expected["none"] > present * margin:
-            held = best == "none" or now - self._changed_at >= self._settings.hold_seconds
+            held = best == "none" or now - self._changed_at >= self._hold_seconds
             return best if held else "none"
-        held = now - self._changed_at >= self._settings.hold_seconds
+        held = now - self._changed_at >= self._hold_seconds
         return best if held and self._expected[best] > present * margin else self.way
 
     def _is_worth_a_try(self, best: Speculation, now: float) -> bool:

@@ -83,7 +83,9 @@ def _placement(settings: EngineSettings) -> tuple[str, int]:
     """Return the kind of device with its indices, and the number of devices that share the model."""
     device = settings.device
     if settings.kind == "vllm":
-        parallel = [settings.vllm.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")]
+        parallel = [
+            settings.vllm.arguments.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")
+        ]
         if device == "auto":
             device = "cpu" if on_cpu(settings) else "cuda"
         return device, int(parallel[0]) * int(parallel[1])

@@ -1,4 +1,4 @@
-"""Who is answered now, who waits, and who is told to come back: a fair queue across tenants."""
+"""Admission of requests: which run now, which wait, which are refused; the queue is fair across tenants."""
 
 from __future__ import annotations
 
@@ -13,39 +13,27 @@ from typing import Literal, Protocol, TypeAlias
 
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 Shed: TypeAlias = Literal["speculation", "queue_full", "tenant_limit", "rate", "draining"]
-"""What was kept from whom: speculation from an answer, or the answer itself and why."""
+"""What was refused: speculation for an answer, or the request itself with the reason."""
 
+_SHED_ABOVE = 0.75
+"""Load from which on speculation is shed: answers that run or wait, over ``max_running_requests``."""
 _RELIEF = 0.8
-"""Speculation comes back below this share of the load at which it was shed."""
+"""Speculation comes back below this share of ``_SHED_ABOVE``."""
 _WEIGHT = 0.1
-"""Of the newest request in the mean of how long requests take."""
+"""Weight of the newest request in the moving mean of the seconds that requests take."""
 _SHORTEST_RETRY, _LONGEST_RETRY = 1.0, 60.0
 """Seconds. OpenAI's clients obey up to 120."""
 
 
 class Watcher(Protocol):
-    """Is told what admission did."""
+    """Counts what admission did."""
 
     def shed(self, what: Shed) -> None: ...
 
     def waited(self, seconds: float) -> None: ...
-
-
-class _Nobody:
-    def shed(self, what: Shed) -> None: ...
-
-    def waited(self, seconds: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A request's right to run. ``speculate`` False: the target is to write alone, the load is high."""
-
-    speculate: bool
-    waited: float
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +44,7 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Tenant:
-    """One tenant's share: requests that run or wait, and what is left of its rate."""
+    """One tenant: its requests that run or wait, and the rest of its rate."""
 
     num_requests: int = 0
     waiting: deque[_Waiter] = field(default_factory=deque)
@@ -65,50 +53,52 @@ class _Tenant:
 
 
 class Admission:
-    """Hands out places: no more at once than ``max_running_requests``, in turn across tenants.
+    """Admits at most ``max_running_requests`` at once, in turn across tenants.
 
-    Within a tenant the first to come is the first to run. Where the queue is full, the tenant with most
-    waiting requests gives way: its newest is refused in the place of another tenant's. All methods are called
-    from one event loop.
+    Within a tenant the queue is first in, first out. If the queue is full and another tenant has more waiting
+    requests than the newcomer's, the newest of those is refused instead of the newcomer. All methods are
+    called from one event loop.
     """
 
     def __init__(
         self,
         settings: ServerSettings,
-        watcher: Watcher | None = None,
+        watcher: Watcher,
         clock: Callable[[], float] = time.monotonic,
-        is_gated: Callable[[], bool] = lambda: False,
+        sheds: Callable[[], bool] = lambda: True,
     ) -> None:
         """Args:
-        is_gated: whether something that knows what passes cost decides about speculation: none is shed then.
+        sheds: whether speculation is shed at a high load; False while the load controller decides.
         """
         self._settings = settings
-        self._is_gated = is_gated
-        self._watcher = watcher or _Nobody()
+        self._sheds = sheds
+        self._watcher = watcher
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._mean_seconds: float | None = None
         self._shedding = False
         self.num_running = 0
-        """Answers that are written now."""
+        """Answers being written."""
         self.num_waiting = 0
-        """Requests that wait for a place."""
+        """Requests in the queue."""
         self.draining = False
 
     @asynccontextmanager
     async def place(
         self, client: Client, *, size: int = 1, deadline: Deadline | None = None
-    ) -> AsyncIterator[Place]:
-        """Wait for a place and keep it for the block, and until work that was left behind there has ended.
+    ) -> AsyncIterator[bool]:
+        """Wait for a place and keep it for the block, and until work that the block left behind has ended.
+
+        The block is given whether to speculate; at a high load the target writes alone.
 
         Args:
-            size: answers that the request asks for; more than there are places count as all of them.
+            size: answers that the request asks for; at most ``max_running_requests`` count.
             deadline: a request whose time is over leaves the queue.
 
         Raises:
-            ApiError: 429 where the tenant is over its own limit, 503 where the server is full or stops, 504
-                where the deadline passed in the queue.
+            ApiError: 429 if the tenant is over its own limit, 503 if the server is full or stops, 504 if the
+                deadline passed in the queue.
         """
         size = min(size, self._settings.max_running_requests)
         arrived = self._clock()
@@ -126,7 +116,7 @@ class Admission:
             await self._wait(client.tenant, tenant, size, deadline)
             started = self._clock()
             self._watcher.waited(started - arrived)
-            yield Place(self._may_speculate(size), started - arrived)
+            yield self._may_speculate(size)
         finally:
             if deadline is None:
                 leave()
@@ -134,18 +124,18 @@ class Admission:
                 deadline.when_over(leave)
 
     def drain(self) -> None:
-        """Refuse all that comes from now on; what runs or waits goes on."""
+        """Refuse new requests; those that run or wait go on."""
         self.draining = True
 
     @property
     def load(self) -> float:
-        """Answers that run or wait, over the places there are."""
+        """Answers that run or wait, over ``max_running_requests``."""
         waiting = sum(waiter.size for tenant in self._tenants.values() for waiter in tenant.waiting)
         return (self.num_running + waiting) / self._settings.max_running_requests
 
     @property
     def retry_after(self) -> float:
-        """Seconds until a request that comes now would have its turn, by how long requests take lately."""
+        """Seconds until a request that comes now would run, by the time that requests took lately."""
         if self._mean_seconds is None:
             return _SHORTEST_RETRY
         turns = (self.num_waiting + 1) / self._settings.max_running_requests
@@ -156,11 +146,11 @@ class Admission:
         tenant = self._tenants.setdefault(name, _Tenant())
         settings = self._settings
         if self.draining:
-            raise self._refuse("draining", 503, "the server is stopping; ask again elsewhere or later")
+            raise self._refuse("draining", 503, "the server is stopping; retry elsewhere or later")
         if settings.max_requests_per_tenant is not None and (
             tenant.num_requests >= settings.max_requests_per_tenant
         ):
-            text = f"{tenant.num_requests} of your requests run or wait already; wait for one to end"
+            text = f"{tenant.num_requests} of your requests run or wait; wait for one to end"
             raise self._refuse("tenant_limit", 429, text)
         if settings.requests_per_minute is not None:
             self._take_allowance(tenant, settings.requests_per_minute)
@@ -168,7 +158,7 @@ class Admission:
         return tenant
 
     def _take_allowance(self, tenant: _Tenant, per_minute: int) -> None:
-        """A bucket that holds a minute's requests and fills evenly."""
+        """Take one request from a token bucket that holds a minute's requests and fills evenly."""
         now = self._clock()
         passed = now - tenant.refilled
         tenant.allowance = min(tenant.allowance + passed * per_minute / 60, per_minute)
@@ -180,7 +170,7 @@ class Admission:
         tenant.allowance -= 1
 
     async def _wait(self, name: str, tenant: _Tenant, size: int, deadline: Deadline | None) -> None:
-        """Return when the request runs."""
+        """Return when the request may run."""
         if not self.num_waiting and self._fits(size):
             self.num_running += size
             return
@@ -201,7 +191,7 @@ class Admission:
                 tenant.waiting.remove(waiter)
                 self.num_waiting -= 1
             elif not waiter.granted.cancelled() and waiter.granted.exception() is None:
-                # It was given a place in the moment in which it gave up.
+                # A place was granted while the request gave up.
                 self.num_running -= size
             raise
 
@@ -211,7 +201,7 @@ class Admission:
     def _make_room(self, newcomer: _Tenant) -> None:
         """Refuse the newest waiting request of the tenant with most of them, or the newcomer's."""
         longest = max(self._tenants.values(), key=lambda tenant: len(tenant.waiting))
-        error = self._refuse("queue_full", 503, "the server is full; ask again later")
+        error = self._refuse("queue_full", 503, "the server is full; retry later")
         if len(longest.waiting) <= len(newcomer.waiting) + 1:
             raise error
         last = longest.waiting.pop()
@@ -220,19 +210,19 @@ class Admission:
             last.granted.set_exception(error)
 
     def _grant(self) -> None:
-        """Give free places to those whose turn it is."""
+        """Give free places to the requests whose turn it is."""
         while self._turns:
             name = next(iter(self._turns))
             tenant = self._tenants[name]
             while tenant.waiting and tenant.waiting[0].granted.done():
-                # Cancelled, and not yet awake to leave by itself.
+                # Cancelled, and has not run since.
                 tenant.waiting.popleft()
                 self.num_waiting -= 1
             if not tenant.waiting:
                 del self._turns[name]
                 continue
             if not self._fits(tenant.waiting[0].size):
-                # Smaller ones behind it may not overtake it for ever.
+                # Smaller requests behind it must not starve it.
                 break
             waiter = tenant.waiting.popleft()
             self._turns.move_to_end(name)
@@ -241,12 +231,11 @@ class Admission:
             waiter.granted.set_result(None)
 
     def _may_speculate(self, size: int) -> bool:
-        """Tell whether a request that runs from now on may, by the load that others make."""
-        above = self._settings.shed_speculation_above
-        if above is None or self._is_gated():
+        """Decide by the load of the other requests."""
+        if not self._sheds():
             return True
         others = self.load - size / self._settings.max_running_requests
-        self._shedding = others > above * (_RELIEF if self._shedding else 1.0)
+        self._shedding = others > _SHED_ABOVE * (_RELIEF if self._shedding else 1.0)
         if self._shedding:
             self._watcher.shed("speculation")
         return not self._shedding

@@ -1,25 +1,35 @@
-"""What the parts of the server agree on: who asks, and errors in OpenAI's form."""
+"""Clients, and errors in OpenAI's form: what all parts of the server share."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from starlette.responses import JSONResponse
+
+CLIENT_GONE = 499
+"""Status in the log of a request whose client closed the connection; nginx uses it too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who sent a request: found from its key, never from its body.
+    """The sender of a request, found from its key, never from the body.
 
-    ``trusted`` clients may choose how they are sped up (``reason_spec`` in the body), and are told what
-    it did.
+    ``trusted`` clients may set speculation options (``reason_spec`` in the body) and see what it did.
     """
 
     tenant: str
     trusted: bool = False
 
 
+class ClientGoneError(Exception):
+    """The client closed its connection, or does not read its response."""
+
+
 class ApiError(Exception):
-    """An answer with an error status, in OpenAI's form."""
+    """A response with an error status, in OpenAI's form."""
 
     def __init__(
         self,
@@ -43,3 +53,12 @@ class ApiError(Exception):
         """Return the JSON body."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+    def response(self, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        """Return the response, with further ``headers``."""
+        found = dict(headers or {})
+        if self.status == 401:
+            found["www-authenticate"] = "Bearer"
+        if self.retry_after is not None:
+            found["retry-after"] = str(math.ceil(self.retry_after))
+        return JSONResponse(self.body(), self.status, found)

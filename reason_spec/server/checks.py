@@ -10,28 +10,29 @@ from reason_spec.server.base import ApiError
 from reason_spec.server.keys import is_loopback
 
 MAX_DEPTH = 64
-"""Arrays and objects within each other in a body; what parses it recurses."""
-_JSON_TYPE = re.compile(rb"application/([\w.!#$&^+-]+\+)?json", re.IGNORECASE)
+"""Nested arrays and objects in a body; its parser recurses."""
+_JSON_TYPE = re.compile(r"application/([\w.!#$&^+-]+\+)?json", re.IGNORECASE | re.ASCII)
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
 _STRING = re.compile(rb'"[^"]*"')
 
 
-def check_json_type(content_types: Collection[bytes]) -> None:
-    """Refuse a body that is not said to be JSON.
+def check_json_type(content_types: Collection[str]) -> None:
+    """Refuse a body that is not declared as JSON.
 
     Raises:
         ApiError: 415.
     """
-    media = [value.partition(b";")[0].strip() for value in content_types]
+    media = [value.partition(";")[0].strip() for value in content_types]
     if len(media) != 1 or not _JSON_TYPE.fullmatch(media[0]):
         raise ApiError(415, "bodies are JSON: send the header Content-Type: application/json")
 
 
 def check_json(body: bytes) -> None:
-    """Refuse a body that its parser would read in another way than it is read here, or too deeply.
+    """Refuse a body that is not UTF-8 or is nested too deeply.
 
-    JSON parsers detect UTF-16 and UTF-32 by zero bytes, which UTF-8 has too and JSON never.
+    JSON parsers detect UTF-16 and UTF-32 by zero bytes. UTF-8 allows them and JSON does not, so a body with
+    zero bytes would be parsed as another text than the one that is checked here.
 
     Raises:
         ApiError: 400.
@@ -43,44 +44,43 @@ def check_json(body: bytes) -> None:
     if b"\0" in body:
         raise ApiError(400, "the body holds a zero byte: send JSON in UTF-8", code="invalid_json")
     if is_too_deep(body):
-        text = f"the body is no JSON, or has more than {MAX_DEPTH} arrays and objects within each other"
+        text = f"the body is not JSON, or nests more than {MAX_DEPTH} arrays and objects"
         raise ApiError(400, text, code="invalid_json")
 
 
-def check_site(host: bytes, origin: bytes, allowed_hosts: Collection[str]) -> None:
+def check_site(host: str, origin: str, allowed_hosts: Collection[str]) -> None:
     """Refuse requests that a browser sends for a page of another site.
 
-    Without keys, any web page that is open in a local browser could use the server, directly or by DNS
-    rebinding: its own host name is made to resolve to this machine.
+    Without keys, any page in a local browser could use the server: directly, or by DNS rebinding, which
+    makes its own host name resolve to this machine.
 
     Raises:
         ApiError: 403.
     """
-    if origin and not _is_ours(origin, allowed_hosts):
-        text = "pages of other sites may not ask a server without keys; give it a key (REASON_SPEC_API_KEY)"
+    if origin and not _is_local(origin, allowed_hosts):
+        text = "a server without keys refuses pages of other sites; give it a key (REASON_SPEC_API_KEY)"
         raise ApiError(403, text, kind="permission_error", code="origin_not_allowed")
-    if host and not _is_ours(b"//" + host, allowed_hosts):
+    if host and not _is_local(f"//{host}", allowed_hosts):
         text = (
-            "without keys this server is asked by a name of its own machine, as localhost is; give it a key "
-            "(REASON_SPEC_API_KEY), or name this one in server.allowed_hosts"
+            "a server without keys accepts only names of its own machine, such as localhost; give it a key "
+            "(REASON_SPEC_API_KEY), or add this name to server.allowed_hosts"
         )
         raise ApiError(403, text, kind="permission_error", code="host_not_allowed")
 
 
-def _is_ours(url: bytes, allowed_hosts: Collection[str]) -> bool:
+def _is_local(url: str, allowed_hosts: Collection[str]) -> bool:
     try:
-        name = urlsplit(url.decode("latin-1")).hostname
+        name = urlsplit(url).hostname
     except ValueError:
         return False
     return name is not None and (is_loopback(name) or name in {host.lower() for host in allowed_hosts})
 
 
 def is_too_deep(body: bytes, max_depth: int = MAX_DEPTH) -> bool:
-    """Tell whether a text is no JSON by its brackets, or nested much deeper than ``max_depth``.
+    """Tell whether a text nests much deeper than ``max_depth``, or its brackets do not match.
 
-    ``max_depth`` levels always pass, and more than twice as many never. It takes no recursion, and time in
-    proportion to the text: strings go, all else that is no bracket, and then the innermost brackets, again
-    and again.
+    ``max_depth`` levels always pass, more than twice as many never. It needs no recursion and linear time:
+    strings and everything but brackets are removed, then the innermost brackets, again and again.
     """
     rest = _STRING.sub(b"", _ESCAPE.sub(b"", body).translate(None, _ALL_BUT_STRUCTURE))
     for _ in range(max_depth):

@@ -1,4 +1,4 @@
-"""Streams of chunks, as chats and completions have them in common: the head, the end, failures."""
+"""Chunks of a stream, common to chats and completions: head, end and failures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Chunks(ABC):
     """The chunks of one streamed response.
 
     Args:
-        num_prompts: how many prompts there are; those of a body have ``num_choices`` answers each.
+        num_prompts: prompts of the body, which have ``num_choices`` answers each.
     """
 
     kind: ClassVar[str]
-    """What a chunk calls itself: its ``object``."""
+    """The ``object`` of a chunk."""
 
     def __init__(self, style: ReplyStyle, body: Body, num_prompts: int = 1) -> None:
         self._style = style
@@ -43,7 +43,7 @@ class Chunks(ABC):
             ends = [self._ends[index] for index in sorted(self._ends)]
             more: dict[str, Any] = {"usage": usage_of(ends, self._style, self._choices_of_a_prompt)}
             if self._style.tells and self._is_lone:
-                more |= self._told(ends[0])
+                more |= self._report(ends[0])
             yield self._chunk([], more)
         yield DONE
 
@@ -52,11 +52,11 @@ class Chunks(ABC):
 
     @abstractmethod
     def _choices(self, index: int, event: ChatEvent) -> Iterable[dict[str, Any]]:
-        """Return what an event adds to answer ``index``, one choice for each chunk."""
+        """Return the choices that an event adds to answer ``index``, each for its own chunk."""
 
     @abstractmethod
     def _last_choice(self, index: int, end: ChatEnd) -> dict[str, Any]:
-        """Return the choice that says why the answer ended."""
+        """Return the choice with the finish reason."""
 
     def _last(self, index: int, end: ChatEnd) -> bytes:
         choice = {**self._last_choice(index, end), "stop_reason": end.stop}
@@ -64,10 +64,10 @@ class Chunks(ABC):
         if self._style.tells:
             choice["reason_spec"] = speculation_of(end.report)
             if self._is_lone and not self._includes_usage:
-                more = self._told(end)
+                more = self._report(end)
         return self._chunk([choice], more)
 
-    def _told(self, end: ChatEnd) -> dict[str, Any]:
+    def _report(self, end: ChatEnd) -> dict[str, Any]:
         return {"reason_spec": speculation_of(end.report), "metrics": metrics_of(end.report, self._style)}
 
     def _chunk(self, choices: list[dict[str, Any]], more: Mapping[str, Any] | None = None) -> bytes:

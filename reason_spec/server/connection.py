@@ -1,60 +1,59 @@
-"""Connections: their number, the time limit of headers, and ambiguous framing, which is refused."""
+"""Connections: their number, the time limit of headers, and the refusal of ambiguous framing."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from typing import Any
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from reason_spec.server.base import ApiError
-from reason_spec.server.guard import App
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 
+_HEADER_SECONDS = 10.0
+"""Time for the headers of a request; for the first request from the start of the connection."""
 _KEEP_ALIVE_SECONDS = 65
-"""Longer than clients keep a connection that is idle: who closes first must not be the server."""
+"""Longer than clients keep an idle connection: the client should close first."""
 _LAST_SECONDS = 2
-"""For connections to close behind the last answer."""
+"""Time for connections to close after the last response."""
 _REFUSED_SECONDS = 1.0
-"""A connection that is refused is read for so long: closed at once, the client may see a reset instead."""
+"""A refused connection stays open so long: closed at once, the client may see a reset instead."""
 _REFUSED_AT_ONCE = 64
+"""Refused connections that get a response; further ones are closed."""
 _RETRY_SECONDS = 5
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
-def http_config(app: App, settings: ServerSettings) -> uvicorn.Config:
-    """Return how an application is served."""
+def http_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    """Return the configuration of uvicorn.
+
+    There may be twice as many connections as requests that run or wait.
+    """
 
     class Protocol(LimitedProtocol):
-        header_timeout = settings.header_timeout
-        max_connections = most_connections(settings)
+        max_connections = 2 * (settings.max_running_requests + settings.max_queued_requests)
 
     return uvicorn.Config(
         app,
-        # It bounds the headers of a request, which httptools does not.
+        # It limits the headers of a request, which httptools does not.
         http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
-        # Nothing here is decided by an address, and a header must not change one.
+        # No decision depends on an address, and a header must not change one.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_LAST_SECONDS,
     )
-
-
-def most_connections(settings: ServerSettings) -> int:
-    """Return how many connections there may be: unless it is set, twice the requests that find a place."""
-    return settings.max_connections or 2 * (settings.max_running_requests + settings.max_queued_requests)
 
 
 class LimitedProtocol(H11Protocol):
@@ -63,7 +62,6 @@ class LimitedProtocol(H11Protocol):
     Both apply before authentication, so the application is not involved.
     """
 
-    header_timeout: float
     max_connections: int
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -79,9 +77,16 @@ class LimitedProtocol(H11Protocol):
         if beyond > _REFUSED_AT_ONCE:
             transport.abort()
         elif beyond > 0:
-            text = "the server has reached max_connections; try again in a moment"
-            error = ApiError(503, text, kind="server_error", code="too_many_connections")
-            self._refuse(error, ("retry-after", str(_RETRY_SECONDS)))
+            text = "the server has too many connections; retry in a moment"
+            self._refuse(
+                ApiError(
+                    503,
+                    text,
+                    kind="server_error",
+                    code="too_many_connections",
+                    retry_after=_RETRY_SECONDS,
+                )
+            )
         else:
             self._watch_head()
 
@@ -103,14 +108,14 @@ class LimitedProtocol(H11Protocol):
         self._refuse(ApiError(400, msg))
 
     def _watch_head(self) -> None:
-        """Bound the time of headers from the first byte on, of a connection's first ones from its start."""
+        """Limit the time of headers from their first byte, of the first request from the start."""
         is_idle = self.conn.their_state is h11.IDLE
         self._is_new = self._is_new and is_idle
         is_awaited = is_idle and (self._is_new or self.conn.has_part)
         if not is_awaited or self._is_refused or self.transport.is_closing():
             self._stop_watching()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.header_timeout, self._give_up)
+            self._head_timer = self.loop.call_later(_HEADER_SECONDS, self._give_up)
 
     def _stop_watching(self) -> None:
         if self._head_timer is not None:
@@ -118,37 +123,34 @@ class LimitedProtocol(H11Protocol):
             self._head_timer = None
 
     def _give_up(self) -> None:
-        text = f"the headers did not arrive within {self.header_timeout:g} seconds"
+        text = f"the headers did not arrive within {_HEADER_SECONDS:g} seconds"
         self._refuse(ApiError(408, text, code="request_timeout"))
 
-    def _refuse(self, error: ApiError, *more: tuple[str, str]) -> None:
+    def _refuse(self, error: ApiError) -> None:
         logger.warning("a connection was refused: %s", error.message)
         self._stop_watching()
         self._unset_keepalive_if_required()
         self._is_refused = True
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            # An answer is under way: there is no saying anything else.
+            # A response is being sent: there is no room for another one.
             self.transport.close()
             return
-        body = json.dumps(error.body()).encode()
-        headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
+        response = error.response({"connection": "close"})
         head = h11.Response(
-            status_code=error.status,
-            headers=[*headers, ("connection", "close"), *more],
-            reason=STATUS_PHRASES[error.status],
+            status_code=error.status, headers=response.raw_headers, reason=STATUS_PHRASES[error.status]
         )
-        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.write_eof()
         self.loop.call_later(_REFUSED_SECONDS, self.transport.close)
 
 
 class _StrictConnection(h11.Connection):
-    """Refuses lines of headers that end otherwise than in CR LF: others may see no end there."""
+    """Refuses header lines that do not end in CR LF: a proxy may not see their end."""
 
     @property
     def has_part(self) -> bool:
-        """Whether something came that is not read yet."""
+        """Whether bytes came that are not parsed yet."""
         return bool(self.trailing_data[0])
 
     def next_event(self) -> Any:

@@ -1,31 +1,33 @@
-"""Time limits of a request: until its first token, and in all."""
+"""What ends a request early: its time limits, and a client that closes the connection."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from reason_spec.server.base import ApiError
-from reason_spec.settings_server import ServerSettings
+from starlette.types import Receive
+
+from reason_spec.server.base import ApiError, ClientGoneError
+from reason_spec.settings import ServerSettings
 
 _END_SECONDS = 1.0
-"""Seconds that cancelled work has to end before the client is answered."""
+"""Seconds that cancelled work has to end before the client gets its response."""
 _T = TypeVar("_T")
 
 
 class Deadline:
-    """The clock of one request. Make it when the request arrives: waiting for a place counts.
+    """The clock of one request. Make it when the request arrives: time in the queue counts.
 
     ::
 
         deadline = Deadline(settings)
-        async with admission.place(client, deadline=deadline) as place:
-            answer = await deadline.whole(chat.answer(request))
+        async with admission.place(client, deadline=deadline) as speculate:
+            answer = await deadline.whole(chat.answer(request, speculate=speculate))
 
-    Late work is cancelled. A hanging engine does not confirm the cancellation; then the client is answered,
-    and `when_over` runs a callback once the work has ended.
+    Late work is cancelled. A hanging engine does not confirm the cancellation; then the client gets its
+    error, and `when_over` runs a callback once the work has ended.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -36,7 +38,7 @@ class Deadline:
         self._left: set[asyncio.Future[Any]] = set()
 
     async def whole(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do work in the request's time and return what comes of it.
+        """Do work within the time of the request and return its result.
 
         Raises:
             ApiError: 504; the work was cancelled.
@@ -53,16 +55,24 @@ class Deadline:
 
     @asynccontextmanager
     async def first(self) -> AsyncIterator[None]:
-        """Cancel the block where the time for the first words is over; it holds nothing of an engine.
+        """Cancel the block when the time for the first token is over; it must not hold an engine.
 
         Raises:
             ApiError: 504.
         """
-        async with _until(self._first, self.late(begun=False)):
-            yield
+        if asyncio.get_running_loop().time() >= self._first:
+            raise self.late(begun=False)
+        timeout = asyncio.timeout_at(self._first)
+        try:
+            async with timeout:
+                yield
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise self.late(begun=False) from None
 
     def limit(self, *, begun: bool) -> float:
-        """Return until when, by the event loop's clock, the next words have to come."""
+        """Return until when the next token has to come, by the clock of the event loop."""
         return self._end if begun else self._first
 
     async def stop(self, work: Collection[asyncio.Future[Any]]) -> None:
@@ -73,9 +83,10 @@ class Deadline:
         for task in work:
             if not task.done():
                 task.cancel()
-                task.add_done_callback(_look_at_end)
                 self._left.add(task)
                 task.add_done_callback(self._left.discard)
+                # Retrieves the exception, so that asyncio does not log it; the engine already did.
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         if self._left:
             await asyncio.wait(set(self._left), timeout=_END_SECONDS)
 
@@ -97,27 +108,43 @@ class Deadline:
         """Return the error for a request that is late."""
         settings = self._settings
         if not begun and self._first < self._end:
-            text = f"no words came within {settings.first_token_timeout:g} seconds"
+            text = f"no token came within {settings.first_token_timeout:g} seconds"
         else:
             text = f"the request took longer than {settings.request_timeout:g} seconds"
         return ApiError(504, f"{text} and was stopped", kind="server_error", code="deadline_exceeded")
 
 
-def _look_at_end(task: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of abandoned work, so that asyncio does not log it; the engine already did."""
-    if not task.cancelled():
-        task.exception()
-
-
 @asynccontextmanager
-async def _until(end: float, late: ApiError) -> AsyncIterator[None]:
-    if asyncio.get_running_loop().time() >= end:
-        raise late
-    timeout = asyncio.timeout_at(end)
+async def while_connected(receive: Receive) -> AsyncGenerator[None]:
+    """Cancel the block, once, when the client disconnects; the body must have been read before.
+
+    Raises:
+        ClientGoneError: the client disconnected; work of the block has ended.
+    """
+    # Not a cancel scope of anyio: it would cancel the clean-up in the block again and again.
+    task = asyncio.current_task()
+    assert task is not None
+    watching = asyncio.create_task(_disconnect(receive))
+    is_gone = False
+
+    def cancel(watched: asyncio.Task[None]) -> None:
+        nonlocal is_gone
+        if not watched.cancelled():
+            is_gone = True
+            task.cancel()
+
+    watching.add_done_callback(cancel)
     try:
-        async with timeout:
-            yield
-    except TimeoutError:
-        if not timeout.expired():
-            raise
-        raise late from None
+        yield
+    except asyncio.CancelledError:
+        if is_gone and task.uncancel() == 0:
+            raise ClientGoneError from None
+        raise
+    finally:
+        watching.remove_done_callback(cancel)
+        watching.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,10 +1,9 @@
-"""Who may ask: keys of which only hashes are kept, and the tenants that they stand for."""
+"""API keys: only their hashes are stored, each with its tenant."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -12,55 +11,48 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from reason_spec.errors import DataError, SettingsError, first_mistake
 from reason_spec.server.base import Client
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import API_KEY_VARIABLE, ServerSettings
 
 _PREFIX = "rs-"
 _KEY_BYTES = 32
-_LEAST_CHARACTERS = 16
-_LONGEST = 512
-"""Characters of a key that is looked at; a longer one is none of ours."""
+_LEAST_CHARACTERS, _MOST_CHARACTERS = 16, 512
 _OTHERS_MAY_WRITE = 0o022
-
-TenantName: TypeAlias = Annotated[
-    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")
-]
 
 
 class _Entry(BaseModel):
-    """One line of the file of keys."""
+    """One line of the key file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hash: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-    tenant: TenantName
+    tenant: Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")]
     trusted: bool = False
     created: str | None = None
 
 
 _ENTRIES = TypeAdapter(tuple[_Entry, ...])
-_TENANT: TypeAdapter[str] = TypeAdapter(TenantName)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The keys that are good. ``anyone`` is who asks without one; None: nobody may."""
+    """The valid keys. ``anyone`` is the client of requests without a key; None: they are refused."""
 
     by_hash: Mapping[bytes, Client]
     anyone: Client | None = None
 
     def client_of(self, key: str) -> Client | None:
-        """Return whose key it is, None where it is nobody's.
+        """Return the owner of a key, None for an unknown one.
 
-        The time it takes tells nothing of any key: a hash of what was sent is compared with every hash.
+        The hash of the key is compared with every hash, so that the time reveals nothing.
         """
-        if len(key) > _LONGEST:
+        if len(key) > _MOST_CHARACTERS:
             return None
         sent = _digest(key)
         found = None
@@ -71,30 +63,30 @@ class KeyRing:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """Everybody that may ask, in order."""
+        """All tenants, sorted."""
         clients = (*self.by_hash.values(), *((self.anyone,) if self.anyone else ()))
         return tuple(sorted({client.tenant for client in clients}))
 
 
 def load_keys(settings: ServerSettings, default_tenant: str) -> KeyRing:
-    """Read the keys that settings name.
+    """Read the keys that the settings name.
 
     Args:
-        default_tenant: who holds the one key of the environment, and who asks where there are none.
+        default_tenant: owner of the key in the environment, and of requests if there are no keys.
 
     Raises:
-        SettingsError: a key is too short, or there is none and the server would be reachable from elsewhere.
-        DataError: the file of keys cannot be read, or others may write it.
+        SettingsError: a key is too short, or there is none and other machines can reach the server.
+        DataError: the key file cannot be read, or other users may write it.
     """
     clients: dict[bytes, Client] = {}
     if settings.api_keys_file is not None:
         for entry in read_keys(settings.api_keys_file):
             digest = bytes.fromhex(entry.hash.removeprefix("sha256:"))
             clients[digest] = Client(entry.tenant, entry.trusted)
-    if key := os.environ.get(settings.api_key_variable):
+    if key := os.environ.get(API_KEY_VARIABLE):
         if len(key) < _LEAST_CHARACTERS:
             raise SettingsError(
-                f"the key in {settings.api_key_variable} has {len(key)} characters; use {_LEAST_CHARACTERS} "
+                f"the key in {API_KEY_VARIABLE} has {len(key)} characters; use {_LEAST_CHARACTERS} "
                 "or more, as from: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         clients[_digest(key)] = Client(default_tenant, settings.trusted)
@@ -106,16 +98,16 @@ def load_keys(settings: ServerSettings, default_tenant: str) -> KeyRing:
         raise SettingsError(
             f"server.host is {settings.host!r}, so others can reach the server, and there is no key. Make "
             f"one with: {_new_key_command(settings)}, and name the file with --api-keys "
-            f"(server.api_keys_file), or put a key into the environment variable {settings.api_key_variable}"
+            f"(server.api_keys_file), or put a key into the environment variable {API_KEY_VARIABLE}"
         )
     return KeyRing({}, anyone=Client(default_tenant, settings.trusted))
 
 
 def read_keys(file: Path) -> tuple[_Entry, ...]:
-    """Return the entries of a file of keys.
+    """Return the entries of a key file.
 
     Raises:
-        DataError: it is missing or damaged, or others than its owner may write it.
+        DataError: it is missing or damaged, or other users may write it.
     """
     try:
         mode = file.stat().st_mode
@@ -123,10 +115,10 @@ def read_keys(file: Path) -> tuple[_Entry, ...]:
     except FileNotFoundError:
         raise DataError(f"{file}: there is no such file. Make it with: reason-spec keys new TENANT") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        # What is in it stays out of the message.
+        # Its content stays out of the message.
         raise DataError(f"{file}: cannot be read as a file of keys") from None
     if mode & _OTHERS_MAY_WRITE:
-        raise DataError(f"{file}: others may write it, and so let themselves in. Run: chmod 600 {file}")
+        raise DataError(f"{file}: other users may write it, and so add keys. Run: chmod 600 {file}")
     try:
         return _ENTRIES.validate_python(values)
     except ValidationError as error:
@@ -134,40 +126,35 @@ def read_keys(file: Path) -> tuple[_Entry, ...]:
 
 
 def add_key(file: Path, tenant: str, *, trusted: bool = False) -> str:
-    """Make a key for a tenant, add its hash to a file, and return it: it is nowhere else.
+    """Make a key for a tenant, add its hash to a file, and return the key, which is not stored.
 
     Raises:
-        SettingsError: the tenant's name has other signs than letters, digits and ``._@-``.
+        SettingsError: the tenant's name has characters other than letters, digits and ``._@-``.
         DataError: the file is damaged or cannot be written.
     """
+    key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        _TENANT.validate_python(tenant)
+        entry = _Entry(hash=f"sha256:{_digest(key).hex()}", tenant=tenant, trusted=trusted, created=created)
     except ValidationError:
         raise SettingsError(
             f"tenant {tenant!r}: use letters, digits and ._@- (64 characters at the most)"
         ) from None
     if file.exists():
         read_keys(file)
-    key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-    entry = {
-        "hash": f"sha256:{_digest(key).hex()}",
-        "tenant": tenant,
-        "trusted": trusted,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "r+b") as target:
             before = target.read()
             start = b"\n" if before and not before.endswith(b"\n") else b""
-            target.write(start + f"- {json.dumps(entry)}\n".encode())
+            target.write(start + f"- {entry.model_dump_json()}\n".encode())
     except OSError as error:
         raise DataError(f"{file}: cannot be written ({error.strerror})") from None
     return key
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach an address; names other than localhost cannot be told."""
+    """Tell whether only this machine can reach an address; of names, only localhost is known."""
     if host == "localhost":
         return True
     try:
@@ -177,7 +164,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _digest(key: str) -> bytes:
-    # Keys are random and long: a slow hash would add nothing but work for whoever asks.
+    # Keys are random and long, so a slow hash would add no security.
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 

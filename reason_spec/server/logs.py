@@ -1,4 +1,4 @@
-"""Log lines for machines: one JSON object each, with ids, counts and hashes and no words of anybody."""
+"""The log: one JSON object a line, with ids, counts and hashes, and no text of prompts or answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import secrets
 import sys
 import traceback
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any
 
 ACCESS = "reason_spec.access"
@@ -24,7 +23,7 @@ class JsonFormatter(logging.Formatter):
     """One line of JSON for each record; ``log`` adds fields."""
 
     def __init__(self, *, with_values: bool = False) -> None:
-        """``with_values``: messages of exceptions are written too; they may quote what was asked."""
+        """``with_values``: also write messages of exceptions, which may quote prompts."""
         super().__init__()
         self._with_values = with_values
 
@@ -36,14 +35,16 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             _, error, trace = record.exc_info
             line["error"] = type(error).__name__
-            line["trace"] = places(trace)
+            # Places alone, without values.
+            frames = traceback.extract_tb(trace)
+            line["trace"] = [f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames]
             if self._with_values:
                 line["error_message"] = str(error)
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def configure_logging(*, with_values: bool = False) -> None:
-    """Send the logs of the server and what it stands on to standard error, as JSON lines."""
+    """Write the logs of the server and its libraries to standard error, as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(with_values=with_values))
     logging.captureWarnings(True)
@@ -56,25 +57,20 @@ def configure_logging(*, with_values: bool = False) -> None:
 
 
 def log(logger: logging.Logger, level: int, message: str, **fields: Any) -> None:
-    """Write a line with fields; None is left out."""
+    """Write a line with fields; None values are left out."""
     kept = {name: value for name, value in fields.items() if value is not None}
     logger.log(level, message, extra={_FIELDS: kept})
 
 
-def places(trace: TracebackType | None) -> list[str]:
-    """Return where an exception came by, without values."""
-    return [f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in traceback.extract_tb(trace)]
-
-
 def harmless(text: str | None) -> str | None:
-    """Return a client's own id where it can do no harm in a log, else None."""
+    """Return a text of a client if it is safe in a log, else None."""
     return text if text is not None and _HARMLESS.fullmatch(text) else None
 
 
 class Fingerprint:
-    """Names texts so that equal ones are seen to be equal, and nothing else is.
+    """Keyed hashes of texts: equal texts have equal hashes.
 
-    Its key is gone with the process: texts that are easy to guess cannot be found by hashing guesses.
+    The key ends with the process, so that guessed texts cannot be found by their hashes later.
     """
 
     def __init__(self) -> None:

@@ -1,17 +1,16 @@
-"""What is counted, for Prometheus: under vLLM's names where it has them, under ours beside them."""
+"""Metrics for Prometheus: under vLLM's names where it has them, else under ``reason_spec:``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from reason_spec.chat.base import ChatEnd
 from reason_spec.control.load_controller import WAYS, LoadController
-from reason_spec.server.admission import Shed
+from reason_spec.server.admission import Admission, Shed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
@@ -19,20 +18,10 @@ _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0
 _REQUEST = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280)
 
 
-class Queue(Protocol):
-    """What the gauges read."""
-
-    @property
-    def num_running(self) -> int: ...
-
-    @property
-    def num_waiting(self) -> int: ...
-
-
 class Metrics:
-    """The counts of one server, in a registry of their own.
+    """The metrics of one server, in their own registry.
 
-    Everything has the label ``model_name``. Names that begin with ``vllm:`` mean what they mean there, with
+    Everything has the label ``model_name``. Names that begin with ``vllm:`` mean what they mean in vLLM, with
     one difference: the time between tokens is the mean of an answer, as steps arrive as a whole.
     """
 
@@ -43,41 +32,30 @@ class Metrics:
         self._prompt = counter("vllm:prompt_tokens", "Prompt tokens of answers.")
         self._generated = counter("vllm:generation_tokens", "Tokens of answers.")
         self._drafts = counter("vllm:spec_decode_num_drafts", "Passes of the target that checked drafts.")
-        self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Token drafts that the target checked.")
-        self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Token drafts that stood.")
+        self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Draft tokens that the target checked.")
+        self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted.")
         self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
-        self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens that needed no pass.")
-        self._success = self._labelled(
-            "vllm:request_success", "Answers by how they ended.", "finished_reason"
-        )
-        self._first = histogram("vllm:time_to_first_token_seconds", "Until the first words.", _FIRST_TOKEN)
+        self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self._success = self._labelled("vllm:request_success", "Answers by finish reason.", "finished_reason")
+        self._first = histogram("vllm:time_to_first_token_seconds", "Until the first token.", _FIRST_TOKEN)
         self._between = histogram("vllm:inter_token_latency_seconds", "Between tokens.", _TOKEN)
-        self._whole = histogram(
-            "vllm:e2e_request_latency_seconds", "Of a request, its wait included.", _REQUEST
-        )
-        self._queued = histogram("vllm:request_queue_time_seconds", "Waiting for a place.", _REQUEST)
-        self._steps = self._labelled("reason_spec:steps", "Final steps by who wrote them.", "origin")
-        self._verdicts = self._labelled("reason_spec:verdicts", "Verdicts about proposed steps.", "decision")
+        self._whole = histogram("vllm:e2e_request_latency_seconds", "Requests, queue included.", _REQUEST)
+        self._queued = histogram("vllm:request_queue_time_seconds", "In the queue.", _REQUEST)
+        self._steps = self._labelled("reason_spec:steps", "Final steps by origin.", "origin")
+        self._verdicts = self._labelled("reason_spec:verdicts", "Verdicts on proposed steps.", "decision")
         self._late = counter("reason_spec:late_drafts", "Drafted steps that came too late for a verdict.")
-        self._saved = counter("reason_spec:seconds_saved", "What the target alone would have taken longer.")
-        self._lost = counter("reason_spec:seconds_lost", "What the target alone would have taken less.")
-        self._discarded = self._labelled(
-            "reason_spec:discarded_tokens", "Tokens written for nothing, by engine.", "engine"
-        )
-        self._shed = self._labelled("reason_spec:shed_requests", "What was refused, and why.", "what")
-        self._responses = Counter(
-            "reason_spec:http_responses",
-            "Responses by path and status.",
-            ["model_name", "path", "status"],
-            registry=self.registry,
-        )
+        self._saved = counter("reason_spec:seconds_saved", "Time saved against the target alone.")
+        self._lost = counter("reason_spec:seconds_lost", "Time lost against the target alone.")
+        self._discarded = self._labelled("reason_spec:discarded_tokens", "Tokens discarded.", "engine")
+        self._shed = self._labelled("reason_spec:shed_requests", "Refusals by reason.", "what")
+        self._responses = self._labelled("reason_spec:http_responses", "Responses.", "path", "status")
 
     def observe(self, end: ChatEnd, *, seconds: float, first_token: float | None = None) -> None:
         """Count a whole answer.
 
         Args:
-            seconds: from the request's arrival to the answer's end.
-            first_token: from its arrival to the first words; None where the answer was sent as a whole.
+            seconds: from the arrival of the request to the end of the answer.
+            first_token: from its arrival to the first token; None if the answer was sent as a whole.
         """
         report = end.report
         self._prompt.inc(end.num_prompt_tokens)
@@ -104,46 +82,46 @@ class Metrics:
             saved = report.target_alone_seconds - report.seconds
             (self._saved if saved > 0 else self._lost).inc(abs(saved))
 
-    def watch(self, queue: Queue) -> None:
-        """Show what runs and waits now."""
-        self._gauge("vllm:num_requests_running", "Answers that are written.", lambda: queue.num_running)
-        self._gauge("vllm:num_requests_waiting", "Requests that wait.", lambda: queue.num_waiting)
+    def watch(self, queue: Admission) -> None:
+        """Show how many answers run and wait."""
+        self._gauge("vllm:num_requests_running", "Answers being written.", lambda: queue.num_running)
+        self._gauge("vllm:num_requests_waiting", "Requests in the queue.", lambda: queue.num_waiting)
 
-    def watch_gate(self, read: Callable[[], LoadController | None]) -> None:
-        """Show what the load gate lets be speculated now, where there is one."""
+    def watch_controller(self, read: Callable[[], LoadController | None]) -> None:
+        """Show what the load controller decided; NaN if there is none."""
 
-        def way() -> float:
-            gate = read()
-            return math.nan if gate is None else WAYS.index(gate.way)
+        def mode() -> float:
+            controller = read()
+            return math.nan if controller is None else WAYS.index(controller.way)
 
         def num_changes() -> float:
-            gate = read()
-            return math.nan if gate is None else gate.num_changes
+            controller = read()
+            return math.nan if controller is None else controller.num_changes
 
-        self._gauge("reason_spec:gate_way", "What is speculated: 0 nothing, 1 tokens, 2 steps too.", way)
-        self._gauge("reason_spec:gate_changes", "How often that was changed.", num_changes)
+        self._gauge("reason_spec:speculation_mode", "0 target alone, 1 draft tokens, 2 draft steps.", mode)
+        self._gauge("reason_spec:gate_changes", "Changes of the speculation mode.", num_changes)
 
     def shed(self, what: Shed) -> None:
-        """Count what admission refused."""
+        """Count a refusal of `Admission`."""
         self._shed.labels(self._model, what).inc()
 
     def waited(self, seconds: float) -> None:
-        """Count how long a request waited for its place."""
+        """Record the queue time of a request."""
         self._queued.observe(seconds)
 
     def responded(self, path: str, status: int) -> None:
-        """Count a response; ``path`` is one of a closed list, or the labels would grow without end."""
+        """Count a response; ``path`` is one of a closed list, which bounds the number of labels."""
         self._responses.labels(self._model, path, str(status)).inc()
 
     def render(self) -> bytes:
-        """Return everything in Prometheus' text form."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model)
 
-    def _labelled(self, name: str, text: str, label: str) -> Counter:
-        return Counter(name, text, ["model_name", label], registry=self.registry)
+    def _labelled(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ["model_name", *labels], registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         found = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)

@@ -1,8 +1,7 @@
-"""Streams at an even pace, so that what was written at once does not show.
+"""Streams at an even pace, which hides what was drafted.
 
-A step that the suffix cache or the draft brought stands as a whole, where the target alone would have written
-it token by token. Sent at once, the sizes and times of what is sent tell one from the other, to the client
-and to whoever watches the network.
+A drafted step is complete at once, where the target alone would write it token by token. Sizes and times of
+packets would tell the two apart, to the client and to an observer of the network.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from dataclasses import dataclass, replace
 from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta, ToolCallDelta
 
 PACKET_BYTES = 1024
-"""What is sent has a multiple of this as its size."""
+"""Packet sizes are multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """At most ``chars`` characters of each answer every ``seconds``."""
 
-    seconds: float
-    chars: int
+    seconds: float = 0.1
+    chars: int = 256
 
 
 class Backlog:
-    """What the answers of one stream said and the client was not sent, in order for each of them."""
+    """Events of the answers of one stream that were not sent yet, in order for each answer."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[ChatEvent]] = {}
@@ -39,7 +38,7 @@ class Backlog:
         self._waiting.setdefault(index, deque()).append(event)
 
     def take(self, num_chars: int) -> Iterable[tuple[int, ChatEvent]]:
-        """Yield at most so many characters of each answer, in as few events as there can be."""
+        """Yield at most ``num_chars`` characters of each answer, in as few events as possible."""
         for index, waiting in self._waiting.items():
             for event in _together(_taken(waiting, num_chars)):
                 yield index, event
@@ -72,7 +71,7 @@ def _size(event: ChatEvent) -> int:
 
 
 def _cut(event: ChatEvent, place: int) -> tuple[ChatEvent, ChatEvent]:
-    """Cut an event in two; log-probabilities stay with the end of their text, the name with the beginning."""
+    """Cut an event in two; log-probabilities stay with the second part, the name of a tool with the first."""
     match event:
         case TextDelta():
             first = TextDelta(event.channel, event.text[:place])
@@ -96,7 +95,7 @@ def _together(events: Iterable[ChatEvent]) -> Iterable[ChatEvent]:
 
 
 def _joined(first: ChatEvent, second: ChatEvent) -> ChatEvent | None:
-    """Return two events as one; None where they are not of one kind."""
+    """Return two events as one; None if they cannot be joined."""
     if isinstance(first, TextDelta) and isinstance(second, TextDelta) and first.channel == second.channel:
         logprobs = (*(first.logprobs or ()), *(second.logprobs or ()))
         return TextDelta(first.channel, first.text + second.text, logprobs or None)
@@ -111,20 +110,17 @@ def _joined(first: ChatEvent, second: ChatEvent) -> ChatEvent | None:
 
 
 def padded(content: bytes) -> bytes:
-    """Return server-sent events behind a comment, which clients skip, so that the size tells little."""
+    """Return server-sent events after a comment that pads them to the packet size; clients skip comments."""
     num_missing = -len(content) % PACKET_BYTES
     if num_missing or not content:
-        # The comment has four bytes at least.
+        # The shortest comment has four bytes.
         num_missing = num_missing if num_missing >= 4 else num_missing + PACKET_BYTES
-    return _comment(num_missing) + content
-
-
-def _comment(num_bytes: int) -> bytes:
-    return b": " + b" " * (num_bytes - 4) + b"\n\n" if num_bytes else b""
+        content = b": " + b" " * (num_missing - 4) + b"\n\n" + content
+    return content
 
 
 async def ticks(seconds: float) -> AsyncGenerator[None]:
-    """Yield every so many seconds, for ever; where the reader was late the next comes in its turn."""
+    """Yield at multiples of ``seconds``, forever; ticks that a late reader missed are skipped."""
     clock = asyncio.get_running_loop().time
     due = clock()
     while True:

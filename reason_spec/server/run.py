@@ -1,4 +1,4 @@
-"""The server's life: listen, load, serve, drain, keep what was learnt."""
+"""The life of the server: listen, load, serve, drain, and save the suffix cache."""
 
 from __future__ import annotations
 
@@ -9,49 +9,45 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import uvicorn
-from fastapi import FastAPI
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.service import Chat
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.server.admission import Admission
-from reason_spec.server.app import create_app
-from reason_spec.server.base import ApiError
+from reason_spec.server.app import Operation, create_app, starting_app
 from reason_spec.server.connection import http_config
-from reason_spec.server.guard import App, Guard, Receive, Scope, Send
+from reason_spec.server.guard import Guard
 from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
 from reason_spec.server.metrics import Metrics
-from reason_spec.server.ops import Operation, ops_router
 from reason_spec.server.service import target_name
 from reason_spec.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_RETRY_SECONDS = 5.0
 _QUESTION = (
     "Gus owns 44 marbles. Nina has 16 marbles more than Gus does. Then Nina shares all these marbles equally "
     "among 6 cousins. Pia has 5 marbles fewer than each cousin does. How many marbles does Pia have?"
 )
 
 Start = Callable[[Accelerator], Awaitable[None]]
-"""Starts an accelerator, and may show how that goes."""
+"""Starts an accelerator and may show the progress."""
 Say = Callable[[str], None]
 
 
 class Server:
-    """One server: made before anything is loaded, so that what is wrong with it is said at once.
+    """One server. Its address and keys are checked before anything is loaded.
 
     Args:
         start: starts the engines.
-        say: shows a line to whoever started the server.
+        say: shows a line to the operator.
 
     Raises:
-        SettingsError: the address cannot be listened on, or others could reach it and there is no key.
+        SettingsError: the address cannot be used, or other machines can reach it and there is no key.
         DataError: the keys cannot be read.
     """
 
@@ -67,13 +63,14 @@ class Server:
         self._operation = Operation(self._metrics)
         self._stopped = asyncio.Event()
 
-    def _is_gated(self) -> bool:
-        gate = self._accelerator.gate
-        return gate is not None and gate.knows
+    def _sheds(self) -> bool:
+        """Shed speculation by the load alone while the load controller does not know what passes cost."""
+        controller = self._accelerator.gate
+        return self.settings.load_control.use == "on" and not (controller is not None and controller.knows)
 
     @property
     def url(self) -> str:
-        """Where clients reach the server, as their ``base_url``."""
+        """The ``base_url`` for clients."""
         host, port = self._socket.getsockname()[:2]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
@@ -86,11 +83,11 @@ class Server:
         """
         settings = self.settings.server
         configure_logging(with_values=settings.log_prompts)
-        self._admission = Admission(settings, self._metrics, is_gated=self._is_gated)
+        self._admission = Admission(settings, self._metrics, sheds=self._sheds)
         self._metrics.watch(self._admission)
-        self._metrics.watch_gate(lambda: self._accelerator.gate)
+        self._metrics.watch_controller(lambda: self._accelerator.gate)
         self._guard = Guard(
-            _not_yet(self._operation), self._keys, settings, on_response=self._metrics.responded
+            starting_app(self._operation), self._keys, settings, on_response=self._metrics.responded
         )
         listener = _Listener(http_config(self._guard, settings))
         serving = asyncio.create_task(listener.serve([self._socket]))
@@ -107,11 +104,14 @@ class Server:
         await self._start_engines(self._accelerator)
         if self._accelerator.memories is not None:
             await asyncio.to_thread(self._accelerator.memories.load, self._keys.tenants)
-        chat = Chat(self._accelerator)
         app = create_app(
-            chat, self._accelerator, self.settings.server, admission=self._admission, metrics=self._metrics
+            Chat(self._accelerator),
+            self._accelerator,
+            self.settings.server,
+            admission=self._admission,
+            metrics=self._metrics,
+            operation=self._operation,
         )
-        app.include_router(ops_router(self._operation))
         engines = (self._accelerator.target, self._accelerator.draft)
         self._operation.engines = tuple(engine for engine in engines if engine is not None)
         for engine in self._operation.engines:
@@ -121,39 +121,32 @@ class Server:
 
     async def _serve(self) -> None:
         self._say(f"{self._names[0]} is served at {self.url}; Ctrl-C stops. Try:\n  {self._example()}")
-        saving = asyncio.create_task(self._save_now_and_then())
-        try:
-            await self._stopped.wait()
-        finally:
-            saving.cancel()
-            await asyncio.wait({saving})
+        while not self._stopped.is_set():
+            try:
+                await asyncio.wait_for(self._stopped.wait(), self.settings.server.save_seconds)
+            except TimeoutError:
+                # So that a kill loses little.
+                if (memories := self._accelerator.memories) is not None:
+                    await asyncio.to_thread(memories.save)
         await self._drain()
 
     async def _drain(self) -> None:
-        """Let requests under way end. New ones are refused, not left to a closed port: balancers see why."""
+        """Let running requests end. New ones get a 503 with the reason, unlike at a closed port."""
         self._operation.phase = "draining"
         self._admission.drain()
         seconds = self.settings.server.drain_seconds
         if number := self._guard.num_requests:
             requests = "1 request" if number == 1 else f"{number} requests"
             self._say(
-                f"Stopping: {requests} under way, {seconds:g} s to end; a second signal ends all at once."
+                f"Stopping: {requests} running, {seconds:g} s to end; a second signal ends all at once."
             )
         if late := await self._guard.drain(seconds):
-            logger.warning("%d requests were not complete after %g seconds and were ended", late, seconds)
-        # An engine that hangs confirms nothing; with its worker what waits for that ends.
+            logger.warning("%d requests were not complete after %g seconds and were cancelled", late, seconds)
+        # Requests of a hanging engine end with its worker.
         await self._accelerator.close()
 
-    async def _save_now_and_then(self) -> None:
-        """Keep what was learnt, so that a kill loses little."""
-        while True:
-            await asyncio.sleep(self.settings.server.save_seconds)
-            if (memories := self._accelerator.memories) is not None:
-                # Finished also where the server stops meanwhile: two must not write at once.
-                await _whole(asyncio.to_thread(memories.save))
-
     async def _unless_stopped(self, work: Awaitable[None]) -> bool:
-        """Do something that a signal may cut short; return whether it was done."""
+        """Do work that a signal may end early; return whether it was completed."""
         working = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -169,7 +162,7 @@ class Server:
 
     @contextmanager
     def _signals(self) -> Generator[None]:
-        """Stop at the first signal; the second ends the process, as the system does it."""
+        """Stop at the first signal; the second one ends the process."""
         loop = asyncio.get_running_loop()
         ends = (signal.SIGINT, signal.SIGTERM)
 
@@ -178,7 +171,7 @@ class Server:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL)
             if self._operation.phase == "starting":
-                # Loading cannot be cut short everywhere.
+                # Loading cannot always be interrupted.
                 self._operation.phase = "draining"
                 self._say("Stopping before the models are loaded; a second signal ends all at once.")
             self._stopped.set()
@@ -207,7 +200,7 @@ class Server:
 
 
 class _Listener(uvicorn.Server):
-    """Leaves signals to the server."""
+    """Leaves signals to `Server`."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -215,26 +208,21 @@ class _Listener(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens: from now on the port is taken.
+    """Return a listening socket.
 
     Raises:
-        SettingsError: it is in use, or not ours to take; the message says what to do.
+        SettingsError: the port is in use or not permitted; the message has the remedy.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
-        raise SettingsError(f"server.host = {host!r} is no address of this machine") from None
-    # A name such as localhost may have addresses of both families; clients try the older one always.
+        raise SettingsError(f"server.host = {host!r} is not an address of this machine") from None
+    # A name such as localhost may have addresses of both families; every client tries IPv4.
     family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    taken = socket.socket(family, socket.SOCK_STREAM)
     try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(address)
-        taken.listen(_BACKLOG)
+        return socket.create_server((str(address[0]), port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        taken.close()
         raise SettingsError(_cannot_listen(host, port, error)) from None
-    return taken
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
@@ -243,30 +231,5 @@ def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"port {port} may not be used by this user; take one from 1024 on with --port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"server.host = {host!r} is no address of this machine"
+        return f"server.host = {host!r} is not an address of this machine"
     return f"cannot listen on port {port} of {host} ({error.strerror})"
-
-
-def _not_yet(operation: Operation) -> App:
-    """Return what answers while models load."""
-    ops = FastAPI(openapi_url=None)
-    ops.include_router(ops_router(operation))
-    paths = {getattr(route, "path", None) for route in ops.routes}
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in paths:
-            text = "the models are being loaded; ask again in a moment"
-            raise ApiError(503, text, kind="server_error", code="starting", retry_after=_RETRY_SECONDS)
-        await ops(scope, receive, send)
-
-    return answer
-
-
-async def _whole(work: Awaitable[None]) -> None:
-    """Wait for work to end, also when the wait is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    finally:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({task})

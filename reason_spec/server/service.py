@@ -18,14 +18,12 @@ from reason_spec.chat.service import Chat
 from reason_spec.errors import EngineError, RequestError, did_you_mean
 from reason_spec.server.admission import Admission
 from reason_spec.server.base import ApiError, Client
-from reason_spec.server.deadline import Deadline
-from reason_spec.server.disconnect import while_connected
+from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
 from reason_spec.server.replies import ErrorBody, ReplyStyle
-from reason_spec.server.streaming import EventStream, Told, merged, together
-from reason_spec.settings import EngineSettings
-from reason_spec.settings_server import ServerSettings
+from reason_spec.server.streaming import EventFormat, EventStream, merged, together
+from reason_spec.settings import EngineSettings, ServerSettings
 
 _RETRY_SECONDS = 5.0
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -143,11 +141,13 @@ class Call:
             self.count(answer.end)
         return answers
 
-    async def stream(self, asked: Sequence[ChatRequest | TextRequest], each: int, tell: Told) -> EventStream:
+    async def stream(
+        self, asked: Sequence[ChatRequest | TextRequest], each: int, tell: EventFormat
+    ) -> EventStream:
         """Return a response that streams ``each`` answers to every request.
 
         It returns with the first words, so that what fails before them has a status of its own, or after
-        ``ping_seconds``.
+        ``PING_SECONDS``.
 
         Args:
             tell: makes the events of the stream of what the chat says.
@@ -162,7 +162,7 @@ class Call:
                 for request in asked
                 for index in range(each)
             ]
-            events = merged(streams, self.service.settings.ping_seconds, self._deadline)
+            events = merged(streams, self._deadline)
             held.push_async_callback(events.aclose)
             first = await anext(events)
             return EventStream(first, events, tell, held.pop_all(), self.id, self._pace())
@@ -208,7 +208,7 @@ class Call:
         at_once = settings.pace_streams == "none" or (
             settings.pace_streams == "untrusted" and self.client.trusted
         )
-        return None if at_once else Pace(settings.stream_interval, settings.stream_chars)
+        return None if at_once else Pace()
 
     async def _enter(
         self, asked: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack
@@ -221,12 +221,12 @@ class Call:
                 503, message, kind="server_error", code="engine_unavailable", retry_after=_RETRY_SECONDS
             )
         waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
-        place = await held.enter_async_context(waiting)
+        speculate = await held.enter_async_context(waiting)
         # To check a constraint waits for a target that is being restarted.
         async with self._deadline.first():
             for request in asked:
                 self._check_prompt(request, await service.chat.check(request))
-        return place.speculate
+        return speculate
 
     def _check_prompt(self, request: ChatRequest | TextRequest, num_tokens: int) -> None:
         most = self.service.settings.max_prompt_tokens

@@ -1,4 +1,4 @@
-"""Server-sent events: several answers at once in one stream, kept alive, and stopped with their client."""
+"""Server-sent events: several answers in one stream, kept alive by pings, stopped with their client."""
 
 from __future__ import annotations
 
@@ -6,52 +6,48 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from reason_spec.chat.base import ChatEvent
-from reason_spec.server.base import ApiError
-from reason_spec.server.deadline import Deadline
-from reason_spec.server.disconnect import ClientGoneError, while_connected
+from reason_spec.server.base import ApiError, ClientGoneError
+from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.failures import api_error
 from reason_spec.server.pacing import Backlog, Pace, padded, ticks
 
 PING = b": ping\n\n"
+PING_SECONDS = 15.0
+"""A stream without an event for so long sends a comment, which keeps the connection alive."""
 DONE = b"data: [DONE]\n\n"
 STREAM_CONTENT = {"text/event-stream": {"schema": {"type": "string"}}}
-"""For the OpenAPI document: what an endpoint sends beside JSON."""
+"""For the OpenAPI document: the content of an endpoint besides JSON."""
 _READ_AHEAD = 64
-"""Events that may wait for a slow client, over all answers of a stream."""
+"""Events of a stream that may wait for a slow client."""
 _T = TypeVar("_T")
 
 
-class Told(Protocol):
-    """Makes the events of a stream of what the chat says."""
+class EventFormat(Protocol):
+    """Turns events of the chat into server-sent events."""
 
     def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
-        """Return what answer ``index`` adds."""
+        """Return the events for answer ``index``."""
 
     def end(self) -> Iterable[bytes]:
-        """Return what comes when all answers are complete."""
+        """Return the events after all answers."""
 
     def failure(self, error: ApiError) -> Iterable[bytes]:
-        """Return what comes in the place of the rest; nothing comes behind it."""
+        """Return the events that end the stream with an error."""
 
 
 Item: TypeAlias = tuple[int, ChatEvent]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    index: int
-    failure: Exception | None
+_Queue: TypeAlias = asyncio.Queue[tuple[int, ChatEvent | Exception | None]]
+"""Per stream: events, then the failure that ended it, or None."""
 
 
 async def together(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Do work at once and return what comes of it, in order; the first failure stops the rest."""
+    """Run work concurrently and return the results in order; the first failure stops the rest."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
@@ -61,15 +57,15 @@ async def together(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 
 async def merged(
-    streams: Sequence[AsyncGenerator[ChatEvent]], ping_seconds: float, deadline: Deadline
+    streams: Sequence[AsyncGenerator[ChatEvent]], deadline: Deadline
 ) -> AsyncGenerator[Item | None]:
-    """Yield what streams say as it comes, with the stream's index; None after a silence of ``ping_seconds``.
+    """Yield events as they come, with the index of their stream; None after `PING_SECONDS` of silence.
 
     Raises:
-        Exception: what the first stream that failed raised; the others are closed.
-        ApiError: 504, the time for the first words of a stream, or for all, is over.
+        Exception: that of the first stream that failed; the others are closed.
+        ApiError: 504, the time for the first token of a stream, or for all, is over.
     """
-    queue: asyncio.Queue[Item | _Ended] = asyncio.Queue(_READ_AHEAD)
+    queue: _Queue = asyncio.Queue(_READ_AHEAD)
     pumps = [asyncio.create_task(_pump(index, stream, queue)) for index, stream in enumerate(streams)]
     num_open = len(pumps)
     silent = set(range(len(pumps)))
@@ -77,29 +73,31 @@ async def merged(
     try:
         while num_open:
             if clock() >= deadline.limit(begun=True):
-                # Also where the next words are there already: some streams never pause.
+                # Checked although the next event may be there: some streams never pause.
                 raise deadline.late(begun=True)
-            item: Item | _Ended | None = None
+            item = None
             limit = deadline.limit(begun=not silent)
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(limit, clock() + ping_seconds)):
+                async with asyncio.timeout_at(min(limit, clock() + PING_SECONDS)):
                     item = await queue.get()
             if item is None and clock() >= limit:
                 raise deadline.late(begun=not silent)
-            if not isinstance(item, _Ended):
-                if item is not None:
-                    silent.discard(item[0])
-                yield item
+            if item is None:
+                yield None
                 continue
-            num_open -= 1
-            silent.discard(item.index)
-            if item.failure is not None:
-                raise item.failure
+            index, event = item
+            silent.discard(index)
+            if isinstance(event, Exception):
+                raise event
+            if event is None:
+                num_open -= 1
+            else:
+                yield index, event
     finally:
         await deadline.stop(pumps)
 
 
-async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Queue[Item | _Ended]) -> None:
+async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: _Queue) -> None:
     failure = None
     try:
         async with aclosing(stream):
@@ -107,11 +105,11 @@ async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: asyncio.Qu
                 await queue.put((index, event))
     except Exception as error:
         failure = error
-    await queue.put(_Ended(index, failure))
+    await queue.put((index, failure))
 
 
-class EventStream(Response):
-    """Streams what a chat says, and holds its place until all work for it has ended."""
+class EventStream(StreamingResponse):
+    """Streams the events of a chat, and holds the place until all work for it has ended."""
 
     media_type = "text/event-stream"
 
@@ -119,51 +117,44 @@ class EventStream(Response):
         self,
         first: Item | None,
         rest: AsyncGenerator[Item | None],
-        tell: Told,
+        form: EventFormat,
         held: AsyncExitStack,
         request_id: str,
         pace: Pace | None = None,
     ) -> None:
         """Args:
-        first, rest: what ``merged`` yields.
-        held: is closed when the stream ends, in whatever way.
-        pace: how evenly the client is sent what the chat says; None: at once.
+        first, rest: from ``merged``.
+        held: closed when the stream ends.
+        pace: of packets; None: events are sent at once.
         """
-        self._first, self._rest, self._tell = first, rest, tell
+        self._first, self._rest, self._format = first, rest, form
         self._held = held
         self._request_id = request_id
-        self._pace = pace
-        self.status_code = 200
-        self.background = None
-        # Proxies would gather what should be seen at once.
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self._sent = self._chunks() if pace is None else self._paced(pace)
+        # Keeps proxies from buffering.
+        super().__init__(self._sent, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
             with suppress(ClientGoneError):
-                sent = self._chunks() if self._pace is None else self._paced(self._pace)
-                async with while_connected(receive), aclosing(sent) as chunks:
-                    start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-                    await send(start)
-                    async for chunk in chunks:
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                async with while_connected(receive), aclosing(self._sent):
+                    await self.stream_response(send)
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         try:
-            for chunk in self._told(self._first):
+            for chunk in self._events(self._first):
                 yield chunk
             async for item in self._rest:
-                for chunk in self._told(item):
+                for chunk in self._events(item):
                     yield chunk
-            for chunk in self._tell.end():
+            for chunk in self._format.end():
                 yield chunk
         except Exception as failure:
-            for chunk in self._tell.failure(api_error(failure, self._request_id)):
+            for chunk in self._format.failure(api_error(failure, self._request_id)):
                 yield chunk
 
     async def _paced(self, pace: Pace) -> AsyncGenerator[bytes]:
-        """Yield what is new at each tick, nothing included, in packets whose sizes say little."""
+        """Yield a padded packet at each tick, also without new events."""
         backlog = Backlog()
         if self._first is not None:
             backlog.add(*self._first)
@@ -172,8 +163,8 @@ class EventStream(Response):
             async with aclosing(ticks(pace.seconds)) as times:
                 async for _ in times:
                     has_all = reading.done()
-                    told = [self._tell.event(*item) for item in backlog.take(pace.chars)]
-                    content = b"".join(chunk for chunks in told for chunk in chunks)
+                    items = backlog.take(pace.chars)
+                    content = b"".join(chunk for item in items for chunk in self._format.event(*item))
                     if has_all and not backlog:
                         yield padded(content + b"".join(self._last(reading.result())))
                         return
@@ -183,7 +174,7 @@ class EventStream(Response):
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _read_into(self, backlog: Backlog) -> Exception | None:
-        """Gather all that the chat says; return what ended it before its time."""
+        """Add all events to the backlog; return the failure that ended them, if any."""
         try:
             async for item in self._rest:
                 if item is not None:
@@ -194,14 +185,16 @@ class EventStream(Response):
 
     def _last(self, failure: Exception | None) -> Iterable[bytes]:
         return (
-            self._tell.end() if failure is None else self._tell.failure(api_error(failure, self._request_id))
+            self._format.end()
+            if failure is None
+            else self._format.failure(api_error(failure, self._request_id))
         )
 
-    def _told(self, item: Item | None) -> Iterable[bytes]:
-        return (PING,) if item is None else self._tell.event(*item)
+    def _events(self, item: Item | None) -> Iterable[bytes]:
+        return (PING,) if item is None else self._format.event(*item)
 
 
 def data_event(body: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Return one server-sent event; ``name`` is its type, where the protocol has types."""
+    """Return one server-sent event; ``name`` is its type, if the protocol has types."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Fields that are known and not honoured: what to do instead, by name."""
+"""Known request fields that are not supported, each with the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a field is refused, with the remedy; ``neutral`` values ask for nothing and are let pass."""
+    """The remedy for an unsupported field; ``neutral`` values have no effect and are accepted."""
 
     remedy: str
     neutral: tuple[Any, ...] = ()
@@ -25,6 +25,11 @@ _OWN_TEMPLATE = Refusal("a chat template comes from the operator alone; leave it
 _TOKEN_IDS = Refusal("token ids are not part of an answer; leave it out", (False,))
 _NOT_BUILT = Refusal("this is not built; leave it out", (False,))
 
+_NOT_CUT = Refusal("a prompt is never cut; shorten it")
+_CHATS: Mapping[str, Refusal] = {
+    "moderation": Refusal("there is no moderation; leave it out"),
+    "prompt_cache_options": Refusal("prompts are cached by content; leave it out"),
+}
 _BOTH: Mapping[str, Refusal] = {
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
@@ -38,8 +43,8 @@ _BOTH: Mapping[str, Refusal] = {
     "skip_special_tokens": Refusal("special tokens are never part of the text", (True,)),
     "spaces_between_special_tokens": Refusal("special tokens are never part of the text", (True,)),
     "add_special_tokens": _NOT_BUILT,
-    "truncate_prompt_tokens": Refusal("a prompt is never cut; shorten it"),
-    "truncation_side": Refusal("a prompt is never cut; shorten it"),
+    "truncate_prompt_tokens": _NOT_CUT,
+    "truncation_side": _NOT_CUT,
     "prompt_logprobs": Refusal("log-probabilities of the prompt are not built; leave it out", (0,)),
     "logprob_token_ids": Refusal("only the chosen tokens have log-probabilities; leave it out", ([],)),
     "allowed_token_ids": Refusal("give 'structured_outputs' or 'logit_bias'", ([],)),
@@ -55,7 +60,7 @@ _BOTH: Mapping[str, Refusal] = {
     "vllm_xargs": _NOT_BUILT,
     "kv_transfer_params": _NOT_BUILT,
     "repetition_detection": _NOT_BUILT,
-    "session_id": Refusal("turns of one conversation are known by their content; leave it out"),
+    "session_id": Refusal("turns of a conversation are recognized by their content; leave it out"),
     "api_base": Refusal("a request does not choose where a model runs; leave it out"),
 }
 
@@ -63,6 +68,7 @@ _OLD_FUNCTIONS = "the old form of tools is not taken; give 'tools' and 'tool_cho
 
 CHAT_REFUSED: Mapping[str, Refusal] = {
     **_BOTH,
+    **_CHATS,
     "functions": Refusal(_OLD_FUNCTIONS, ([],)),
     "function_call": Refusal(_OLD_FUNCTIONS, ("none",)),
     "top_logprobs": Refusal(
@@ -73,9 +79,7 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     "mm_processor_kwargs": _TEXT_ONLY,
     "media_io_kwargs": _TEXT_ONLY,
     "web_search_options": Refusal("the server has no tools of its own; give 'tools' and run them yourself"),
-    "moderation": Refusal("there is no moderation; leave it out"),
     "verbosity": Refusal("the models know no verbosity; say it in a message", ("medium",)),
-    "prompt_cache_options": Refusal("prompts are cached by content; leave it out"),
     "thinking_token_budget": Refusal("give 'max_completion_tokens', which bounds thinking and answer"),
     "chat_template": _OWN_TEMPLATE,
     "documents": Refusal("documents are not built; give them in a message", ([],)),
@@ -93,15 +97,14 @@ COMPLETION_REFUSED: Mapping[str, Refusal] = {
 _NO_STORE = "nothing is stored here; send the whole conversation as 'input'"
 
 RESPONSES_REFUSED: Mapping[str, Refusal] = {
+    **_CHATS,
     "previous_response_id": Refusal(_NO_STORE),
     "conversation": Refusal(_NO_STORE),
     "background": Refusal(f"{_NO_STORE} and wait for the answer, or give 'stream'", (False,)),
     "prompt": Refusal("there are no stored prompts; give 'instructions' and 'input'"),
     "truncation": Refusal("a prompt is never cut; shorten it", ("disabled",)),
     "max_tool_calls": Refusal("tools run at the client, which counts their calls; leave it out"),
-    "context_management": Refusal("a prompt is never cut; shorten it"),
-    "moderation": Refusal("there is no moderation; leave it out"),
-    "prompt_cache_options": Refusal("prompts are cached by content; leave it out"),
+    "context_management": _NOT_CUT,
     "top_logprobs": Refusal("log-probabilities come with /v1/chat/completions; leave it out", (0,)),
     "messages": Refusal("this endpoint takes 'input'; for messages use /v1/chat/completions"),
     "stop": Refusal("this endpoint has no stop strings; use /v1/chat/completions"),

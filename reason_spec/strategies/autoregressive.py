@@ -12,7 +12,7 @@ from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.certain_text import CertainText
-from reason_spec.strategies.draft_ahead import DraftAhead, can_share_tokens
+from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS, DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.types import LossClass, Step
 
@@ -79,7 +79,6 @@ class Autoregressive(Strategy):
             cache_key=request.cache_key,
             token_drafter=self.token_drafter,
             num_draft_tokens=self.settings.num_draft_tokens,
-            num_lookup_paths=self.settings.lookup_paths,
             limit_drafts=request.budget is not None and request.budget.beside_others,
             constraint=request.constraint,
             logit_bias=request.logit_bias,
@@ -146,11 +145,10 @@ class DraftModelSpeculation(PromptLookup):
                 sampling=request.sampling,
                 text=request.draft_text,
                 num_draft_tokens=self.settings.num_draft_tokens,
-                delta_tokens=self.settings.draft_run_tokens,
+                delta_tokens=DRAFT_RUN_TOKENS,
             ),
             recorder,
             max_ahead=self.settings.num_draft_tokens,
-            min_chance=self.settings.min_draft_chance,
             place=(request.num_steps_before, 0),
             budget=request.budget,
         )

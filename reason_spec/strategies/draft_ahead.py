@@ -22,6 +22,10 @@ from reason_spec.events import EventKind, Recorder
 from reason_spec.suffix.base import num_shared
 from reason_spec.types import Prefix, Usage
 
+DRAFT_RUN_TOKENS = 6
+"""Tokens by which a hint grows."""
+_LEAST_CHANCE = 0.1
+"""The draft model stops where the probability that all its tokens are right falls below this."""
 _RUN_LENGTH = 2
 """Length of a run in multiples of ``max_ahead``."""
 
@@ -71,7 +75,7 @@ class DraftAhead:
         recorder: Recorder,
         *,
         max_ahead: int,
-        min_chance: float,
+        min_chance: float = _LEAST_CHANCE,
         waits: bool = False,
         place: tuple[int, int] = (0, 0),
         budget: SpeculationBudget | None = None,

@@ -25,6 +25,7 @@ from reason_spec.events import Recorder
 from reason_spec.strategies.answer_work import AnswerWork, Place, Work
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
+from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.strategies.step_requests import sampling_of_sibling
 from reason_spec.strategies.step_tokens import step_for
@@ -154,10 +155,8 @@ class _WholeDrafts:
             max_tokens=self._request.max_tokens,
             sampling=sampling_of_sibling(self._request.sampling, index),
             stops=self._request.stops,
-            token_drafter=self._settings.draft_token_drafter,
             num_draft_tokens=self._settings.num_draft_tokens,
-            num_lookup_paths=self._settings.lookup_paths,
-            delta_tokens=self._settings.draft_run_tokens,
+            delta_tokens=DRAFT_RUN_TOKENS,
         )
         place = Place(self._request.num_steps_before, index)
         return _WholeDraft(self._answer.submit("draft", place, request, "answer"), self._request)

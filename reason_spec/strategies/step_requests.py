@@ -10,6 +10,7 @@ from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import ModelLane
 from reason_spec.strategies.branch import Branch
+from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
 from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import Sampling, Step
 
@@ -62,17 +63,16 @@ class StepRequests:
             cache_key=left.cache_key,
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,
-            num_lookup_paths=self.settings.lookup_paths,
             # With no other answer live the planner decides, however many branches this one has.
             limit_drafts=left.budget is not None and left.budget.beside_others,
             priority=branch.distance,
             stream=self.redrafts,
-            delta_tokens=1 if lane == "target" else self.settings.draft_run_tokens,
+            delta_tokens=1 if lane == "target" else DRAFT_RUN_TOKENS,
         )
 
     def _token_drafter(self, lane: ModelLane) -> TokenDrafterName:
         if lane == "draft":
-            return self.settings.draft_token_drafter
+            return "none"
         # Where the draft model hands over what it expects, guesses from the text only cost room.
         return "none" if self.redrafts else self.settings.token_drafter
 

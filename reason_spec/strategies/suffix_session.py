@@ -32,6 +32,8 @@ _NUM_KEPT = 16
 """Conversations that are kept open for their next turn."""
 _SAME = 0.5
 """A prompt that begins with at least this share of a conversation's tokens is its next turn."""
+_LEAST_STEP_CHANCE = 0.6
+"""Steps with a smaller probability are left to the draft model."""
 _SOURCES: dict[str, Source] = {"tool": "tool", "function": "tool", "assistant": "output"}
 
 Segments = tuple[tuple[Source, tuple[int, ...]], ...]
@@ -124,7 +126,7 @@ class SuffixCacheSession:
 
         with self._owner.guarded(self._tenant):
             found = self._conversation.session.propose_step(
-                find_end, request.max_tokens, min_chance=self._owner.settings.min_step_chance, behind=behind
+                find_end, request.max_tokens, min_chance=_LEAST_STEP_CHANCE, behind=behind
             )
             written = None if found is None else follow(found.tokens)
             if written is not None and written.finish is not None:

@@ -35,7 +35,6 @@ class TargetHints:
                 redraft,
                 answer.recorder,
                 max_ahead=answer.settings.num_draft_tokens,
-                min_chance=answer.settings.min_draft_chance,
                 waits=True,
                 place=target.place,
                 budget=answer.request.budget,

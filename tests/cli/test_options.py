@@ -59,7 +59,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
             "strategy.cues.reflection",
             ["hmm", "hold it"],
         ),
-        (["--set", "boundary.protect_json=false"], "boundary.protect_json", False),
+        (["--set", "strategy.use_hint=false"], "strategy.use_hint", False),
         (["--set", "task.system=Be brief: no words"], "task.system", "Be brief: no words"),
         (["--set", "sampling.stop=[A, B]"], "sampling.stop", ["A", "B"]),
         (["--set", "verifier.thresholds={likelihood: 0.95}"], "verifier.thresholds", {"likelihood": 0.95}),

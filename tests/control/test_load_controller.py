@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.control.load_controller import LoadController, LoadCosts, RequestedBudget, SpeculationBudget
+from reason_spec.control.load_controller import (
+    MARGIN,
+    LoadController,
+    LoadCosts,
+    RequestedBudget,
+    SpeculationBudget,
+)
 from reason_spec.engines.stats import PassTime
-from reason_spec.settings import GateSettings, Speculation
+from reason_spec.settings import LoadControlSettings, Speculation
 from reason_spec.speculation.goodput import BatchTime
 
 SIZES = [(n * r, r) for r in (1, 4, 16, 64) for n in (1, 4, 9)]
@@ -32,12 +38,18 @@ def costs(token: float = 0.001, *, alone: float = 0.5, draft: float = 0.002, bas
 class World:
     """A gate on a clock of its own, and answers that begin and end."""
 
-    def __init__(self, known: LoadCosts | None, **how: object) -> None:
+    def __init__(
+        self, known: LoadCosts | None, at_most: Speculation = "steps", hold_seconds: float = 1.0
+    ) -> None:
         self.now = 0.0
         self.costs = known
         self.cores: list[bool] = []
         self.gate = LoadController(
-            GateSettings.model_validate(how), lambda: self.costs, self.cores.append, lambda: self.now
+            LoadControlSettings(at_most=at_most),
+            lambda: self.costs,
+            self.cores.append,
+            lambda: self.now,
+            hold_seconds,
         )
         self._held: list[ExitStack] = []
         self.live: list[SpeculationBudget] = []
@@ -149,7 +161,7 @@ def test_nothing_is_chosen_that_is_expected_to_be_slower_than_the_target_alone(
         world.load(load)
         expected = world.gate.expected
         if load > 1:
-            assert expected[world.gate.way] >= expected["none"] / (1 + GateSettings().margin) - 1e-9
+            assert expected[world.gate.way] >= expected["none"] / (1 + MARGIN) - 1e-9
         world.wait(0.6)
 
 

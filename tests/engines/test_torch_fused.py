@@ -21,7 +21,9 @@ NOT_FUSED = ["gpt2", "mistral-sliding", "qwen2-sliding", "llama-dynamic", "llama
 
 
 def load(folder: Path, layers: str, dtype: str = "float32") -> Model:
-    return load_model(EngineSettings(model=str(folder), cache_tokens=256, layers=layers, dtype=dtype))  # type: ignore[arg-type]
+    return load_model(
+        EngineSettings(model=str(folder), cache_tokens=256, torch={"layers": layers}, dtype=dtype)
+    )  # type: ignore[arg-type]
 
 
 def tree_logits(model: Model) -> list[torch.Tensor]:

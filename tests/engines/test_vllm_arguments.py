@@ -26,8 +26,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, distribution: str = "", version: 
     monkeypatch.setattr(arguments, "installed_version", lambda: found)
 
 
-def settings(**values: Any) -> EngineSettings:
-    return EngineSettings(kind="vllm", model="some/model", **values)
+def settings(device: str = "auto", **vllm: Any) -> EngineSettings:
+    return EngineSettings(kind="vllm", model="some/model", device=device, vllm=vllm)
 
 
 def test_a_missing_vllm_is_told_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_builds_installed_over_each_other_are_refused(monkeypatch: pytest.Monkey
 def test_copies_of_a_model_are_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "vllm", "0.32.0")
     with pytest.raises(EngineError, match="--target-url"):
-        engine_arguments(settings(vllm={"data_parallel_size": 2}), "0.32.0")
+        engine_arguments(settings(arguments={"data_parallel_size": 2}), "0.32.0")
 
 
 def test_hints_are_the_drafts_of_tested_versions_alone(
@@ -67,21 +67,21 @@ def test_hints_are_the_drafts_of_tested_versions_alone(
 
 def test_methods_of_vllm_are_passed_through_with_their_own_settings() -> None:
     own = {"speculative_config": {"prompt_lookup_max": 4, "num_speculative_tokens": 3}}
-    config = speculative_config(settings(token_method="ngram", vllm=own), "0.99")
+    config = speculative_config(settings(token_method="ngram", arguments=own), "0.99")
     assert config == {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
     assert speculative_config(settings(token_method="none"), "0.32.0") is None
 
 
 def test_any_argument_of_vllm_may_be_set_but_those_that_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "vllm", "0.32.0")
-    made = engine_arguments(settings(vllm={"tensor_parallel_size": 2, "max_num_seqs": 9}), "0.32.0")
+    made = engine_arguments(settings(arguments={"tensor_parallel_size": 2, "max_num_seqs": 9}), "0.32.0")
     assert made["tensor_parallel_size"] == 2
     assert made["max_num_seqs"] == 9
     assert made["scheduling_policy"] == "priority"
     assert made["dtype"] == "auto"
     assert "kv_cache_memory_bytes" not in made, "on a GPU vLLM takes its share of the memory"
     with pytest.raises(EngineError, match="worker_extension_cls"):
-        engine_arguments(settings(vllm={"worker_extension_cls": "my.Class"}), "0.32.0")
+        engine_arguments(settings(arguments={"worker_extension_cls": "my.Class"}), "0.32.0")
 
 
 def test_the_cache_is_sized_in_tokens(

@@ -58,12 +58,19 @@ async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[VllmE
     await engine.close()
 
 
-def make_engine(folder: Path, **settings: object) -> VllmEngine:
-    arguments = {"enforce_eager": True, **settings.pop("vllm", {})}  # type: ignore[dict-item]
+def make_engine(
+    folder: Path, arguments: dict[str, object] | None = None, start_timeout: float = 300, **vllm: object
+) -> VllmEngine:
+    vllm["arguments"] = {"enforce_eager": True, **(arguments or {})}
     engine = create_engine(
         "target",
         EngineSettings(
-            model=str(folder), kind="vllm", dtype="float32", cache_tokens=4096, vllm=arguments, **settings
+            model=str(folder),
+            kind="vllm",
+            dtype="float32",
+            cache_tokens=4096,
+            start_timeout=start_timeout,
+            vllm=vllm,  # type: ignore[arg-type]
         ),
         SUFFIX,
     )
@@ -152,7 +159,7 @@ async def test_a_model_that_is_split_drafts_from_hints_and_earlier_texts(
 ) -> None:
     """Each part is computed by a worker process of vLLM's own, with its own copy of what is drafted from."""
     expected = served.generate(PROMPT.to_tuple(), 60)
-    engine = make_engine(model_folder("qwen3-wide"), vllm={"tensor_parallel_size": 2}, start_timeout=300)
+    engine = make_engine(model_folder("qwen3-wide"), {"tensor_parallel_size": 2})
     await engine.start()
     try:
         passes = []
@@ -278,7 +285,7 @@ async def test_equal_seeds_draw_equal_samples_and_others_do_not(engine: VllmEngi
 
 
 async def test_what_vllm_refuses_is_told_in_its_own_words(model_folder: Callable[[str], Path]) -> None:
-    engine = make_engine(model_folder("qwen3-wide"), vllm={"max_num_seqz": 3})
+    engine = make_engine(model_folder("qwen3-wide"), {"max_num_seqz": 3})
     with pytest.raises(EngineError, match=r"target.*max_num_seqz"):
         await engine.start()
 
@@ -299,7 +306,7 @@ async def test_vllms_own_methods_write_the_same(
         "draft_model": {"model": str(model_folder("qwen3-wide"))},
     }
     own = {"speculative_config": speculative[method]} if method in speculative else {}
-    engine = make_engine(model_folder("qwen3-wide"), token_method=method, draft_tokens=6, vllm=own)
+    engine = make_engine(model_folder("qwen3-wide"), own, token_method=method, draft_tokens=6)
     await engine.start()
     try:
         result = await engine.submit(EngineRequest(PROMPT, 60, hint=(1, 2, 3))).result()
@@ -316,8 +323,8 @@ async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> 
     flags = {
         "target.kind": "vllm",
         "draft.kind": "vllm",
-        "target.vllm": {"enforce_eager": True},
-        "draft.vllm": {"enforce_eager": True},
+        "target.vllm.arguments": {"enforce_eager": True},
+        "draft.vllm.arguments": {"enforce_eager": True},
         "verifier.name": "exact",
         "strategy.planner": False,
     }
@@ -357,8 +364,8 @@ async def test_a_draft_of_another_family_changes_no_word(model_folder: Callable[
         "target.kind": "vllm",
         "draft.kind": "vllm",
         "draft.model": str(model_folder("qwen3-wide")),
-        "target.vllm": {"enforce_eager": True},
-        "draft.vllm": {"enforce_eager": True},
+        "target.vllm.arguments": {"enforce_eager": True},
+        "draft.vllm.arguments": {"enforce_eager": True},
         "verifier.name": "exact",
         "strategy.planner": False,
         "strategy.step_max_tokens": 40,

@@ -73,7 +73,7 @@ def test_earlier_texts_are_opened_and_told_of_in_each_worker(
     monkeypatch.setattr(host, "require_vllm", lambda: "0.32.0")
     monkeypatch.setattr(host, "_warm_up", lambda *_: 0.01)
     settings = EngineSettings(
-        model=str(model_folder("qwen3-wide")), kind="vllm", vllm={"tensor_parallel_size": 2}
+        model=str(model_folder("qwen3-wide")), kind="vllm", vllm={"arguments": {"tensor_parallel_size": 2}}
     )
     loaded = host.load(Start(settings, None, SuffixSettings(use="tokens")), 1, lambda _: None)
     assert loaded.update_text is not None

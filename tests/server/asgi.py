@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reason_spec.server.guard import App
+from starlette.types import ASGIApp
 
 Header = tuple[str, str]
 
@@ -33,7 +33,7 @@ class Exchange:
 
 
 def begin(
-    app: App,
+    app: ASGIApp,
     method: str = "POST",
     path: str = "/v1/chat/completions",
     *,
@@ -83,7 +83,7 @@ def begin(
     return exchange
 
 
-async def ask(app: App, *arguments: Any, **options: Any) -> Exchange:
+async def ask(app: ASGIApp, *arguments: Any, **options: Any) -> Exchange:
     """Send a request and wait for all of its answer."""
     exchange = begin(app, *arguments, **options)
     assert exchange.task is not None

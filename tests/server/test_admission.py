@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reason_spec.server.admission import Admission, Shed
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 
 class Clock:
@@ -45,8 +45,7 @@ class Caller:
         self.task = asyncio.create_task(self._run(admission, order))
 
     async def _run(self, admission: Admission, order: list[Caller]) -> None:
-        async with admission.place(Client(self.tenant), size=self.size) as place:
-            self.speculate = place.speculate
+        async with admission.place(Client(self.tenant), size=self.size) as self.speculate:
             order.append(self)
             await self._leave.wait()
 
@@ -74,9 +73,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def admission_of(clock: Clock | None = None, counts: Counts | None = None, **values: object) -> Admission:
-    values = {"shed_speculation_above": None, **values}
-    return Admission(ServerSettings(**values), counts, clock or Clock())
+def admission_of(
+    clock: Clock | None = None, counts: Counts | None = None, sheds: bool = False, **values: object
+) -> Admission:
+    return Admission(ServerSettings(**values), counts or Counts(), clock or Clock(), sheds=lambda: sheds)
 
 
 def is_empty(admission: Admission) -> bool:
@@ -267,9 +267,7 @@ async def test_a_rate_fills_evenly_and_says_when_the_next_may_come() -> None:
 
 async def test_speculation_is_shed_before_requests_are_and_comes_back_later() -> None:
     counts = Counts()
-    admission = admission_of(
-        counts=counts, max_running_requests=10, max_queued_requests=0, shed_speculation_above=0.5
-    )
+    admission = admission_of(counts=counts, sheds=True, max_running_requests=10, max_queued_requests=0)
     order: list[Caller] = []
 
     async def come(number: int) -> list[Caller]:
@@ -278,20 +276,20 @@ async def test_speculation_is_shed_before_requests_are_and_comes_back_later() ->
         return callers
 
     callers = await come(10)
-    assert [caller.speculate for caller in callers] == [True] * 6 + [False] * 4
+    assert [caller.speculate for caller in callers] == [True] * 8 + [False] * 2
     (refused,) = await come(1)
     assert refused.error.status == 503
-    assert counts.what == ["speculation"] * 4 + ["queue_full"]
-    for caller in callers[:5]:
+    assert counts.what == ["speculation"] * 2 + ["queue_full"]
+    for caller in callers[:3]:
         await caller.end()
-    # Five run: fewer than where it was shed, and not few enough.
-    (sixth,) = await come(1)
-    assert sixth.speculate is False
-    for caller in (sixth, callers[5]):
+    # Seven run: fewer than where it was shed, and not few enough.
+    (eighth,) = await come(1)
+    assert eighth.speculate is False
+    for caller in (eighth, callers[3]):
         await caller.end()
-    (fifth,) = await come(1)
-    assert fifth.speculate is True
-    for caller in (fifth, *callers[6:]):
+    (seventh,) = await come(1)
+    assert seventh.speculate is True
+    for caller in (seventh, *callers[4:]):
         await caller.end()
 
 

@@ -72,21 +72,21 @@ def test_what_is_let_through_is_read_as_utf_8(value: Any) -> None:
     "kind", ["application/json", "Application/JSON; charset=utf-8", "application/a.b+json"]
 )
 def test_json_has_several_names(kind: str) -> None:
-    assert not is_refused(check_json_type, [kind.encode()])
+    assert not is_refused(check_json_type, [kind])
 
 
 @pytest.mark.parametrize(
     "kinds",
     [
         [],
-        [b""],
-        [b"text/plain"],
-        [b"multipart/form-data; boundary=x"],
-        [b"application/jsonp"],
-        [b"application/json"] * 2,
+        [""],
+        ["text/plain"],
+        ["multipart/form-data; boundary=x"],
+        ["application/jsonp"],
+        ["application/json"] * 2,
     ],
 )
-def test_what_is_not_said_to_be_json_is_refused(kinds: list[bytes]) -> None:
+def test_what_is_not_said_to_be_json_is_refused(kinds: list[str]) -> None:
     with pytest.raises(ApiError) as caught:
         check_json_type(kinds)
     assert caught.value.status == 415
@@ -96,8 +96,8 @@ def test_what_is_not_said_to_be_json_is_refused(kinds: list[bytes]) -> None:
     "host", ["localhost", "127.0.0.1:8000", "127.8.9.1", "[::1]:8000", "LOCALHOST:80", "box.lan:1"]
 )
 def test_the_machine_has_several_names(host: str) -> None:
-    for origin in (b"", b"http://" + host.encode()):
-        assert not is_refused(check_site, host.encode(), origin, ("Box.lan",))
+    for origin in ("", f"http://{host}"):
+        assert not is_refused(check_site, host, origin, ("Box.lan",))
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,5 @@ def test_the_machine_has_several_names(host: str) -> None:
 )
 def test_a_name_that_was_made_to_lead_here_is_refused(host: str) -> None:
     with pytest.raises(ApiError, match="allowed_hosts") as caught:
-        check_site(host.encode(), b"", ())
+        check_site(host, "", ())
     assert (caught.value.status, caught.value.code) == (403, "host_not_allowed")

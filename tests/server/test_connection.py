@@ -9,16 +9,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
+from reason_spec.server import connection
 from reason_spec.server.base import Client
-from reason_spec.server.connection import http_config, most_connections
-from reason_spec.server.guard import Guard, Receive, Scope, Send
+from reason_spec.server.connection import http_config
+from reason_spec.server.guard import Guard
 from reason_spec.server.keys import KeyRing
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 PATIENCE_SECONDS = 60.0
 OPEN = KeyRing({}, anyone=Client("default"))
@@ -40,16 +43,19 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def listening(ring: KeyRing = OPEN, **values: Any) -> AsyncIterator[int]:
+async def listening(
+    ring: KeyRing = OPEN, header_seconds: float = PATIENCE_SECONDS, **values: Any
+) -> AsyncIterator[int]:
     """Serve an echo behind the guard, as `serve` does; yields the port."""
     settings = ServerSettings(**values)
     server = uvicorn.Server(http_config(Guard(echo, ring, settings), settings))
     taken = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server.serve([taken]))
     try:
-        while not server.started:  # noqa: ASYNC110 - it tells nobody
+        while not server.started:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.001)
-        yield taken.getsockname()[1]
+        with patch.object(connection, "_HEADER_SECONDS", header_seconds):
+            yield taken.getsockname()[1]
     finally:
         server.should_exit = True
         await serving
@@ -89,14 +95,14 @@ def status(answer: bytes) -> int:
 
 @pytest.mark.parametrize("start", [b"", b"GET /he", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "])
 async def test_headers_have_their_time_from_the_start_of_the_connection(start: bytes) -> None:
-    async with listening(header_timeout=0.2) as port:
+    async with listening(header_seconds=0.2) as port:
         answers = await asyncio.gather(*(raw(port, start) for _ in range(30)))
         assert {status(answer) for answer in answers} == {408}
         assert b"request_timeout" in answers[0]
 
 
 async def test_headers_that_drip_get_no_more_time() -> None:
-    async with listening(header_timeout=0.2) as port:
+    async with listening(header_seconds=0.2) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /health HTTP/1.1\r\nX: ")
         assert status(await rest_while(reader, writer, b"x")) == 408
@@ -104,7 +110,7 @@ async def test_headers_that_drip_get_no_more_time() -> None:
 
 async def test_a_connection_that_is_kept_has_as_much_time_for_each_headers() -> None:
     whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with listening(header_timeout=0.3) as port:
+    async with listening(header_seconds=0.3) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(2):
@@ -118,7 +124,7 @@ async def test_a_connection_that_is_kept_has_as_much_time_for_each_headers() -> 
 
 
 async def test_a_slow_body_has_a_time_of_its_own() -> None:
-    async with listening(header_timeout=0.1, body_timeout=0.5) as port:
+    async with listening(header_seconds=0.1, body_timeout=0.5) as port:
         answer = await raw(port, HEAD + b"Content-Length: 100\r\n\r\n{", *[b" "] * 20)
         assert status(answer) == 408
         assert b"the body did not arrive" in answer
@@ -128,8 +134,8 @@ async def test_a_slow_body_has_a_time_of_its_own() -> None:
 
 
 async def test_connections_beyond_their_number_are_refused_and_places_come_back() -> None:
-    async with listening(max_connections=3, header_timeout=PATIENCE_SECONDS) as port:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    async with listening(max_running_requests=1, max_queued_requests=1) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         answer = await raw(port, whole)
         assert status(answer) == 503
@@ -140,11 +146,6 @@ async def test_connections_beyond_their_number_are_refused_and_places_come_back(
         async with asyncio.timeout(PATIENCE_SECONDS):
             while status(await raw(port, whole)) != 200:  # noqa: ASYNC110 - closing takes a moment
                 await asyncio.sleep(0.05)
-
-
-def test_unless_it_is_set_connections_suffice_for_all_requests_that_find_a_place() -> None:
-    settings = ServerSettings(max_running_requests=10, max_queued_requests=20)
-    assert most_connections(settings) == 60
 
 
 # What others may read otherwise --------------------------------------------------------------

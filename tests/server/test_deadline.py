@@ -12,8 +12,9 @@ from reason_spec.chat.base import ChatEvent, TextDelta
 from reason_spec.server.admission import Admission
 from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline
+from reason_spec.server.metrics import Metrics
 from reason_spec.server.streaming import merged
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 
 
 def deadline(*, first: float = 100.0, whole: float = 100.0) -> Deadline:
@@ -44,7 +45,7 @@ class Work:
 
 
 async def take(limits: Deadline, words: list[str], *work: Work, pause: float = 0.0) -> None:
-    async with aclosing(merged([one.events() for one in work], 100.0, limits)) as items:
+    async with aclosing(merged([one.events() for one in work], limits)) as items:
         async for item in items:
             assert item is not None
             assert isinstance(item[1], TextDelta)
@@ -78,7 +79,7 @@ async def test_a_stream_that_began_has_all_of_its_time() -> None:
 
 async def test_of_several_answers_each_has_to_begin_in_time() -> None:
     words: list[str] = []
-    with pytest.raises(ApiError, match=r"no words came within 0\.05 seconds"):
+    with pytest.raises(ApiError, match=r"no token came within 0\.05 seconds"):
         await take(deadline(first=0.05), words, Work("a"), Work())
     assert words == ["a"]
 
@@ -89,7 +90,7 @@ async def test_a_stream_that_never_pauses_is_stopped_too() -> None:
             yield TextDelta("content", "a")
 
     async def read() -> None:
-        async with aclosing(merged([endless()], 100.0, deadline(whole=0.05))) as items:
+        async with aclosing(merged([endless()], deadline(whole=0.05))) as items:
             async for _ in items:
                 pass
 
@@ -120,7 +121,8 @@ async def test_work_that_is_late_is_cancelled_and_its_own_timeouts_stay_its_own(
 async def test_work_that_does_not_end_keeps_its_place_and_delays_nobody(streams: bool) -> None:
     lets_go = asyncio.Event()
     work = Work("a", lets_go=lets_go)
-    limits, admission = deadline(whole=0.05), Admission(ServerSettings(max_running_requests=1))
+    limits = deadline(whole=0.05)
+    admission = Admission(ServerSettings(max_running_requests=1), Metrics("small"))
     with pytest.raises(ApiError, match="took longer"):
         async with asyncio.timeout(10), admission.place(Client("ana"), deadline=limits):
             await (take(limits, [], work) if streams else limits.whole(work.answer()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from unittest.mock import patch
 
 import openai
 import pytest
@@ -19,7 +20,8 @@ def slow(tmp_path_factory) -> Serving:
     """A target that writes for a minute."""
     folder = tmp_path_factory.mktemp("slow")
     answers = {"Go!": LONG, "Hello?": "Hello to you."}
-    with serve(scripted(folder, answers, seconds=0.012, server__ping_seconds=0.05)) as serving:
+    pings = patch("reason_spec.server.streaming.PING_SECONDS", 0.05)
+    with pings, serve(scripted(folder, answers, seconds=0.012)) as serving:
         yield serving
 
 
@@ -68,8 +70,9 @@ def test_one_that_leaves_hurts_no_other(slow):
     assert asyncio.run(main()) == "Hello to you."
 
 
-def test_a_silent_stream_is_kept_alive(tmp_path):
-    settings = scripted(tmp_path, {"Go!": "So."}, seconds=0.5, server__ping_seconds=0.05)
+def test_a_silent_stream_is_kept_alive(tmp_path, monkeypatch):
+    monkeypatch.setattr("reason_spec.server.streaming.PING_SECONDS", 0.05)
+    settings = scripted(tmp_path, {"Go!": "So."}, seconds=0.5)
     with serve(settings) as says:
         with says.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
             text = response.read().decode()

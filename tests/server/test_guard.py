@@ -9,12 +9,13 @@ import logging
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from reason_spec.server.base import ApiError, Client
-from reason_spec.server.guard import Guard, Receive, Scope, Send
+from reason_spec.server.guard import Guard
 from reason_spec.server.keys import KeyRing
 from reason_spec.server.logs import ACCESS, JsonFormatter
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 from tests.server.asgi import ask, begin
 
 KEY, OTHER_KEY = "rs-the-key-of-ana", "rs-the-key-of-ben"
@@ -303,7 +304,8 @@ async def test_a_stream_that_fails_ends_with_an_error() -> None:
     assert SECRET not in error
 
 
-async def test_a_client_that_does_not_read_is_let_go() -> None:
+async def test_a_client_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reason_spec.server.guard._SEND_SECONDS", 0.01)
     ended = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -316,7 +318,7 @@ async def test_a_client_that_does_not_read_is_let_go() -> None:
         await asyncio.Event().wait()
 
     scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": [], "state": {}}
-    await guard(app, OPEN, send_timeout=0.01)(scope, lambda: asyncio.sleep(0), stalled)  # type: ignore[arg-type, return-value]
+    await guard(app, OPEN)(scope, lambda: asyncio.sleep(0), stalled)  # type: ignore[arg-type, return-value]
     assert ended.is_set()
 
 

@@ -10,7 +10,7 @@ import pytest
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.server.base import Client
 from reason_spec.server.keys import KeyRing, add_key, is_loopback, load_keys, read_keys
-from reason_spec.settings_server import ServerSettings
+from reason_spec.settings import ServerSettings
 from tests.cli_runner import fail, succeed
 
 

@@ -60,7 +60,7 @@ def serving_pair(folder: Path, *options: str, strategy: str = "speculative") -> 
     hangs = [
         part for role in ("target", "draft") for part in ("--set", f"{role}.hang_timeout={HANG_SECONDS}")
     ]
-    fixed = ["--set", "strategy.planner=false", "--set", 'gate.use="off"', "--set", "suffix.use=none"]
+    fixed = ["--set", "strategy.planner=false", "--set", 'load_control.use="off"', "--set", "suffix.use=none"]
     with serving("--strategy", strategy, *fixed, *hangs, *options, cwd=folder) as server:
         workers = Workers(server)
         yield server

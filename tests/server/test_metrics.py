@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,10 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from reason_spec.chat.base import ChatEnd, SpeculationReport
+from reason_spec.control.load_controller import LoadController
+from reason_spec.server.admission import Admission
 from reason_spec.server.metrics import Metrics
+from reason_spec.settings import LoadControlSettings, ServerSettings
 from reason_spec.types import Usage
 
 REPORT = SpeculationReport(
@@ -94,14 +98,21 @@ def test_an_answer_that_took_longer_counts_as_lost_time_and_an_unknown_one_as_no
 
 
 def test_gauges_show_the_queue_as_it_is() -> None:
-    class Queue:
-        num_running, num_waiting = 3, 4
-
-    metrics, queue = Metrics("small"), Queue()
+    metrics = Metrics("small")
+    queue = Admission(ServerSettings(), metrics)
     metrics.watch(queue)
-    queue.num_waiting = 5
+    queue.num_running, queue.num_waiting = 3, 5
     found = values(metrics)
     assert (found["vllm:num_requests_running"], found["vllm:num_requests_waiting"]) == (3, 5)
+
+
+def test_the_mode_of_the_load_controller_is_shown_once_there_is_one() -> None:
+    metrics, made = Metrics("small"), []
+    metrics.watch_controller(lambda: made[0] if made else None)
+    assert math.isnan(values(metrics)["reason_spec:speculation_mode"])
+    made.append(LoadController(LoadControlSettings(at_most="tokens"), lambda: None))
+    assert values(metrics)["reason_spec:speculation_mode"] == 1
+    assert values(metrics)["reason_spec:gate_changes"] == 0
 
 
 def test_what_is_refused_is_counted_by_its_reason() -> None:

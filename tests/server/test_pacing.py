@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.chat.base import ChatEvent, TextDelta, TokenLogprob, ToolCallDelta
-from reason_spec.server.pacing import PACKET_BYTES, Backlog, padded
+from reason_spec.server.pacing import PACKET_BYTES, Backlog, Pace, padded
 from tests.server.serving import failing, scripted, serve
 
 LONG = "".join(f"Step {number} is said here.\n\n" for number in range(30))
@@ -87,9 +87,11 @@ def packets_of(serving: Any) -> tuple[list[int], str]:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.003], ids=["all at once", "token by token"])
-def test_streams_of_untrusted_clients_do_not_show_how_they_were_written(tmp_path, seconds) -> None:
-    pace = {"server__stream_interval": 0.05, "server__stream_chars": 120}
-    settings = scripted(tmp_path, {"Go!": LONG}, seconds=seconds, **pace)
+def test_streams_of_untrusted_clients_do_not_show_how_they_were_written(
+    tmp_path, seconds, monkeypatch
+) -> None:
+    monkeypatch.setattr("reason_spec.server.service.Pace", lambda: Pace(seconds=0.05, chars=120))
+    settings = scripted(tmp_path, {"Go!": LONG}, seconds=seconds)
     with serve(settings, trusted=False) as says:
         sizes, text = packets_of(says)
         assert text == LONG

@@ -67,7 +67,6 @@ def running_requests(running: SyncAccelerator) -> int:
     top_p=st.sampled_from([1.0, 0.9]),
     sample=st.integers(0, 3),
     drafter=st.sampled_from(["none", "prompt_lookup"]),
-    lookup_paths=st.integers(1, 3),
     planner=st.booleans(),
 )
 def test_exact_lookahead_equals_the_target_alone_token_for_token(
@@ -81,7 +80,6 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
     top_p: float,
     sample: int,
     drafter: str,
-    lookup_paths: int,
     planner: bool,
 ) -> None:
     shared: dict[str, object] = {
@@ -99,7 +97,6 @@ def test_exact_lookahead_equals_the_target_alone_token_for_token(
         strategy__width=width,
         strategy__step_max_tokens=step_max_tokens,
         strategy__token_drafter=drafter,
-        strategy__lookup_paths=lookup_paths,
         strategy__planner=planner,
         **shared,
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reason_spec.control.load_controller import LoadController, RequestedBudget, SpeculationBudget
 from reason_spec.engines.scripted import ScriptedEngine
-from reason_spec.settings import GateSettings, StrategySettings
+from reason_spec.settings import LoadControlSettings, StrategySettings
 from reason_spec.speculation.goodput import Share
 from reason_spec.strategies.autoregressive import DraftModelSpeculation
 from reason_spec.strategies.base import Strategy
@@ -34,7 +34,7 @@ class Told(SpeculationBudget):
     """Allows what a plan says for each final step, the last entry from there on."""
 
     def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
-        super().__init__(LoadController(GateSettings(), lambda: None), RequestedBudget(4, 16))
+        super().__init__(LoadController(LoadControlSettings(), lambda: None), RequestedBudget(4, 16))
         self.plan = plan
         self.num_final = 0
 
@@ -122,7 +122,7 @@ def test_the_draft_is_never_further_ahead_than_is_allowed(depth: int) -> None:
 
 
 def test_outcomes_reach_the_gate() -> None:
-    gate = LoadController(GateSettings(), lambda: None)
+    gate = LoadController(LoadControlSettings(), lambda: None)
     before = gate.step_rate.value, gate.token_rate.value
     with gate.enter(RequestedBudget(4, 16)) as live:
         solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), budget=live)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.segment import split_steps
-from reason_spec.settings import GateSettings, StrategySettings
+from reason_spec.settings import LoadControlSettings, StrategySettings
+from reason_spec.strategies import autoregressive as autoregressive_module
 from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -46,9 +48,8 @@ def planned(plan: Plan) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
     return make
 
 
-def speculative(run_tokens: int = 8) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
-    config = StrategySettings(draft_run_tokens=run_tokens)
-    return lambda target, draft: DraftModelSpeculation(config, target, draft, None)
+def speculative(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+    return DraftModelSpeculation(StrategySettings(), target, draft, None)
 
 
 def lookahead(
@@ -165,9 +166,10 @@ def test_a_draft_model_at_the_token_level_changes_no_token(
     scripts = StoryScript(seed), StoryScript(seed, agreement)
     sampling = Sampling(temperature, noise=NoiseKey(seed))
     alone = solve(autoregressive, *scripts, max_tokens=budget, sampling=sampling)
-    drafted = solve(
-        speculative(run_tokens), *scripts, max_tokens=budget, sampling=sampling, target_seconds=target_seconds
-    )
+    with patch.object(autoregressive_module, "DRAFT_RUN_TOKENS", run_tokens):
+        drafted = solve(
+            speculative, *scripts, max_tokens=budget, sampling=sampling, target_seconds=target_seconds
+        )
     assert drafted.tokens == alone.tokens
     assert drafted.text == alone.text
     assert drafted.left_running == 0
@@ -176,14 +178,14 @@ def test_a_draft_model_at_the_token_level_changes_no_token(
 def test_a_draft_model_at_the_token_level_saves_passes_where_it_agrees() -> None:
     scripts = StoryScript(3), StoryScript(3)
     alone = solve(autoregressive, *scripts, target_seconds=0.001)
-    drafted = solve(speculative(), *scripts, target_seconds=0.001)
+    drafted = solve(speculative, *scripts, target_seconds=0.001)
     assert drafted.recorder.target_usage.num_passes < alone.recorder.target_usage.num_passes / 2
     assert drafted.recorder.draft_usage.num_discarded_tokens == 0
 
 
 def test_a_draft_engine_that_fails_at_the_token_level_leaves_the_target_alone() -> None:
     scripts = StoryScript(1, num_steps=40), StoryScript(1, num_steps=40)
-    outcome = solve(speculative(), *scripts, draft_fails_after=5, target_seconds=0.0003)
+    outcome = solve(speculative, *scripts, draft_fails_after=5, target_seconds=0.0003)
     assert outcome.text == solve(autoregressive, *scripts).text
     assert "draft: scripted failure" in str(outcome.recorder.draft_failure)
     assert outcome.left_running == 0
@@ -191,7 +193,7 @@ def test_a_draft_engine_that_fails_at_the_token_level_leaves_the_target_alone() 
 
 def test_a_draft_model_with_other_tokens_is_refused() -> None:
     with pytest.raises(SettingsError, match="different tokenizers"):
-        solve(speculative(), StoryScript(3), StoryScript(3), draft_tokenizer=ScriptedTokenizer(pattern="."))
+        solve(speculative, StoryScript(3), StoryScript(3), draft_tokenizer=ScriptedTokenizer(pattern="."))
 
 
 def test_the_rest_of_a_reworded_step_is_drafted_anew() -> None:
@@ -361,8 +363,8 @@ def test_every_plan_can_be_written_whether_the_target_takes_hints_or_not(
 
 def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_share() -> None:
     passes = {}
-    for name, make in (("planned", planned(Plan(4, 1))), ("speculative", speculative())):
-        with LoadController(GateSettings(at_most="tokens"), lambda: None).enter(
+    for name, make in (("planned", planned(Plan(4, 1))), ("speculative", speculative)):
+        with LoadController(LoadControlSettings(at_most="tokens"), lambda: None).enter(
             RequestedBudget(4, 16)
         ) as live:
             # A slow target, so that the draft writes all it may during a pass.

@@ -61,7 +61,7 @@ async def test_a_certain_step_of_an_old_answer_does_not_wait_for_new_answers_wit
         "strategy.name": "lookahead",
         "strategy.depth": 3,
         "strategy.planner": False,
-        "gate.use": "off",
+        "load_control.use": "off",
     }
     accelerator = Accelerator.from_settings(load_settings(flags=flags))
     num_answered, is_over = 0, asyncio.Event()

@@ -18,6 +18,7 @@ from reason_spec.settings import RemoteSettings
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
 """Status codes below 500 after which a retry may succeed."""
 _SHOWN_CHARS = 500
+_CONNECT_SECONDS = 10.0
 
 
 class Wire:
@@ -39,7 +40,7 @@ class Wire:
         self._key = _read_key(owner, key_setting, settings.api_key_variable)
         self._client = httpx2.AsyncClient(
             headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
-            timeout=httpx2.Timeout(None, connect=settings.connect_timeout),
+            timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=max_connections),
         )
 

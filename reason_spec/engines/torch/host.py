@@ -39,7 +39,6 @@ def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loade
         tokenizer,
         num_slots=settings.cache_tokens,
         max_running=settings.max_running,
-        prefill_chunk=settings.prefill_chunk,
         earlier=texts,
         constraints=constraints,
     )

@@ -52,11 +52,11 @@ def load_model(settings: EngineSettings) -> Model:
 
 
 def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -> FusedDecoder | None:
-    if settings.layers == "module":
+    if settings.torch.layers == "module":
         return None
     if can_fuse(module):
         return FusedDecoder(module, max_context)
-    if settings.layers == "fused":
+    if settings.torch.layers == "fused":
         raise UnsupportedModelError(
             f"model {settings.model!r} ({type(module).__name__}) has no fused layers; set layers: auto. "
             "Fused are Llama, Qwen2 and Qwen3 with full attention in every layer and weights as they are."

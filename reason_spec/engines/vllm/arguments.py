@@ -69,10 +69,10 @@ def on_cpu(settings: EngineSettings) -> bool:
 
 
 def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
-    """Return the arguments of ``vllm.EngineArgs``; ``settings.vllm`` overrides them.
+    """Return the arguments of ``vllm.EngineArgs``; ``settings.vllm.arguments`` overrides them.
 
     Raises:
-        EngineError: ``settings.vllm`` sets an argument that is reserved.
+        EngineError: ``settings.vllm.arguments`` sets an argument that is reserved.
     """
     cpu = on_cpu(settings)
     arguments: dict[str, Any] = {
@@ -97,32 +97,37 @@ def engine_arguments(settings: EngineSettings, version: str) -> dict[str, Any]:
     if speculative is not None:
         arguments["speculative_config"] = speculative
         arguments["per_request_spec_decode_metrics"] = "detailed"
-        if settings.token_method == "hint":
+        if settings.vllm.token_method == "hint":
             arguments["worker_extension_cls"] = WORKER_EXTENSION
-    if settings.vllm.get("data_parallel_size", 1) != 1:
+    if settings.vllm.arguments.get("data_parallel_size", 1) != 1:
         raise EngineError(
             "one engine holds one copy of its model, so data_parallel_size stays 1: serve the copies with "
             "vllm serve, and name all their URLs in remote.base_urls (--target-url)"
         )
-    if reserved := sorted({"model", "worker_extension_cls"} & settings.vllm.keys()):
+    if reserved := sorted({"model", "worker_extension_cls"} & settings.vllm.arguments.keys()):
         raise EngineError(
-            f"the setting vllm holds {', '.join(reserved)}, which reason-spec sets itself; "
+            f"the setting vllm.arguments holds {', '.join(reserved)}, which reason-spec sets itself; "
             "name the model in `model`"
         )
-    return arguments | {name: value for name, value in settings.vllm.items() if name != "speculative_config"}
+    return arguments | {
+        name: value for name, value in settings.vllm.arguments.items() if name != "speculative_config"
+    }
 
 
 def speculative_config(settings: EngineSettings, version: str) -> dict[str, Any] | None:
-    """Return vLLM's ``speculative_config`` for the token method; None without drafts."""
-    own: Mapping[str, Any] = settings.vllm.get("speculative_config") or {}
-    if settings.token_method == "none":
+    """Return vLLM's ``speculative_config`` for the token method, None where nothing drafts."""
+    own: Mapping[str, Any] = settings.vllm.arguments.get("speculative_config") or {}
+    if settings.vllm.token_method == "none":
         return dict(own) or None
-    if settings.token_method != "hint":
-        defaults = {"method": settings.token_method, "num_speculative_tokens": settings.draft_tokens}
+    if settings.vllm.token_method != "hint":
+        defaults = {
+            "method": settings.vllm.token_method,
+            "num_speculative_tokens": settings.vllm.draft_tokens,
+        }
         return defaults | dict(own)
     if not takes_hints(version):
         return None
-    return {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": settings.draft_tokens}
+    return {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": settings.vllm.draft_tokens}
 
 
 def worker_environment(settings: EngineSettings) -> dict[str, str]:
@@ -139,7 +144,7 @@ def worker_environment(settings: EngineSettings) -> dict[str, str]:
     device, _, indices = settings.device.partition(":")
     if device == "cuda" and indices:
         environment["CUDA_VISIBLE_DEVICES"] = indices
-    if settings.batch_invariant:
+    if settings.vllm.batch_invariant:
         if on_cpu(settings):
             raise EngineError(
                 "batch_invariant needs an NVIDIA GPU: vLLM has no such kernels for CPUs. There float32, the "

@@ -35,7 +35,7 @@ class VllmEngine(WorkerEngine):
         texts_of: EngineSettings | None = None,
     ) -> None:
         version = require_vllm()
-        if settings.token_method == "hint" and not takes_hints(version):
+        if settings.vllm.token_method == "hint" and not takes_hints(version):
             logger.warning(
                 "engine %r: hints were not tested with vLLM %s, but with %s; it generates without token "
                 "drafts. Install one of those versions, or set another token_method",
@@ -44,7 +44,7 @@ class VllmEngine(WorkerEngine):
                 ", ".join(TESTED),
             )
         super().__init__(name, settings, suffix, texts_of)
-        self.takes_hints = settings.token_method == "hint" and takes_hints(version)
+        self.takes_hints = settings.vllm.token_method == "hint" and takes_hints(version)
 
     async def score_next(self, prefix: Prefix, tokens: tuple[int, ...]) -> Score:
         score = await super().score_next(prefix, tokens)

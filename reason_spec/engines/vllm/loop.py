@@ -84,7 +84,7 @@ class VllmLoop:
     def _try_to_add(self, number: int, prompt: tuple[int, ...], request: EngineRequest) -> str | None:
         """Add a request to vLLM; return why it was refused, or None."""
         if request.logit_bias and self._engine.vllm_config.speculative_config is not None:
-            return "vLLM takes no logit_bias while tokens are drafted; set token_method to none for that"
+            return "vLLM takes no logit_bias while tokens are drafted; set vllm.token_method to none for that"
         try:
             parameters = generation_parameters(request, len(prompt))
             self._add(number, prompt, parameters, request.priority, request.prefix.owner)

@@ -1,0 +1,45 @@
+"""The one settings tree: defaults are written here and nowhere else.
+
+Precedence, weakest first: default, settings file, environment (``REASON_SPEC_TARGET__MODEL=...``),
+command-line flag. Unknown names are refused.
+"""
+
+from reason_spec.settings.engines import DTypeName, EngineKind, EngineSettings, RemoteSettings, VllmSettings
+from reason_spec.settings.loading import ENV_PREFIX, load_settings
+from reason_spec.settings.server import API_KEY_VARIABLE, ServerSettings
+from reason_spec.settings.strategy import (
+    CueSettings,
+    LoadControlSettings,
+    RouterSettings,
+    Speculation,
+    StrategySettings,
+    VerifierSettings,
+    current_strategy_name,
+)
+from reason_spec.settings.suffix import SuffixSettings
+from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings
+from reason_spec.settings.tree import Settings
+
+__all__ = [
+    "API_KEY_VARIABLE",
+    "ENV_PREFIX",
+    "BoundarySettings",
+    "CueSettings",
+    "DTypeName",
+    "EngineKind",
+    "EngineSettings",
+    "LoadControlSettings",
+    "RemoteSettings",
+    "RouterSettings",
+    "SamplingSettings",
+    "ServerSettings",
+    "Settings",
+    "Speculation",
+    "StrategySettings",
+    "SuffixSettings",
+    "TaskSettings",
+    "VerifierSettings",
+    "VllmSettings",
+    "current_strategy_name",
+    "load_settings",
+]

@@ -1,0 +1,77 @@
+"""The settings of the HTTP server: its address, who may use it, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from reason_spec.settings.base import Names, Section
+
+API_KEY_VARIABLE = "REASON_SPEC_API_KEY"
+"""Environment variable that may hold one key; the one variable with the prefix that is no setting."""
+
+
+class ServerSettings(Section):
+    """How `reason-spec serve` treats its clients; not part of the hash that names a run."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on; beyond this machine, with keys"
+    )
+    port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
+    served_models: Names = Field(default=(), description="names of the model; empty: that of the target")
+    api_keys_file: Path | None = Field(
+        default=None, description="hashes of keys and their tenants, from `reason-spec keys new`"
+    )
+    trusted: bool = Field(
+        default=True,
+        description="clients without a key, or with the key of REASON_SPEC_API_KEY, may send `reason_spec` "
+        "and see what speculation did",
+    )
+    allowed_hosts: Names = Field(
+        default=(), description="further values of the header Host that a server without keys accepts"
+    )
+    share_prefixes: bool = Field(
+        default=False,
+        description="tenants share the KV cache of equal prefixes; response times then reveal the prompts "
+        "of others",
+    )
+    open_metrics: bool = Field(default=False, description="/metrics needs no key")
+    max_body_bytes: int = Field(default=4 << 20, ge=1024, description="longest body (413)")
+    body_timeout: float = Field(default=30.0, gt=0, description="seconds for a body to arrive (408)")
+    max_n: int = Field(default=8, ge=1, description="answers to one request")
+    max_prompt_tokens: int | None = Field(default=None, ge=1, description="null: the model's context")
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, description="largest limit a request may set; null: the model's context"
+    )
+    max_running_requests: int = Field(default=64, ge=1, description="answers written at once")
+    max_queued_requests: int = Field(default=256, ge=0, description="requests that wait (503)")
+    max_requests_per_tenant: int | None = Field(
+        default=None, ge=1, description="running and waiting requests of one tenant (429); null: no limit"
+    )
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, description="requests of one tenant (429); null: no limit"
+    )
+    request_timeout: float = Field(
+        default=600.0, gt=0, description="seconds for a request, waiting included (504)"
+    )
+    first_token_timeout: float = Field(
+        default=300.0, gt=0, description="seconds until the first token, waiting included (504)"
+    )
+    pace_streams: Literal["none", "untrusted", "all"] = Field(
+        default="untrusted",
+        description="clients whose streams are sent at an even pace, which hides what was drafted",
+    )
+    drain_seconds: float = Field(
+        default=30.0, ge=0, description="seconds for running requests to end when the server stops"
+    )
+    save_seconds: float = Field(
+        default=60.0, gt=0, description="interval at which the suffix cache is saved, if suffix.path is set"
+    )
+    reasoning_field: Literal["reasoning", "reasoning_content", "both"] = Field(
+        default="reasoning", description="field of answers that holds the thinking"
+    )
+    log_prompts: bool = Field(default=False, description="log the bodies of requests")

@@ -1,0 +1,204 @@
+"""Settings of the strategy, the verifier, the router and the load controller."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from reason_spec.settings.base import BaseUrls, Names, Section
+from reason_spec.settings.engines import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+Speculation: TypeAlias = Literal["none", "tokens", "steps"]
+"""Speculation mode: by the target alone, with draft tokens, or with draft steps as well."""
+
+
+def _no_empty_cue(cues: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not cue.strip() for cue in cues):
+        raise ValueError("a cue is empty")
+    return cues
+
+
+Cues: TypeAlias = Annotated[Names, AfterValidator(_no_empty_cue)]
+
+
+class CueSettings(Section):
+    """Words by which strategy speculative_thinking finds the steps that the target writes.
+
+    Words and numbers are those of the authors' program for Speculative Thinking (arXiv 2504.12329).
+    """
+
+    reflection: Cues = ("wait", "alternatively", "hold on", "another")
+    """A step with such a word turns back."""
+    verification: Cues = ("verify", "think again", "recap", "check")
+    """A step with such a word checks earlier steps."""
+    conclusion: Cues = ("yes", "yeah", "final answer", "confident")
+    """A step with such a word concludes."""
+    window: int = Field(default=20, ge=1)
+    """Tokens at the start of a drafted step in which words are looked for."""
+    takeover_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that the target writes of a step with a cue; None: the whole step."""
+    remind_after: int = Field(default=15, ge=0)
+    """Reflections and checks after which the reminder is inserted; 0: never."""
+    reminder: str = Field(default="Let me check whether there are some wrong steps:", min_length=1)
+    """Text from which the target goes on."""
+
+
+_RENAMED_STRATEGIES: Final = {"token": "prompt_lookup"}
+
+
+def current_strategy_name(name: str, *, warn: bool = True) -> str:
+    """Return the present name of a strategy; an old name logs a warning, once a process."""
+    if name not in _RENAMED_STRATEGIES:
+        return name
+    if warn:
+        _warn_of_old_name(name)
+    return _RENAMED_STRATEGIES[name]
+
+
+@cache
+def _warn_of_old_name(name: str) -> None:
+    logger.warning("strategy %s is now called %s; use the new name", name, _RENAMED_STRATEGIES[name])
+
+
+class StrategySettings(Section):
+    """Which model writes the steps, and how far ahead."""
+
+    name: str = Field(
+        default="lookahead",
+        description="autoregressive, prompt_lookup, speculative, lookahead, specreason, rsd, hybrid, "
+        "arbitrage, speculative_thinking, scot, oracle",
+    )
+    planner: bool = Field(
+        default=True, description="choose depth and draft tokens for each answer, from measured pass times"
+    )
+    depth: int = Field(default=4, ge=0, le=64, description="steps that the draft runs ahead")
+    width: int = Field(
+        default=1, ge=1, le=8, description="drafts of each step; scot: drafts of the answer, 1 stands for 5"
+    )
+    first_by_target: int = Field(
+        default=0, ge=0, description="first steps written by the target; not under lookahead and scot"
+    )
+    max_corrections: int = Field(
+        default=2, ge=0, le=8, description="hybrid: tokens that the target corrects in a drafted step"
+    )
+    step_max_tokens: int = Field(default=512, ge=1, description="a longer step is cut in two")
+    token_drafter: Literal["none", "prompt_lookup"] = Field(
+        default="prompt_lookup", description="source of draft tokens without a hint or a draft model"
+    )
+    num_draft_tokens: int = Field(
+        default=24,
+        ge=1,
+        le=128,
+        description="draft tokens of a branch in one pass; torch: up to three times as many where hints or "
+        "the suffix cache are likely to be right",
+    )
+    use_hint: bool = Field(default=True, description="the drafted step is the target's token-level draft")
+    use_redraft: bool = Field(
+        default=True, description="after a rejected token, the draft model writes the rest of the step anew"
+    )
+    cues: CueSettings = Field(
+        default=CueSettings(), description="speculative_thinking: words and limits (strategies.md)"
+    )
+    end_of_thinking: str = Field(
+        default="</think>",
+        min_length=1,
+        description="scot: the target writes the answer after the step with this text, or the last step",
+    )
+    judge_whole: bool = Field(default=False, description="scot: judge a draft at its end, not step by step")
+
+    @field_validator("name")
+    @classmethod
+    def _take_old_names(cls, name: str) -> str:
+        return current_strategy_name(name)
+
+
+class VerifierSettings(Section):
+    """What accepts or rejects a drafted step."""
+
+    name: str = Field(
+        default="auto",
+        description="auto, semantic, numbers, embedding, exact, likelihood, utility, judge, reward",
+    )
+    threshold: float | None = Field(default=None, ge=-1, le=1, description="null: that of the verifier")
+    thresholds: dict[str, float] = Field(
+        default={}, description="thresholds by verifier, for several joined with +"
+    )
+    deadline: float = Field(
+        default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
+    )
+    embedding_model: str | None = Field(default=None, description="null: the pinned MiniLM")
+    reward_model: str | None = Field(
+        default=None,
+        description="reward: folder or id of a classifier, or its name at reward_url; null: the embedded "
+        "pair's head, or the only model there",
+    )
+    reward_step_token: str | None = Field(
+        default=None,
+        min_length=1,
+        description="reward: token after each step at which the reward is read, such as `<extra_0>`; null: "
+        "one reward for the whole text",
+    )
+    reward_trust_remote_code: bool = Field(
+        default=False, description="reward: run code that comes with reward_model"
+    )
+    reward_url: BaseUrls = Field(
+        default=(),
+        description="reward: servers of the model (`vllm serve MODEL --runner pooling`), as "
+        "http://localhost:8000/v1",
+    )
+    reward_api_key_variable: str | None = Field(
+        default=None, description="reward: environment variable that holds the key for reward_url"
+    )
+    utility_score: Literal["expected", "greedy"] = Field(
+        default="expected", description="utility: expected or most likely of the ten digits"
+    )
+    judge: EngineSettings | None = Field(
+        default=None, description="utility, judge: the model asked; null: that of the pair, or the target"
+    )
+
+    @model_validator(mode="after")
+    def _reward_server_has_its_settings(self) -> VerifierSettings:
+        if self.reward_url and self.reward_trust_remote_code:
+            raise ValueError(
+                "reward_url is given, so the model and its code run there: leave out reward_trust_remote_code"
+            )
+        if self.reward_api_key_variable is not None and not self.reward_url:
+            raise ValueError("reward_api_key_variable is given, and no reward_url that the key is for")
+        return self
+
+
+class RouterSettings(Section):
+    """Which drafted steps strategy arbitrage escalates to the target."""
+
+    name: str = Field(default="auto", description="auto, learned, threshold, random, draft, target")
+    threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="steps with a higher score are escalated; null: that of the router",
+    )
+    file: Path | None = Field(
+        default=None, description="learned: file of `router train`; null: that of the demonstration pair"
+    )
+    any_pair: bool = Field(
+        default=False, description="learned: accept a router that was trained on other models"
+    )
+    seed: int = Field(default=0, description="random: seed")
+
+
+class LoadControlSettings(Section):
+    """How much is speculated under load."""
+
+    use: Literal["on", "off"] = Field(
+        default="on", description="off: speculate as the strategy says, at any load"
+    )
+    at_most: Speculation = Field(
+        default="steps",
+        description="steps: draft steps and draft tokens; tokens: draft tokens; none: no speculation",
+    )

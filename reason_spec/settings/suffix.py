@@ -1,0 +1,31 @@
+"""The settings of the suffix cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from reason_spec.settings.base import Section
+
+
+class SuffixSettings(Section):
+    """What the suffix cache learns, proposes and stores."""
+
+    use: Literal["none", "tokens", "steps", "both"] = Field(
+        default="none", description="drafts from earlier texts: tokens, whole steps, or both"
+    )
+    path: Path | None = Field(default=None, description="folder of the cache; null: it ends with the process")
+    tenant: str = Field(default="default", min_length=1, description="owner of the texts")
+    reads: tuple[str, ...] = Field(
+        default=(), description="tenants of the same folder whose texts are proposed as well"
+    )
+    max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory of one tenant")
+    min_chance: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="least probability of a draft token; null: 0.1, falling to 0.05 where a pass has room "
+        "for 16 or more",
+    )

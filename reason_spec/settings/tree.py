@@ -1,0 +1,69 @@
+"""The whole settings tree, and the hash that names a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import yaml
+from pydantic import model_validator
+
+from reason_spec.settings.base import Section
+from reason_spec.settings.engines import EngineSettings
+from reason_spec.settings.server import ServerSettings
+from reason_spec.settings.strategy import (
+    LoadControlSettings,
+    RouterSettings,
+    StrategySettings,
+    VerifierSettings,
+)
+from reason_spec.settings.suffix import SuffixSettings
+from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings
+
+
+class Settings(Section):
+    """Everything that decides what a run does, and how it is served; its hash names the run."""
+
+    target: EngineSettings = EngineSettings()
+    draft: EngineSettings = EngineSettings()
+    strategy: StrategySettings = StrategySettings()
+    verifier: VerifierSettings = VerifierSettings()
+    router: RouterSettings = RouterSettings()
+    load_control: LoadControlSettings = LoadControlSettings()
+    suffix: SuffixSettings = SuffixSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    boundary: BoundarySettings = BoundarySettings()
+    task: TaskSettings = TaskSettings()
+    server: ServerSettings = ServerSettings()
+
+    @model_validator(mode="after")
+    def _cores_do_not_overlap(self) -> Settings:
+        shared = set(self.target.cores or ()) & set(self.draft.cores or ())
+        if shared:
+            raise ValueError(f"target.cores and draft.cores share {sorted(shared)}; give each its own")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """A short hash over all values except ``server``, addresses of engines and ``hang_timeout``.
+
+        It is equal on every machine.
+        """
+        of_engines: dict[str, Any] = {"remote": {"base_urls": True}, "hang_timeout": True}
+        values = self.model_dump(
+            mode="json",
+            exclude={
+                "target": of_engines,
+                "draft": of_engines,
+                "verifier": {"judge": of_engines},
+                "server": True,
+            },
+        )
+        # Whether there is a server at all decides which model the rewards come from.
+        values["verifier"]["reward_url"] = bool(self.verifier.reward_url)
+        canonical = json.dumps(values, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
