@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import quantiles
 from typing import Any, NamedTuple, get_args
 
-from reason_spec.evaluation.metrics import ALL_TASKS, Estimate, Metrics, StrategyMetrics
+from reason_spec.evaluation.estimates import Estimate
+from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics
 from reason_spec.evaluation.outcome import Outcome, StepRecord
-from reason_spec.evaluation.statistics import wilson_interval
+from reason_spec.evaluation.statistics import exact_interval
 from reason_spec.events import Purpose
 from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.runs import Run
@@ -98,7 +99,7 @@ def tasks_of(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=lambda name: (name != ALL_TASKS, list(names).index(name)))
 
 
-def metrics_row(metrics: Metrics, task: str, strategy: str) -> StrategyMetrics | None:
+def metrics_row(metrics: RunMetrics, task: str, strategy: str) -> StrategyMetrics | None:
     """Return a strategy's row about a task."""
     rows = (row for row in metrics.strategies if (row.task, row.strategy) == (task, strategy))
     return next(rows, None)
@@ -164,7 +165,7 @@ def _estimate(estimate: Estimate | None) -> dict[str, float | None] | None:
 
 
 def _share_interval(part: int, whole: int) -> list[float | None] | None:
-    return list(map(_rounded, wilson_interval(part, whole))) if whole else None
+    return list(map(_rounded, exact_interval(part, whole))) if whole else None
 
 
 def _quantiles(values: Sequence[float]) -> list[float | None]:

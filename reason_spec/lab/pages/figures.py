@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from reason_spec.errors import DataError
-from reason_spec.evaluation.metrics import Estimate
+from reason_spec.evaluation.estimates import Estimate
 from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.statistics import wilson_interval
-from reason_spec.evaluation.store import writing
+from reason_spec.evaluation.records import writing
+from reason_spec.evaluation.statistics import exact_interval
 from reason_spec.lab.pages.data import MAX_STEPS, Series, all_series, metrics_row, tasks_of
 from reason_spec.lab.pages.runs import Run
 from reason_spec.lab.pages.spans import LANES, Picture, Span, State, picture
@@ -134,7 +134,7 @@ def _by_step(runs: Sequence[Run]) -> Any:
             if not whole:
                 continue
             share = step.num_accepted / whole
-            low, high = wilson_interval(step.num_accepted, whole)
+            low, high = exact_interval(step.num_accepted, whole)
             places.append(step.step_index + 1)
             shares.append(share)
             below.append(max(0.0, share - low))

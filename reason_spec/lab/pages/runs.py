@@ -12,14 +12,15 @@ from typing import Any
 import yaml
 
 from reason_spec.errors import DataError, unknown_name
-from reason_spec.evaluation.metrics import Metrics, Prices, measure
+from reason_spec.evaluation.grouping import baseline_among
+from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.store import RESULTS, SETTINGS
-from reason_spec.evaluation.summary import baseline_among
-from reason_spec.evaluation.timeline import TIMELINES, Timeline
-from reason_spec.evaluation.timeline_store import read_timelines
+from reason_spec.evaluation.prices import Prices
+from reason_spec.evaluation.store import RESULTS, SETTINGS, SUMMARY
+from reason_spec.evaluation.timeline import TIMELINES, Timeline, read_timelines
 
 _METRICS = "metrics.json"
+"""Holds the prices of runs of earlier versions."""
 _MAX_NAMES = 20
 _NO_SETTINGS: Mapping[str, Any] = {}
 
@@ -37,7 +38,7 @@ class Run:
     label: str
     settings: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]
-    metrics: Metrics
+    metrics: RunMetrics
     shown: Set[UnitKey] = frozenset()
     timelines: Mapping[UnitKey, Timeline] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
@@ -116,7 +117,7 @@ def _read_run(
         )
     elif missing := len(wanted) - len(timelines):
         notices.append(f"{TIMELINES} has nothing about {missing} of the {len(wanted)} answers shown.")
-    run = Run(path, label, settings, outcomes, Metrics((), ()), wanted, timelines, tuple(notices))
+    run = Run(path, label, settings, outcomes, RunMetrics((), ()), wanted, timelines, tuple(notices))
     seed = ((settings.get("settings") or {}).get("sampling") or {}).get("seed", 0)
     return replace(run, metrics=measure(outcomes, run.strategies, prices=read_prices(path), seed=seed))
 
@@ -167,14 +168,14 @@ def read_prices(folder: Path) -> Prices | None:
     Raises:
         DataError: the file of measures is damaged.
     """
-    path = folder / _METRICS
-    if not path.exists():
-        return None
-    try:
-        prices = json.loads(path.read_text(encoding="utf-8")).get("prices")
-        return None if prices is None else Prices(**prices)
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Remove it.") from None
+    for path in (folder / SUMMARY, folder / _METRICS):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if "prices" in content:
+                return None if content["prices"] is None else Prices(**content["prices"])
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{path}: cannot be read ({error}). Remove it.") from None
+    return None
 
 
 def read_settings(folder: Path) -> Mapping[str, Any]:
