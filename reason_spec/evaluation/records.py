@@ -101,7 +101,7 @@ def read_records(
 
 def drop_torn_line(path: Path) -> bool:
     """Cut off a last line that a kill left incomplete; return whether there was one."""
-    if not path.exists():
+    if not path.is_file():
         return False
     with path.open("r+b") as file:
         start, content = _last_lines(file)

@@ -49,7 +49,7 @@ def mcnemar_exact(num_better: int, num_worse: int) -> float:
 
 
 def binomial_cdf(num_successes: int, num_trials: int, share: float) -> float:
-    """Return the probability of at most ``num_successes`` in trials that succeed with probability ``share``."""
+    """Return the probability of at most ``num_successes`` in trials of probability ``share``."""
     if num_trials < 1 or not 0 <= num_successes <= num_trials or not 0 <= share <= 1:
         raise ValueError(f"{num_successes} successes in {num_trials} trials of chance {share}")
     return float(special.bdtr(num_successes, num_trials, share))
