@@ -15,8 +15,8 @@ from reason_spec.events import Event, EventKind, Lane, Purpose, Recorder
 from reason_spec.types import Decision, Origin
 
 TIMELINES = "timelines.jsonl"
-"""A timeline is written before its answer. After a kill between the two, the answer is generated again, so the
-last timeline of an answer counts."""
+"""A timeline is written before its answer. After a kill between the two the answer is generated again, so its
+last timeline counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.evaluation.test_router_training import made_up
 
 from reason_spec.lab import pictures
 from reason_spec.lab.router_training.advantage import LabelOptions
@@ -15,6 +14,7 @@ from reason_spec.routers.base import PairIdentity
 from reason_spec.settings import load_settings
 from tests.cli_runner import enter_world, fail, succeed
 from tests.evaluation.problems import World
+from tests.lab.router_training.test_router_training import made_up
 
 
 @pytest.fixture

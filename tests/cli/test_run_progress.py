@@ -112,7 +112,11 @@ def test_nothing_done_yet_is_shown_too(terminal: bool) -> None:
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_whole_cells() -> None:
-    for width, gone in ((120, ()), (90, ("95 %",)), (70, ("95 %", "alpha_token", "alpha_step"))):
+    for width, gone in (
+        (120, ()),
+        (90, ("95 %", "alpha_token")),
+        (70, ("95 %", "alpha_token", "alpha_step")),
+    ):
         console = Console(file=io.StringIO(), force_terminal=True, width=width, no_color=True)
         console.print(LiveProgress(console, TOTALS, some())._table())
         shown = console.file.getvalue()  # type: ignore[attr-defined]
