@@ -10,14 +10,8 @@ from typing import Annotated
 import typer
 
 from reason_spec.cli.command import waiting
-from reason_spec.cli.options import (
-    JsonOption,
-    QuietOption,
-    SkipBadOption,
-    option,
-    setting_option,
-)
-from reason_spec.cli.setting_flags import SettingFlags, takes_settings
+from reason_spec.cli.flags import Flags, takes_flags
+from reason_spec.cli.options import JsonOption, QuietOption, option, setting_option
 from reason_spec.errors import ReasonSpecError
 from reason_spec.settings import Settings, load_settings
 
@@ -41,32 +35,25 @@ def complete_tenants(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 CachePathOption = Annotated[
-    Path | None,
-    setting_option("suffix.path", "--path", text="The cache's folder.", panel=_CACHE),
+    Path | None, setting_option("suffix.path", "--path", "The cache's folder.", _CACHE)
 ]
 TenantOption = Annotated[
     str | None,
-    setting_option(
-        "suffix.tenant", "--tenant", text="Whose texts.", panel=_CACHE, autocompletion=complete_tenants
-    ),
+    setting_option("suffix.tenant", "--tenant", "Whose texts.", _CACHE, autocompletion=complete_tenants),
 ]
 TenantToEraseOption = Annotated[
-    str,
-    option("--tenant", text="Whose texts are removed.", panel=_CACHE, autocompletion=complete_tenants),
+    str, option("--tenant", "Whose texts are removed.", _CACHE, autocompletion=complete_tenants)
 ]
 
 
-def _resolve(flags: SettingFlags, path: Path | None, tenant: str | None = None) -> Settings:
+def _resolve(flags: Flags, path: Path | None, tenant: str | None = None) -> Settings:
     return flags.resolve({"suffix.path": path, "suffix.tenant": tenant})
 
 
 @cache_app.command("stats")
-@takes_settings()
+@takes_flags()
 def cache_stats(
-    flags: SettingFlags,
-    path: CachePathOption = None,
-    tenant: TenantOption = None,
-    as_json: JsonOption = False,
+    flags: Flags, path: CachePathOption = None, tenant: TenantOption = None, as_json: JsonOption = False
 ) -> None:
     """Show what the cache holds by tenant and source; nothing is changed."""
     from reason_spec.cli import cache_screens
@@ -93,16 +80,15 @@ def cache_stats(
     "gzip too. What 'cache export' wrote is taken over as it is. The target's tokenizer and chat template "
     "make the tokens that a real conversation would have.",
 )
-@takes_settings("target")
+@takes_flags("target", "skip_bad")
 def cache_import(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip), or exports."),
     ],
-    flags: SettingFlags,
+    flags: Flags,
     path: CachePathOption = None,
     tenant: TenantOption = None,
-    skip_bad: SkipBadOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -112,7 +98,7 @@ def cache_import(
 
     settings = _resolve(flags, path, tenant)
     screen = Screen(as_json=as_json, quiet=quiet)
-    report = cache_screens.import_files(settings, files, skip_bad=skip_bad, screen=screen)
+    report = cache_screens.import_files(settings, files, skip_bad=flags.given["skip_bad"], screen=screen)
     folder = cache_screens.folder_of(settings.suffix)
     warn_of_bad_lines(report.bad_lines, screen)
     if as_json:
@@ -127,12 +113,12 @@ def cache_import(
     "One document a line, as token ids by source, and as text for people to read. The file holds what "
     "users and models said: it is readable by its owner alone.",
 )
-@takes_settings("target")
+@takes_flags("target")
 def cache_export(
     output: Annotated[
         Path, typer.Option(help="File to write; a name that ends in .gz is compressed.", show_default=False)
     ],
-    flags: SettingFlags,
+    flags: Flags,
     path: CachePathOption = None,
     tenant: TenantOption = None,
     tokens_only: Annotated[
@@ -155,10 +141,10 @@ def cache_export(
 
 
 @cache_app.command("erase")
-@takes_settings()
+@takes_flags()
 def cache_erase(
     tenant: TenantToEraseOption,
-    flags: SettingFlags,
+    flags: Flags,
     path: CachePathOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,

@@ -7,33 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import (
+    GENERATE_FLAGS,
+    MODEL_FLAGS,
+    PROBLEM_FLAGS,
+    SAMPLING_FLAGS,
+    STRATEGY_FLAGS,
+    Flags,
+    takes_flags,
+)
 from reason_spec.cli.options import (
     OUTPUT,
     CompareOption,
     ConcurrencyOption,
     DryRunOption,
     FreshOption,
-    GenerateOption,
-    GenerateSeedOption,
     JsonOption,
-    LimitOption,
     OutputOption,
     QuietOption,
-    SampleOption,
     SamplesOption,
-    SkipBadOption,
-    choose_problems,
     compared_strategies,
     complete_path,
     names_of,
     option,
-)
-from reason_spec.cli.setting_flags import (
-    MODEL_FLAGS,
-    SAMPLING_FLAGS,
-    STRATEGY_FLAGS,
-    SettingFlags,
-    takes_settings,
 )
 from reason_spec.errors import SettingsError
 
@@ -79,25 +75,22 @@ TaskSourcesArgument = Annotated[
     ),
 ]
 RetriesOption = Annotated[
-    int,
-    option(
-        "--retries", text="Further tries of an answer whose engine failed. Default: 2.", panel=OUTPUT, min=0
-    ),
+    int, option("--retries", "Further tries of an answer whose engine failed. Default: 2.", OUTPUT, min=0)
 ]
 TimelinesOption = Annotated[
     bool,
     option(
         "--timelines/--no-timelines",
-        text="Keep what happened when in every answer, for pictures of it. Default: kept.",
-        panel=OUTPUT,
+        "Keep what happened when in every answer, for pictures of it. Default: kept.",
+        OUTPUT,
     ),
 ]
 PricesOption = Annotated[
     str | None,
     option(
         "--prices",
-        text="What a million tokens cost, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
-        panel=OUTPUT,
+        "What a million tokens cost, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
+        OUTPUT,
         metavar="NAME=NUMBER,...",
         autocompletion=complete_prices,
     ),
@@ -106,23 +99,18 @@ RayOption = Annotated[
     str | None,
     option(
         "--ray",
-        text="Let workers of a Ray cluster answer: local:N for N here, auto, or the cluster's address.",
-        panel=OUTPUT,
+        "Let workers of a Ray cluster answer: local:N for N here, auto, or the cluster's address.",
+        OUTPUT,
         metavar="ADDRESS",
     ),
 ]
 
 
-@takes_settings("task", "prompt", *STRATEGY_FLAGS, *MODEL_FLAGS, *SAMPLING_FLAGS)
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", *STRATEGY_FLAGS, *MODEL_FLAGS, *SAMPLING_FLAGS)
 def evaluate(
-    flags: SettingFlags,
+    flags: Flags,
     sources: TaskSourcesArgument = None,
-    sample: SampleOption = False,
-    generate: GenerateOption = None,
-    generate_seed: GenerateSeedOption = 0,
-    limit: LimitOption = None,
     samples: SamplesOption = 1,
-    skip_bad: SkipBadOption = False,
     compare: CompareOption = None,
     output: OutputOption = None,
     fresh: FreshOption = False,
@@ -155,10 +143,7 @@ def evaluate(
     priced = None if prices is None else read_prices(prices)
     options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines, priced)
     backend = None if ray is None else _ray_backend(ray)
-    made = None if generate is None else lambda: generated_sources(generate, generate_seed)
-    chosen = choose_problems(
-        read_task_sources, made, settings, sources, sample=sample, limit=limit, skip_bad=skip_bad
-    )
+    chosen = flags.problems(settings, sources, read_task_sources, generated_sources)
     screen = Screen(quiet=quiet, as_json=as_json)
     result = run_interruptible(run_job(settings, chosen, options, screen, backend))
     raise typer.Exit(show_result(result, screen))

@@ -10,29 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reason_spec.cli.command import counting, run_interruptible, waiting
-from reason_spec.cli.options import JsonOption, QuietOption, SkipBadOption
-from reason_spec.cli.setting_flags import SettingFlags, takes_settings
+from reason_spec.cli.flags import Flags, takes_flags
+from reason_spec.cli.options import JsonOption, QuietOption
 
 if TYPE_CHECKING:
     from reason_spec.tasks.regrade import GradeCounts
     from reason_spec.verifiers.pairs import VerifySummary
 
 
-@takes_settings("task")
+@takes_flags("task", "skip_bad")
 def grade(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Responses: jsonl with question, answer, response.")
     ],
     output: Annotated[Path, typer.Option(help="The same lines with prediction and correct.")],
-    flags: SettingFlags,
-    skip_bad: SkipBadOption = False,
+    flags: Flags,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Grade existing responses against their reference answers."""
     from reason_spec.tasks.regrade import grade_file
 
-    settings = flags.resolve()
+    settings, skip_bad = flags.resolve(), flags.given["skip_bad"]
     with counting("Grading", quiet or as_json) as advance:
         counts = grade_file(
             file, output, settings.task.name, skip_bad, on_record=lambda grades: advance(len(grades))
@@ -45,14 +44,13 @@ def grade(
         typer.echo(_grade_line(counts))
 
 
-@takes_settings("verifier")
+@takes_flags("verifier", "skip_bad")
 def verify(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Pairs of steps: jsonl with a, b and optionally context.")
     ],
     output: Annotated[Path, typer.Option(help="The same lines with verdict and score, in order.")],
-    flags: SettingFlags,
-    skip_bad: SkipBadOption = False,
+    flags: Flags,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -61,7 +59,7 @@ def verify(
     from reason_spec.verifiers.base import create_verifier
     from reason_spec.verifiers.pairs import verify_file_async
 
-    settings = flags.resolve()
+    settings, skip_bad = flags.resolve(), flags.given["skip_bad"]
     judge = create_verifier(settings=settings.verifier, models=models_to_ask(settings))
     with waiting(f"Verifying with {judge.name}", quiet or as_json):
         summary = run_interruptible(verify_file_async(file, output, judge, skip_bad))

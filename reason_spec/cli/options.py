@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 from pydantic import BaseModel
@@ -12,9 +12,6 @@ from pydantic.fields import FieldInfo
 
 from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from reason_spec.evaluation.sources import Sources
 
 NameKind: TypeAlias = Literal["strategy", "verifier", "router", "task"]
 PROBLEMS, STRATEGY, MODELS, SAMPLING, OUTPUT = "Problems", "Strategy", "Models", "Sampling", "Output"
@@ -122,18 +119,18 @@ def complete_path(incomplete: str) -> list[str]:
 # Options -------------------------------------------------------------------------------------
 
 
-def option(*flags: str, text: str, panel: str, **more: Any) -> Any:
+def option(flag: str, text: str, panel: str, *more_flags: str, **more: Any) -> Any:
     """Return an option whose help does not show its default."""
-    return typer.Option(*flags, help=text, show_default=False, rich_help_panel=panel, **more)
+    return typer.Option(flag, *more_flags, help=text, show_default=False, rich_help_panel=panel, **more)
 
 
-def setting_option(path: str, *flags: str, text: str, panel: str, **more: Any) -> Any:
+def setting_option(path: str, flag: str, text: str, panel: str, **more: Any) -> Any:
     """Return an option whose default, and ``{values}`` in its text, are read from the settings tree."""
     leaf = _LEAVES[path]
     default = ", ".join(leaf.default) if isinstance(leaf.default, tuple) else leaf.default
     shown = "none" if default in (None, "") else default
     text = f"{text.format(values=leaf.description)} Default: {shown}."
-    return option(*flags, text=text, panel=panel, **more)
+    return option(flag, text, panel, **more)
 
 
 SourcesArgument = Annotated[
@@ -144,51 +141,24 @@ SourcesArgument = Annotated[
         show_default=False,
     ),
 ]
-SampleOption = Annotated[
-    bool,
-    option(
-        "--sample",
-        text="Solve the problems that come with the package: generated ones with the demonstration pair, 24 "
-        "of SVAMP and GSM8K with other models.",
-        panel=PROBLEMS,
-    ),
-]
-LimitOption = Annotated[
-    int | None, option("--limit", text="Solve so many of each file at the most.", panel=PROBLEMS, min=1)
-]
-SamplesOption = Annotated[
-    int, option("--samples", text="Answers to each problem. Default: 1.", panel=PROBLEMS, min=1)
-]
-GenerateOption = Annotated[
-    int | None,
-    option(
-        "--generate",
-        text="Make so many problems of the demonstration pair's kind instead.",
-        panel=PROBLEMS,
-        min=1,
-    ),
-]
-GenerateSeedOption = Annotated[
-    int, option("--generate-seed", text="Which problems are made. Default: 0.", panel=PROBLEMS, min=0)
-]
-SkipBadOption = Annotated[bool, option("--skip-bad", text="Leave unusable lines out.", panel=PROBLEMS)]
+SamplesOption = Annotated[int, option("--samples", "Answers to each problem. Default: 1.", PROBLEMS, min=1)]
 CompareOption = Annotated[
     str | None,
     option(
         "--compare",
-        text="Solve every problem with each of these strategies, in shuffled order.",
-        panel=STRATEGY,
+        "Solve every problem with each of these strategies, in shuffled order.",
+        STRATEGY,
         metavar="A,B",
         autocompletion=complete_strategies,
     ),
 ]
-ConfigOption = Annotated[Path | None, option("--config", text="Settings file, YAML or JSON.", panel=MODELS)]
+ConfigOption = Annotated[Path | None, option("--config", "Settings file, YAML or JSON.", MODELS)]
 SetOption = Annotated[
     list[str] | None,
     option(
         "--set",
-        text="Any other setting by its dotted name, such as strategy.num_draft_tokens=8.",
-        panel=MODELS,
+        "Any other setting by its dotted name, such as strategy.num_draft_tokens=8.",
+        MODELS,
         metavar="NAME=VALUE",
         autocompletion=complete_assignment,
     ),
@@ -196,27 +166,19 @@ SetOption = Annotated[
 OutputOption = Annotated[
     Path | None,
     option(
-        "--output",
-        text="Folder for the results. Default: runs/NAME-HASH for files, none for questions.",
-        panel=OUTPUT,
+        "--output", "Folder for the results. Default: runs/NAME-HASH for files, none for questions.", OUTPUT
     ),
 ]
-FreshOption = Annotated[
-    bool, option("--fresh", text="Replace the results in the output folder.", panel=OUTPUT)
-]
+FreshOption = Annotated[bool, option("--fresh", "Replace the results in the output folder.", OUTPUT)]
 DryRunOption = Annotated[
     bool,
-    option(
-        "--dry-run",
-        text="Print where each model would run and the memory it needs; start nothing.",
-        panel=OUTPUT,
-    ),
+    option("--dry-run", "Print where each model would run and the memory it needs; start nothing.", OUTPUT),
 ]
 ConcurrencyOption = Annotated[
-    int, option("--concurrency", text="Problems solved at once. Default: 1.", panel=OUTPUT, min=1)
+    int, option("--concurrency", "Problems solved at once. Default: 1.", OUTPUT, min=1)
 ]
-JsonOption = Annotated[bool, option("--json", text="Print the result as JSON.", panel=OUTPUT)]
-QuietOption = Annotated[bool, option("--quiet", "-q", text="Print nothing but the result.", panel=OUTPUT)]
+JsonOption = Annotated[bool, option("--json", "Print the result as JSON.", OUTPUT)]
+QuietOption = Annotated[bool, option("--quiet", "Print nothing but the result.", OUTPUT, "-q")]
 
 
 # Settings and problems ------------------------------------------------------------------------
@@ -275,32 +237,6 @@ def check_name(kind: NameKind, name: str) -> None:
     known = names_of(kind)
     if name not in known:
         raise unknown_name(kind, name, known)
-
-
-def choose_problems(
-    read: Callable[..., Sources],
-    generate: Callable[[], Sources] | None,
-    settings: Settings,
-    sources: Sequence[str] | None,
-    *,
-    sample: bool,
-    limit: int | None,
-    skip_bad: bool,
-) -> Sources:
-    """Return generated problems where they are wanted, else those that ``read`` finds.
-
-    Raises:
-        SettingsError: generated problems are wanted beside others.
-        DataError: as ``read`` does.
-    """
-    from reason_spec.evaluation.sources import sample_of
-
-    if generate is None:
-        shipped = sample_of(settings, sample)
-        return read(sources or [], settings.task.name, sample=shipped, limit=limit, skip_bad=skip_bad)
-    if sources or sample:
-        raise SettingsError("--generate makes all problems itself: leave out files and --sample")
-    return generate()
 
 
 def _parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:

@@ -29,47 +29,40 @@ def _complete_tokens(incomplete: str) -> list[str]:
 
 
 AlphaStepOption = Annotated[
-    float | None, option("--alpha-step", text="Share of drafted steps that stand, 0 to 1.", panel=_RATES)
+    float | None, option("--alpha-step", "Share of drafted steps that stand, 0 to 1.", _RATES)
 ]
 CStepOption = Annotated[
-    float | None,
-    option("--c-step", text="Time of a drafted step over that of a target step, 0 to 1.", panel=_RATES),
+    float | None, option("--c-step", "Time of a drafted step over that of a target step, 0 to 1.", _RATES)
 ]
 AlphaTokenOption = Annotated[
     float | None,
-    option(
-        "--alpha-token",
-        text="Chance of a drafted token to be right. Default: no token level.",
-        panel=_RATES,
-    ),
+    option("--alpha-token", "Chance of a drafted token to be right. Default: no token level.", _RATES),
 ]
 CTokenOption = Annotated[
     float,
     option(
         "--c-token",
-        text="Time of a drafted token over that of a target token, beside the target. Default: 0.",
-        panel=_RATES,
+        "Time of a drafted token over that of a target token, beside the target. Default: 0.",
+        _RATES,
     ),
 ]
 VerifyOption = Annotated[
-    float,
-    option("--verify", text="Time of a verdict over that of a target step. Default: 0.", panel=_RATES),
+    float, option("--verify", "Time of a verdict over that of a target step. Default: 0.", _RATES)
 ]
 IdenticalOption = Annotated[
     float,
     option(
         "--identical",
-        text="Share of steps that both models write alike: as hints they are confirmed, not written. "
-        "Default: 0.",
-        panel=_RATES,
+        "Share of steps that both models write alike: as hints they are confirmed, not written. Default: 0.",
+        _RATES,
     ),
 ]
 StepTokensOption = Annotated[
     str,
     option(
         "--step-tokens",
-        text="Tokens of a step: mean, or mean and standard deviation. Default: 100,0.",
-        panel=_RATES,
+        "Tokens of a step: mean, or mean and standard deviation. Default: 100,0.",
+        _RATES,
         metavar="MEAN[,STD]",
     ),
 ]
@@ -77,51 +70,40 @@ PassTimesOption = Annotated[
     str | None,
     option(
         "--pass-times",
-        text="Times of passes by their tokens, in any unit: a list, or a file (a mapping, or "
+        "Times of passes by their tokens, in any unit: a list, or a file (a mapping, or "
         "settings.yaml of a run). Default: all passes take the same.",
-        panel=_RATES,
+        _RATES,
         metavar="FILE|1:1,4:1.2,16:1.6",
         autocompletion=_complete_tokens,
     ),
 ]
-DepthOption = Annotated[
-    int, option("--depth", text="Steps that the draft runs ahead. Default: 6.", panel=_SIZES)
-]
-WidthOption = Annotated[int, option("--width", text="Drafts of each step. Default: 1.", panel=_SIZES)]
+DepthOption = Annotated[int, option("--depth", "Steps that the draft runs ahead. Default: 6.", _SIZES)]
+WidthOption = Annotated[int, option("--width", "Drafts of each step. Default: 1.", _SIZES)]
 NumDraftsOption = Annotated[
     int | None,
     option(
-        "--num-drafts",
-        text="Token drafts in each branch of a pass. Default: those of the best split.",
-        panel=_SIZES,
+        "--num-drafts", "Token drafts in each branch of a pass. Default: those of the best split.", _SIZES
     ),
 ]
 BudgetOption = Annotated[
     int | None,
     option(
         "--budget",
-        text="Tokens of one answer that a pass may hold. Default: the largest of --pass-times, else 16.",
-        panel=_SIZES,
+        "Tokens of one answer that a pass may hold. Default: the largest of --pass-times, else 16.",
+        _SIZES,
     ),
 ]
-RequestsOption = Annotated[
-    int, option("--requests", text="Answers that are written at once. Default: 1.", panel=_SIZES)
-]
+RequestsOption = Annotated[int, option("--requests", "Answers that are written at once. Default: 1.", _SIZES)]
 RunOption = Annotated[
-    Path | None,
-    option("--run", text="Folder of a run: explain how fast it was.", panel=_QUESTIONS, metavar="FOLDER"),
+    Path | None, option("--run", "Folder of a run: explain how fast it was.", _QUESTIONS, metavar="FOLDER")
 ]
 PaperOption = Annotated[
-    bool,
-    option(
-        "--paper", text="Set the formulas against table 1 of the Lookahead Reasoning paper.", panel=_QUESTIONS
-    ),
+    bool, option("--paper", "Set the formulas against table 1 of the Lookahead Reasoning paper.", _QUESTIONS)
 ]
 PngOption = Annotated[
-    Path | None,
-    option("--png", text="Draw the result; needs the extra plots.", panel="Output", metavar="FILE"),
+    Path | None, option("--png", "Draw the result; needs the extra plots.", "Output", metavar="FILE")
 ]
-SeedOption = Annotated[int, option("--seed", text="Seed of the simulation. Default: 0.", panel="Output")]
+SeedOption = Annotated[int, option("--seed", "Seed of the simulation. Default: 0.", "Output")]
 
 
 def plan(

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from reason_spec.cli.command import run_interruptible, waiting
-from reason_spec.cli.options import (
-    FreshOption,
-    GenerateOption,
-    GenerateSeedOption,
-    JsonOption,
-    LimitOption,
-    QuietOption,
-    SampleOption,
-    SkipBadOption,
-    SourcesArgument,
-    choose_problems,
-)
-from reason_spec.cli.setting_flags import SettingFlags, takes_settings
+from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
+from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
 from reason_spec.errors import unknown_name
 
 router_app = typer.Typer(
@@ -41,16 +31,11 @@ LabelsArgument = Annotated[
     "Both models write each step, and where they differ each of the two is continued several times by the "
     "target and graded, or rated by a reward model. A stopped run goes on where it was.",
 )
-@takes_settings("task", "prompt", "target", "draft", "engine", "seed", "max_tokens")
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "draft", "engine", "seed", "max_tokens")
 def router_collect(
     output: Annotated[Path, typer.Option(help="Folder for the labels.", show_default=False)],
-    flags: SettingFlags,
+    flags: Flags,
     sources: SourcesArgument = None,
-    sample: SampleOption = False,
-    generate: GenerateOption = None,
-    generate_seed: GenerateSeedOption = 0,
-    limit: LimitOption = None,
-    skip_bad: SkipBadOption = False,
     label: Annotated[str, typer.Option(help="What a step is worth: rollouts or reward.")] = "rollouts",
     rollouts: Annotated[int, typer.Option(min=1, help="Continuations of each step.")] = 4,
     rollout_temperature: Annotated[
@@ -69,10 +54,7 @@ def router_collect(
     if label not in ("rollouts", "reward"):
         raise unknown_name("label", label, ("rollouts", "reward"))
     settings = flags.resolve()
-    made = None if generate is None else lambda: generate_problems("train", generate, generate_seed)
-    chosen = choose_problems(
-        read_sources, made, settings, sources, sample=sample, limit=limit, skip_bad=skip_bad
-    )
+    chosen = flags.problems(settings, sources, read_sources, partial(generate_problems, "train"))
     screen = Screen(as_json=as_json, quiet=quiet)
     options = LabelOptions(label, rollouts, rollout_temperature)  # type: ignore[arg-type]
     work = router_screens.collect_labels(
@@ -114,10 +96,10 @@ def router_train(
 
 
 @router_app.command("eval")
-@takes_settings("router")
+@takes_flags("router")
 def router_eval(
     labels: LabelsArgument,
-    flags: SettingFlags,
+    flags: Flags,
     file: Annotated[
         Path | None,
         typer.Option(

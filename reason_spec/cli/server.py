@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from reason_spec.cli.flags import SERVER_FLAGS, STRATEGY_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import ConfigOption, JsonOption, QuietOption, resolve_settings, setting_option
-from reason_spec.cli.setting_flags import SERVER_FLAGS, STRATEGY_FLAGS, SettingFlags, takes_settings
 
 _SERVER = "Server"
 SERVE_DEFAULTS = {"suffix.use": "both"}
@@ -33,25 +33,18 @@ SERVE_HELP = (
 HostOption = Annotated[
     str | None,
     setting_option(
-        "server.host",
-        "--host",
-        text="Address to listen on; one beyond this machine needs keys.",
-        panel=_SERVER,
+        "server.host", "--host", "Address to listen on; one beyond this machine needs keys.", _SERVER
     ),
 ]
 PortOption = Annotated[
     int | None,
-    setting_option(
-        "server.port", "--port", text="Port; 0 is any that is free.", panel=_SERVER, min=0, max=65535
-    ),
+    setting_option("server.port", "--port", "Port; 0 is any that is free.", _SERVER, min=0, max=65535),
 ]
 ApiKeysOption = Annotated[
-    Path | None,
-    setting_option("server.api_keys_file", "--api-keys", text="File that 'keys new' wrote.", panel=_SERVER),
+    Path | None, setting_option("server.api_keys_file", "--api-keys", "File that 'keys new' wrote.", _SERVER)
 ]
 CacheOption = Annotated[
-    Path | None,
-    setting_option("suffix.path", "--cache", text="Folder that the suffix cache is kept in.", panel=_SERVER),
+    Path | None, setting_option("suffix.path", "--cache", "Folder that the suffix cache is kept in.", _SERVER)
 ]
 EngineOption = Annotated[
     Literal["torch", "vllm", "remote"] | None,
@@ -64,9 +57,9 @@ EngineOption = Annotated[
 ]
 
 
-@takes_settings(*SERVER_FLAGS, *STRATEGY_FLAGS, "max_tokens")
+@takes_flags(*SERVER_FLAGS, *STRATEGY_FLAGS, "max_tokens")
 def serve(
-    flags: SettingFlags,
+    flags: Flags,
     host: HostOption = None,
     port: PortOption = None,
     api_keys: ApiKeysOption = None,
@@ -75,16 +68,11 @@ def serve(
     quiet: QuietOption = False,
 ) -> None:
     """Serve with OpenAI's interface."""
-    more = {
-        "server.host": host,
-        "server.port": port,
-        "server.api_keys_file": api_keys,
-        "suffix.path": cache,
-    }
+    more = {"server.host": host, "server.port": port, "server.api_keys_file": api_keys, "suffix.path": cache}
     if engine == "remote" and not flags.given["draft_url"]:
         # The engine's name is about the target: the draft model has no server.
         more["draft.kind"] = None
-    flags = SettingFlags({**flags.given, "engine": engine})
+    flags = Flags({**flags.given, "engine": engine})
     settings = flags.resolve(more, SERVE_DEFAULTS)
 
     from reason_spec.cli.screen import Screen

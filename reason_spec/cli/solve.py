@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import (
+    MODEL_FLAGS,
+    PROBLEM_FLAGS,
+    SAMPLING_FLAGS,
+    STRATEGY_FLAGS,
+    Flags,
+    takes_flags,
+)
 from reason_spec.cli.options import (
     OUTPUT,
     CompareOption,
@@ -14,23 +22,12 @@ from reason_spec.cli.options import (
     DryRunOption,
     FreshOption,
     JsonOption,
-    LimitOption,
     OutputOption,
     QuietOption,
-    SampleOption,
     SamplesOption,
-    SkipBadOption,
     SourcesArgument,
-    choose_problems,
     compared_strategies,
     option,
-)
-from reason_spec.cli.setting_flags import (
-    MODEL_FLAGS,
-    SAMPLING_FLAGS,
-    STRATEGY_FLAGS,
-    SettingFlags,
-    takes_settings,
 )
 from reason_spec.errors import SettingsError
 
@@ -43,19 +40,14 @@ SOLVE_HELP = (
     "written to a folder and summed up in a table, and a run that was stopped goes on where it was."
 )
 
-ShowRejectedOption = Annotated[
-    bool, option("--show-rejected", text="Show rejected drafts too.", panel=OUTPUT)
-]
+ShowRejectedOption = Annotated[bool, option("--show-rejected", "Show rejected drafts too.", OUTPUT)]
 
 
-@takes_settings("task", "prompt", *STRATEGY_FLAGS, *MODEL_FLAGS, *SAMPLING_FLAGS)
+@takes_flags(*PROBLEM_FLAGS, "prompt", *STRATEGY_FLAGS, *MODEL_FLAGS, *SAMPLING_FLAGS)
 def solve(
-    flags: SettingFlags,
+    flags: Flags,
     sources: SourcesArgument = None,
-    sample: SampleOption = False,
-    limit: LimitOption = None,
     samples: SamplesOption = 1,
-    skip_bad: SkipBadOption = False,
     compare: CompareOption = None,
     output: OutputOption = None,
     fresh: FreshOption = False,
@@ -79,9 +71,7 @@ def solve(
 
         raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
     options = RunOptions(strategies, samples, concurrency, output, fresh)
-    chosen = choose_problems(
-        read_sources, None, settings, sources, sample=sample, limit=limit, skip_bad=skip_bad
-    )
+    chosen = flags.problems(settings, sources, read_sources)
     streams = chosen.only_questions and len(strategies) == 1
     _refuse_contradictions(options, streams, show_rejected)
     screen = Screen(quiet=quiet, as_json=as_json)

@@ -12,25 +12,20 @@ import typer
 from typer.core import TyperGroup
 
 from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import GENERATE_FLAGS, MODEL_FLAGS, PROBLEM_FLAGS, SERVER_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import (
     ConcurrencyOption,
     FreshOption,
-    GenerateOption,
-    GenerateSeedOption,
     JsonOption,
-    LimitOption,
     OutputOption,
     QuietOption,
-    SampleOption,
-    SkipBadOption,
     SourcesArgument,
-    choose_problems,
     complete_strategies,
 )
-from reason_spec.cli.setting_flags import MODEL_FLAGS, SERVER_FLAGS, SettingFlags, takes_settings
 from reason_spec.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from reason_spec.evaluation.sources import Sources
     from reason_spec.lab.tuning.candidates import Grid
 
 _PAIR = "pair"
@@ -73,8 +68,7 @@ FilesArgument = Annotated[
     ),
 ]
 LossOption = Annotated[
-    float,
-    typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong."),
+    float, typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong.")
 ]
 ConfidenceOption = Annotated[float, typer.Option(help="Chance that the loss is no higher.")]
 StrategiesOption = Annotated[
@@ -106,8 +100,7 @@ ThresholdsOption = Annotated[
     ),
 ]
 BudgetOption = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Seconds of answers to measure, at the most.", min=1),
+    float | None, typer.Option(metavar="SECONDS", help="Seconds of answers to measure, at the most.", min=1)
 ]
 NumProblemsOption = Annotated[
     int | None,
@@ -120,8 +113,7 @@ PairOutputOption = Annotated[
     Path | None, typer.Option(help="The settings file. Default: tuned.yaml in the run's folder.")
 ]
 RunFolderOption = Annotated[
-    Path | None,
-    typer.Option("--run", help="Folder for the answers. Default: runs/NAME-tuning-HASH."),
+    Path | None, typer.Option("--run", help="Folder for the answers. Default: runs/NAME-tuning-HASH.")
 ]
 PngOption = Annotated[
     Path | None, typer.Option(help="Draw speed against loss into this file; needs the extra plots.")
@@ -151,9 +143,9 @@ JudgingStrategyOption = Annotated[
     "problems that had no part in the choice, and its settings are written to a file for --config. A run "
     "that was stopped goes on where it was.",
 )
-@takes_settings("task", *MODEL_FLAGS, "seed")
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, *MODEL_FLAGS, "seed")
 def tune_pair(
-    flags: SettingFlags,
+    flags: Flags,
     sources: FilesArgument = None,
     loss: LossOption = 1.0,
     confidence: ConfidenceOption = 0.95,
@@ -166,11 +158,6 @@ def tune_pair(
     budget: BudgetOption = None,
     num_problems: NumProblemsOption = None,
     halving: HalvingOption = 3,
-    sample: SampleOption = False,
-    generate: GenerateOption = None,
-    generate_seed: GenerateSeedOption = 0,
-    limit: LimitOption = None,
-    skip_bad: SkipBadOption = False,
     output: PairOutputOption = None,
     run_folder: RunFolderOption = None,
     png: PngOption = None,
@@ -181,20 +168,15 @@ def tune_pair(
 ) -> None:
     from reason_spec.cli.tune_screens import TuneScreen, show_tuning
     from reason_spec.evaluation.job import RunOptions
-    from reason_spec.evaluation.sources import generate_problems, read_sources
+    from reason_spec.evaluation.sources import read_sources
     from reason_spec.lab.tuning.calibration import LossTest
     from reason_spec.lab.tuning.search import TuneOptions, tune
 
     settings = flags.resolve()
     grid = _grid(strategies, depths, widths, thresholds, draft_tokens, verifiers)
-    if generate is None and not sources and not sample:
+    if not sources and not flags.given["sample"] and flags.given["generate"] is None:
         raise DataError("nothing to tune on: give a file of problems, --sample, or --generate N")
-    made = None
-    if generate is not None:
-        made = partial(generate_problems, "validation", generate, _GENERATED_SEED + generate_seed)
-    chosen = choose_problems(
-        read_sources, made, settings, sources, sample=sample, limit=limit, skip_bad=skip_bad
-    )
+    chosen = flags.problems(settings, sources, read_sources, _generated)
     if num_problems is not None:
         chosen = replace(chosen, problems=chosen.problems[:num_problems])
     run = RunOptions(concurrency=concurrency, output=run_folder, fresh=fresh)
@@ -202,6 +184,12 @@ def tune_pair(
     screen = TuneScreen(as_json=as_json, quiet=quiet)
     found = run_interruptible(tune(settings, chosen, options, screen))
     show_tuning(found, screen, quiet=quiet)
+
+
+def _generated(number: int, seed: int) -> Sources:
+    from reason_spec.evaluation.sources import generate_problems
+
+    return generate_problems("validation", number, _GENERATED_SEED + seed)
 
 
 def _grid(
@@ -248,18 +236,15 @@ def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_
     "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
     "demonstration pair is given fresh ones. A run that was stopped goes on where it was.",
 )
-@takes_settings("task", "verifier", *SERVER_FLAGS)
+@takes_flags(*PROBLEM_FLAGS, "verifier", *SERVER_FLAGS)
 def tune_verifier(
-    flags: SettingFlags,
+    flags: Flags,
     sources: SourcesArgument = None,
     loss: LossOption = 1.0,
     confidence: ConfidenceOption = 0.95,
     thresholds: VerifierThresholdsOption = None,
     whole_curve: WholeCurveOption = False,
     plot: PlotOption = True,
-    sample: SampleOption = False,
-    limit: LimitOption = None,
-    skip_bad: SkipBadOption = False,
     strategy: JudgingStrategyOption = None,
     output: OutputOption = None,
     fresh: FreshOption = False,
@@ -270,7 +255,6 @@ def tune_verifier(
     from reason_spec.cli.screen import Screen
     from reason_spec.cli.tune_screens import show_verifier_tuning
     from reason_spec.evaluation.job import RunOptions
-    from reason_spec.evaluation.sources import sample_of
     from reason_spec.lab.tuning import verifier as tuning
     from reason_spec.lab.tuning.calibration import LossTest
 
@@ -284,14 +268,7 @@ def tune_verifier(
         whole_curve=whole_curve,
         plot=plot,
     )
-    chosen = tuning.read_problems(
-        sources or [],
-        settings,
-        options.test,
-        sample=sample_of(settings, sample),
-        limit=limit,
-        skip_bad=skip_bad,
-    )
+    chosen = flags.problems(settings, sources, partial(tuning.read_problems, settings, options.test))
     screen = Screen(as_json=as_json, quiet=quiet)
     found = run_interruptible(tuning.tune_verifier(settings, chosen, options, screen))
     raise typer.Exit(show_verifier_tuning(found, screen, plot=plot))

@@ -269,13 +269,14 @@ def with_judging_strategy(settings: Settings, named: str | None) -> Settings:
 
 
 def read_problems(
-    arguments: Sequence[str],
     settings: Settings,
     test: LossTest,
+    arguments: Sequence[str],
+    task: str,
     *,
-    sample: Path | None = None,
-    limit: int | None = None,
-    skip_bad: bool = False,
+    sample: Path | None,
+    limit: int | None,
+    skip_bad: bool,
 ) -> Sources:
     """Read files of problems; where there are none, the embedded target is given generated ones.
 
@@ -283,7 +284,7 @@ def read_problems(
         DataError: as `read_sources` does.
     """
     if arguments or sample or settings.target.model != "embedded":
-        return read_sources(arguments, settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
+        return read_sources(arguments, task, sample=sample, limit=limit, skip_bad=skip_bad)
     return generated_problems(test, limit, settings.sampling.seed)
 
 

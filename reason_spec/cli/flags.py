@@ -1,12 +1,12 @@
-"""Flags that stand for settings, declared once for all commands."""
+"""Flags that several commands share: those of settings, and those that choose problems."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from reason_spec.cli.options import (
     MODELS,
@@ -22,8 +22,14 @@ from reason_spec.cli.options import (
     resolve_settings,
     setting_option,
 )
+from reason_spec.errors import SettingsError
 from reason_spec.settings import Settings
 
+if TYPE_CHECKING:
+    from reason_spec.evaluation.sources import Sources
+
+PROBLEM_FLAGS = ("task", "sample", "limit", "skip_bad")
+GENERATE_FLAGS = ("generate", "generate_seed")
 STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width")
 SERVER_FLAGS = ("target", "draft", "target_url", "draft_url")
 MODEL_FLAGS = (*SERVER_FLAGS, "engine")
@@ -39,7 +45,7 @@ class _Flag(NamedTuple):
 
 
 def _flag(name: str, path: str, text: str, panel: str, kind: Any = str, **more: Any) -> _Flag:
-    shown = setting_option(path, f"--{name.replace('_', '-')}", text=text, panel=panel, **more)
+    shown = setting_option(path, f"--{name.replace('_', '-')}", text, panel, **more)
     return _Flag(name, path, Annotated[kind | None, shown])
 
 
@@ -113,37 +119,111 @@ _FLAGS = {flag.name: flag for flag in _DECLARED}
 
 
 def _url_option(role: str, text: str) -> Any:
-    return Annotated[list[str] | None, option(f"--{role}-url", text=text, panel=MODELS, metavar="URL")]
+    return Annotated[list[str] | None, option(f"--{role}-url", text, MODELS, metavar="URL")]
 
 
-_OTHER_OPTIONS = {
-    "target_url": _url_option(
-        "target", "A server of the large model, as http://localhost:8000/v1; may be given again."
-    ),
-    "draft_url": _url_option("draft", "A server of the small model."),
-    "engine": Annotated[
-        Literal["torch", "vllm"] | None,
-        option(
-            "--engine",
-            text="What runs the models that have no server: torch or vllm. Default: torch.",
-            panel=MODELS,
-            metavar="NAME",
+_OTHERS: dict[str, tuple[Any, Any]] = {
+    "target_url": (
+        _url_option(
+            "target", "A server of the large model, as http://localhost:8000/v1; may be given again."
         ),
-    ],
-    "config": ConfigOption,
-    "assignments": SetOption,
+        None,
+    ),
+    "draft_url": (_url_option("draft", "A server of the small model."), None),
+    "engine": (
+        Annotated[
+            Literal["torch", "vllm"] | None,
+            option(
+                "--engine",
+                "What runs the models that have no server: torch or vllm. Default: torch.",
+                MODELS,
+                metavar="NAME",
+            ),
+        ],
+        None,
+    ),
+    "config": (ConfigOption, None),
+    "assignments": (SetOption, None),
+    "sample": (
+        Annotated[
+            bool,
+            option(
+                "--sample",
+                "Solve the problems that come with the package: generated ones with the demonstration pair, "
+                "24 of SVAMP and GSM8K with other models.",
+                PROBLEMS,
+            ),
+        ],
+        False,
+    ),
+    "limit": (
+        Annotated[int | None, option("--limit", "Solve so many of each file at the most.", PROBLEMS, min=1)],
+        None,
+    ),
+    "skip_bad": (
+        Annotated[bool, option("--skip-bad", "Leave unusable lines out.", PROBLEMS)],
+        False,
+    ),
+    "generate": (
+        Annotated[
+            int | None,
+            option(
+                "--generate",
+                "Make so many problems of the demonstration pair's kind instead.",
+                PROBLEMS,
+                min=1,
+            ),
+        ],
+        None,
+    ),
+    "generate_seed": (
+        Annotated[int, option("--generate-seed", "Which problems are made. Default: 0.", PROBLEMS, min=0)],
+        0,
+    ),
 }
+"""Annotations and defaults."""
 
 
-def _annotation(name: str) -> Any:
-    return _FLAGS[name].annotation if name in _FLAGS else _OTHER_OPTIONS[name]
+def _declaration(name: str) -> tuple[Any, Any]:
+    return (_FLAGS[name].annotation, None) if name in _FLAGS else _OTHERS[name]
 
 
 @dataclass(frozen=True, slots=True)
-class SettingFlags:
-    """The values of a command's flags that stand for settings, by parameter; None where one was not given."""
+class Flags:
+    """The values of a command's shared flags by parameter; None where a setting was not given."""
 
     given: Mapping[str, Any]
+
+    def problems(
+        self,
+        settings: Settings,
+        sources: Sequence[str] | None,
+        read: Callable[..., Sources],
+        generate: Callable[[int, int], Sources] | None = None,
+    ) -> Sources:
+        """Return generated problems where they are wanted, else those that ``read`` finds.
+
+        Args:
+            generate: called with the number of problems and their seed.
+
+        Raises:
+            SettingsError: generated problems are wanted beside others.
+            DataError: as ``read`` does.
+        """
+        from reason_spec.evaluation.sources import sample_of
+
+        given = self.given
+        if generate is not None and given["generate"] is not None:
+            if sources or given["sample"]:
+                raise SettingsError("--generate makes all problems itself: leave out files and --sample")
+            return generate(given["generate"], given["generate_seed"])
+        return read(
+            sources or [],
+            settings.task.name,
+            sample=sample_of(settings, given["sample"]),
+            limit=given["limit"],
+            skip_bad=given["skip_bad"],
+        )
 
     def resolve(
         self, more: Mapping[str, Any] | None = None, defaults: dict[str, Any] | None = None
@@ -168,10 +248,10 @@ class SettingFlags:
         return resolve_settings(config, {**flags, **(more or {})}, assignments, defaults)
 
 
-def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command flags of settings, ``--config`` and ``--set``.
+def takes_flags(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command shared flags, ``--config`` and ``--set``.
 
-    The command has a parameter ``flags: SettingFlags``, which the flags replace on the command line.
+    The command has a parameter ``flags: Flags``, which the flags replace on the command line.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -180,7 +260,7 @@ def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[...,
         for own in inspect.signature(command, eval_str=True).parameters.values():
             shown = {own.name: (own.annotation, own.default)}
             if own.name == "flags":
-                shown = {name: (_annotation(name), None) for name in flags}
+                shown = {name: _declaration(name) for name in flags}
             parameters += [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
                 for name, (kind, default) in shown.items()
@@ -188,7 +268,7 @@ def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[...,
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            command(flags=SettingFlags({name: given.pop(name) for name in flags}), **given)
+            command(flags=Flags({name: given.pop(name) for name in flags}), **given)
 
         # Typer reads both.
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
