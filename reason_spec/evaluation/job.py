@@ -294,7 +294,6 @@ class LocalBackend:
             concurrency=options.concurrency,
             order_seed=job.settings.sampling.seed,
             done=job.unwanted,
-            calibrate=False,
             session=self._session,
             listener=listener,
             on_answer=None

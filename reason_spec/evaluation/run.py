@@ -92,7 +92,6 @@ async def run(
     order_seed: int = 0,
     done: Collection[UnitKey] = frozenset(),
     grader: Grader | None = None,
-    calibrate: bool = True,
     session: str | None = None,
     listener: UnitListener | None = None,
     on_answer: AnswerListener | None = None,
@@ -111,14 +110,12 @@ async def run(
         samples: answers to each problem, with sampling noise of their own.
         done: answers that exist already and are left out.
         grader: used instead of a grader of its own; stays open.
-        calibrate: first measure which cores the target is fastest on when it is alone.
         listener: called with each event of each answer.
         on_answer: called with all events of an answer before its outcome is yielded.
         retries: None: an answer whose engine fails is not tried again.
 
     Raises:
-        EngineError: an engine died and was not replaced, or `MAX_FAILURES_IN_A_ROW` answers failed in a
-            row.
+        EngineError: an engine died and was not replaced, or `MAX_FAILURES_IN_A_ROW` answers failed.
         SettingsError: a strategy or task is unknown.
     """
     names = tuple(dict.fromkeys(strategies)) or (accelerator.settings.strategy.name,)
@@ -133,8 +130,6 @@ async def run(
         retries or Retries(),
         apart=apart,
     )
-    if calibrate and turns and len(names) > 1:
-        await accelerator.calibrate()
     num_failures = 0
     with Grader() if grader is None else nullcontext(grader) as active:
         for turn in turns:
@@ -290,17 +285,10 @@ async def answer_batch(
     """
 
     async def answer(item: WorkItem) -> Solution:
-        key = item.key(strategy)
-        asked = ask_for(
-            item.problem,
-            settings,
-            sample=item.sample,
-            strategy=strategy,
-            scope="" if scope is None else scope(item),
-        )
-        return await accelerator.answer(
-            asked, listener=None if listener is None else lambda event: listener(key, event)
-        )
+        key, separated = item.key(strategy), "" if scope is None else scope(item)
+        asked = ask_for(item.problem, settings, sample=item.sample, strategy=strategy, scope=separated)
+        hear = None if listener is None else lambda event: listener(key, event)
+        return await accelerator.answer(asked, listener=hear)
 
     started = time.perf_counter()
     solutions = await asyncio.gather(*map(answer, items), return_exceptions=True)

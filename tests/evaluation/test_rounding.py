@@ -25,7 +25,7 @@ async def solved(dtype: str, temperature: float = 0.0, flip: bool = False) -> Fo
         flags={"target.dtype": dtype, "sampling.temperature": temperature, "sampling.max_tokens": 24}
     )
     async with Accelerator.from_settings(settings, strategies=STRATEGIES) as accelerator:
-        outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES, calibrate=False)]
+        outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES)]
         kept = [item for item in outcomes if isinstance(item, Outcome)]
         if flip:
             kept = [flipped(item) if item.strategy == "token" else item for item in kept]

@@ -62,7 +62,7 @@ async def over_ray(
 
 async def alone(settings: Settings, problems: Sequence[Problem], **options: Any) -> list[Outcome]:
     async with Accelerator.from_settings(settings, strategies=BOTH) as accelerator:
-        results = [result async for result in run(accelerator, problems, BOTH, calibrate=False, **options)]
+        results = [result async for result in run(accelerator, problems, BOTH, **options)]
     assert all(isinstance(result, Outcome) for result in results)
     return [result for result in results if isinstance(result, Outcome)]
 
@@ -228,6 +228,7 @@ async def test_nothing_is_left_running_when_the_results_are_closed(tmp_path: Pat
     async for _ in running:
         break
     await running.aclose()
+    assert killer.workers, "no worker was recorded"
     for process in killer.workers:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(process).wait(20)

@@ -172,7 +172,6 @@ class ClusterWorker:
             order_seed=assignment.order_seed,
             done=frozenset(done),
             grader=self._grader,
-            calibrate=False,
             session=assignment.session,
             listener=listen,
         )
