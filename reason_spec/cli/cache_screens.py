@@ -48,7 +48,7 @@ def folder_of(settings: SuffixSettings) -> Path:
     return settings.path
 
 
-# What is kept --------------------------------------------------------------------------------
+# Statistics ----------------------------------------------------------------------------------
 
 
 def stats_record(path: Path, files: Sequence[FileReport]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _stats_table(files: Sequence[FileReport]) -> RichTable:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import read, and what is kept of the tenant now."""
+    """Counts of an import, and the tenant's stored texts after it."""
 
     tenant: str
     num_conversations: int

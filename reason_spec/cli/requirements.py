@@ -1,4 +1,4 @@
-"""Requirements of this distribution: what it declares, what is installed, and how to install the rest."""
+"""Declared requirements of this distribution, compared with the installed packages."""
 
 from __future__ import annotations
 

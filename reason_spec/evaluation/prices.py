@@ -42,7 +42,7 @@ PRICE_NAMES = tuple(field.name for field in fields(Prices))
 
 
 def read_prices(text: str) -> Prices:
-    """Read ``NAME=NUMBER,...``; names are those of `Prices`, what is not named costs nothing.
+    """Read ``NAME=NUMBER,...``; names are those of `Prices`, others are 0.
 
     Raises:
         SettingsError: a name is unknown or comes twice, or a price is no number of 0 or more.

@@ -167,7 +167,7 @@ def _parse(argument: str, task: str) -> _Place:
 
 
 def _told_apart(places: Sequence[_Place]) -> list[_Place]:
-    """Return the places with labels of their own: two files of one task are told apart by their names."""
+    """Return the places with unique labels: two files of one task get their names behind it."""
     counts = Counter(place.label for place in places)
     return [
         replace(place, label=f"{place.label}-{_name_of(place)}") if counts[place.label] > 1 else place

@@ -80,7 +80,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is compared; ``left_out`` says by strategy why it is not."""
+    """The candidates of a search; ``left_out`` gives the reason for each strategy that has none."""
 
     baseline: Settings
     by_key: Mapping[str, Way]

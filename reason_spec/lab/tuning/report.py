@@ -71,7 +71,7 @@ def drift_of(pace: Sequence[float]) -> float | None:
 
 
 def announce(ways: Ways, plan: SearchPlan, view: RunView) -> None:
-    """Say what is compared, on how many problems, and what cannot be."""
+    """Say how many candidates are compared on how many problems, and which strategies are left out."""
     num_lossy = sum(not candidate.is_exact for candidate in ways.candidates)
     rungs = f" in rungs of {', '.join(map(str, plan.rungs))}" if plan.rungs else ""
     selection = f"{len(plan.selection)} problems to choose on{rungs}, " if plan.selection else ""

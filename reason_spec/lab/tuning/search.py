@@ -2,7 +2,7 @@
 
 The models are loaded once. For each problem the remaining candidates and the target alone answer in a
 shuffled order, each with empty caches, and every answer is stored as soon as it is graded. `candidates`
-generates what is compared, `halving` decides.
+generates the candidates, `halving` chooses among them.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def _make_accelerator(settings: Settings, strategies: Sequence[str]) -> Accelera
 def _identity(
     settings: Settings, problems: Sequence[Problem], ways: Ways, plan: SearchPlan, options: TuneOptions
 ) -> Mapping[str, Any]:
-    """Return what must be equal for a search to go on: all that decides what is measured, and when."""
+    """Return everything that must be equal for a search to resume."""
     identity = Identity.of(settings, problems, options.run.concurrency)
     return {
         "settings": identity.settings.hash,

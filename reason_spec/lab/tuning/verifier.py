@@ -1,7 +1,7 @@
 """Finds the laxest threshold of a verifier at which a stated loss of answers is not exceeded.
 
 Thresholds are tried from strict to lax, each by solving the problems with it (`calibration` has the test).
-What is tested is the system in use, from the question to the graded answer: which steps a draft writes
+The test covers the whole system, from the question to the graded answer: which steps a draft writes
 depends on those that stood before, so scores collected at one threshold do not tell the loss at another. They
 do tell which answers cannot differ. An answer stays what it was where no refused step reaches the new
 threshold, because every verdict would be the same; only the others are solved anew. And only an answer that
