@@ -39,7 +39,7 @@ from embedded import (
 from models import Task, tasks_for
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.evaluation.statistics import compare_accuracy, wilson_interval
+from reason_spec.evaluation.statistics import compare_accuracy, exact_interval
 from reason_spec.settings import Settings, load_settings
 
 BASELINE = "autoregressive"
@@ -190,7 +190,7 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
         alpha_step=statistics.mean(verdicts) if verdicts else None,
         num_graded=len(own),
         accuracy=statistics.mean(own) if own else None,
-        accuracy_interval=wilson_interval(sum(own), len(own)) if own else None,
+        accuracy_interval=exact_interval(sum(own), len(own)) if own else None,
         loss_upper95=compare_accuracy(
             [float(known[i].right) for i in both], [float(answers[i].right) for i in both]
         ).loss_upper

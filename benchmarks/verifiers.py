@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 from step_changes import HELD_OUT, Case, cases_of_steps, generated_cases, read_cases, read_steps
 
-from reason_spec.evaluation.statistics import Interval, wilson_interval
+from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.types import Decision, Verdict
 from reason_spec.verifiers.base import Verifier, create_verifier
 from reason_spec.verifiers.encoder import Embedding, SentenceEncoder
@@ -132,10 +132,10 @@ def row_of(
         num_changed=len(changed),
         false_accepts=len(accepted),
         false_accepts_reworded=accepted.count("reworded"),
-        false_accept_interval=wilson_interval(len(accepted), len(changed)) if changed else None,
+        false_accept_interval=exact_interval(len(accepted), len(changed)) if changed else None,
         num_same=len(same),
         false_rejects=refused,
-        false_reject_interval=wilson_interval(refused, len(same)) if same else None,
+        false_reject_interval=exact_interval(refused, len(same)) if same else None,
         auc=area_under_curve(same, [v for _, v in changed]) if kind == _ALL and same and changed else None,
     )
 

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.cli.settings_table import leaves
+from reason_spec.cli.options import leaves
 from reason_spec.errors import SettingsError
-from reason_spec.settings import Settings, _warn_of_old_name, load_settings
+from reason_spec.settings import Settings, load_settings
 from reason_spec.settings.removed import replacement
 from reason_spec.settings.strategy import _warn_of_old_name
 from reason_spec.strategies.factory import strategy_class

@@ -10,18 +10,12 @@ from typing import Annotated
 import typer
 
 from reason_spec.cli.command import waiting
-from reason_spec.cli.options import (
-    CachePathOption,
-    ConfigOption,
-    JsonOption,
-    QuietOption,
-    SetOption,
-    SkipBadOption,
-    TargetOption,
-    TenantOption,
-    TenantToEraseOption,
-    resolve_settings,
-)
+from reason_spec.cli.flags import Flags, takes_flags
+from reason_spec.cli.options import JsonOption, QuietOption, option, setting_option
+from reason_spec.errors import ReasonSpecError
+from reason_spec.settings import Settings, load_settings
+
+_CACHE = "Cache"
 
 cache_app = typer.Typer(
     no_args_is_help=True,
@@ -29,21 +23,44 @@ cache_app = typer.Typer(
 )
 
 
+def complete_tenants(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a tenant that the cache's folder has."""
+    from reason_spec.suffix.store import tenants_of
+
+    try:
+        path = ctx.params.get("path") or load_settings(ctx.params.get("config")).suffix.path
+        return [name for name in tenants_of(Path(path)) if name.startswith(incomplete)] if path else []
+    except ReasonSpecError:
+        return []
+
+
+CachePathOption = Annotated[
+    Path | None, setting_option("suffix.path", "--path", "The cache's folder.", _CACHE)
+]
+TenantOption = Annotated[
+    str | None,
+    setting_option("suffix.tenant", "--tenant", "Whose texts.", _CACHE, autocompletion=complete_tenants),
+]
+TenantToEraseOption = Annotated[
+    str, option("--tenant", "Whose texts are removed.", _CACHE, autocompletion=complete_tenants)
+]
+
+
+def _resolve(flags: Flags, path: Path | None, tenant: str | None = None) -> Settings:
+    return flags.resolve({"suffix.path": path, "suffix.tenant": tenant})
+
+
 @cache_app.command("stats")
+@takes_flags()
 def cache_stats(
-    path: CachePathOption = None,
-    tenant: TenantOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
-    as_json: JsonOption = False,
+    flags: Flags, path: CachePathOption = None, tenant: TenantOption = None, as_json: JsonOption = False
 ) -> None:
     """Show what the cache holds by tenant and source; nothing is changed."""
     from reason_spec.cli import cache_screens
-    from reason_spec.evaluation.console import RunOptions, Screen
+    from reason_spec.cli.screen import Screen
     from reason_spec.suffix.store import list_files
 
-    settings = resolve_settings(config, {"suffix.path": path}, assignments)
-    folder = cache_screens.folder_of(settings.suffix)
+    folder = cache_screens.folder_of(_resolve(flags, path).suffix)
     with waiting("Reading", as_json):
         files = list_files(folder)
     if tenant is not None:
@@ -53,7 +70,7 @@ def cache_stats(
     if as_json:
         typer.echo(json.dumps(cache_screens.stats_record(folder, files), ensure_ascii=False))
     else:
-        cache_screens.print_stats(folder, files, Screen(RunOptions(())))
+        cache_screens.print_stats(folder, files, Screen())
 
 
 @cache_app.command(
@@ -63,29 +80,27 @@ def cache_stats(
     "gzip too. What 'cache export' wrote is taken over as it is. The target's tokenizer and chat template "
     "make the tokens that a real conversation would have.",
 )
+@takes_flags("target", "skip_bad")
 def cache_import(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip), or exports."),
     ],
+    flags: Flags,
     path: CachePathOption = None,
     tenant: TenantOption = None,
-    target: TargetOption = None,
-    skip_bad: SkipBadOption = False,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.cli import cache_screens
-    from reason_spec.evaluation.console import RunOptions, Screen
+    from reason_spec.cli.screen import Screen
+    from reason_spec.evaluation.job import warn_of_bad_lines
 
-    flags = {"suffix.path": path, "suffix.tenant": tenant, "target.model": target}
-    settings = resolve_settings(config, flags, assignments)
-    screen = Screen(RunOptions((), as_json=as_json, quiet=quiet))
-    report = cache_screens.import_files(settings, files, skip_bad=skip_bad, screen=screen)
+    settings = _resolve(flags, path, tenant)
+    screen = Screen(as_json=as_json, quiet=quiet)
+    report = cache_screens.import_files(settings, files, skip_bad=flags.given["skip_bad"], screen=screen)
     folder = cache_screens.folder_of(settings.suffix)
-    cache_screens.warn_of_bad_lines(report.bad_lines, screen)
+    warn_of_bad_lines(report.bad_lines, screen)
     if as_json:
         typer.echo(json.dumps({"path": str(folder), **asdict(report)}, ensure_ascii=False))
     else:
@@ -98,26 +113,24 @@ def cache_import(
     "One document a line, as token ids by source, and as text for people to read. The file holds what "
     "users and models said: it is readable by its owner alone.",
 )
+@takes_flags("target")
 def cache_export(
     output: Annotated[
         Path, typer.Option(help="File to write; a name that ends in .gz is compressed.", show_default=False)
     ],
+    flags: Flags,
     path: CachePathOption = None,
     tenant: TenantOption = None,
-    target: TargetOption = None,
     tokens_only: Annotated[
         bool, typer.Option("--tokens-only", help="Leave the texts out; needs no tokenizer.")
     ] = False,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.cli import cache_screens
     from reason_spec.evaluation.amounts import counted
 
-    flags = {"suffix.path": path, "suffix.tenant": tenant, "target.model": target}
-    settings = resolve_settings(config, flags, assignments)
+    settings = _resolve(flags, path, tenant)
     with waiting("Exporting", quiet or as_json):
         header = cache_screens.export_tenant(settings, output, tokens_only=tokens_only)
     if as_json:
@@ -128,12 +141,12 @@ def cache_export(
 
 
 @cache_app.command("erase")
+@takes_flags()
 def cache_erase(
     tenant: TenantToEraseOption,
+    flags: Flags,
     path: CachePathOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -142,8 +155,7 @@ def cache_erase(
     from reason_spec.evaluation.amounts import counted, size
     from reason_spec.suffix.store import erase
 
-    settings = resolve_settings(config, {"suffix.path": path}, assignments)
-    folder = cache_screens.folder_of(settings.suffix)
+    folder = cache_screens.folder_of(_resolve(flags, path).suffix)
     files = cache_screens.files_to_erase(folder, tenant)
     if not yes:
         held = size(sum(file.stat().st_size for file in files))

@@ -1,4 +1,4 @@
-"""`reason-spec cache` on the screen: what is kept, learning from past conversations, exports, erasing."""
+"""`reason-spec cache` on the screen: statistics, imports of past conversations, exports, erasing."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as RichTable
 
+from reason_spec.cli.screen import Screen
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError, SettingsError, did_you_mean
 from reason_spec.evaluation.amounts import ago, counted, size
-from reason_spec.evaluation.console import Screen
 from reason_spec.lab.suffix_records import ExportHeader, export_lines, is_export, read_export, write_export
 from reason_spec.settings import EngineSettings, Settings, SuffixSettings
 from reason_spec.suffix.documents import Document, merge
@@ -36,8 +35,6 @@ from reason_spec.suffix.traces import Conversation, read_traces
 if TYPE_CHECKING:
     from reason_spec.suffix.cache import SuffixCache
 
-_NUM_BAD_LINES_SHOWN: Final = 5
-
 
 def folder_of(settings: SuffixSettings) -> Path:
     """Return the folder that a command is about.
@@ -50,7 +47,7 @@ def folder_of(settings: SuffixSettings) -> Path:
     return settings.path
 
 
-# What is kept --------------------------------------------------------------------------------
+# Statistics ----------------------------------------------------------------------------------
 
 
 def stats_record(path: Path, files: Sequence[FileReport]) -> dict[str, Any]:
@@ -68,7 +65,7 @@ def print_stats(path: Path, files: Sequence[FileReport], screen: Screen) -> None
     if not sound:
         screen.out.print(f"{path} holds no texts.", soft_wrap=True)
     else:
-        Console(highlight=False, markup=False).print(_stats_table(sound))
+        screen.out.print(_stats_table(sound))
     for file in files:
         if file.problem is not None:
             screen.warn(f"{file.path} ({size(file.num_bytes)}): {file.problem}")
@@ -102,7 +99,7 @@ def _stats_table(files: Sequence[FileReport]) -> RichTable:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import read, and what is kept of the tenant now."""
+    """Counts of an import, and the tenant's stored texts after it."""
 
     tenant: str
     num_conversations: int
@@ -184,11 +181,10 @@ def _learning(
     # numba and the code it compiles take a second or more to load.
     from reason_spec.suffix.cache import SuffixCache
 
-    with screen.bar("conversations") as progress:
-        bar = progress.add_task("Learning", total=total)
+    with screen.counting("Learning", total, "conversations") as advance:
         cache = SuffixCache(suffix)
         cache.restore(suffix.tenant, documents)
-        yield cache, lambda: progress.advance(bar)
+        yield cache, lambda: advance()
 
 
 def _saved(store: SuffixStore, tenant: str, documents: Sequence[Document]) -> SaveReport:
@@ -230,14 +226,6 @@ def import_line(report: ImportReport, path: Path) -> str:
         f"Learnt {' and '.join(parts)}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} "
         f"in {path}{left_out}."
     )
-
-
-def warn_of_bad_lines(bad_lines: Sequence[str], screen: Screen) -> None:
-    """Name the first lines that were left out, and count the rest."""
-    for bad in bad_lines[:_NUM_BAD_LINES_SHOWN]:
-        screen.warn(f"left out: {bad}")
-    if len(bad_lines) > _NUM_BAD_LINES_SHOWN:
-        screen.warn(f"left out: {len(bad_lines) - _NUM_BAD_LINES_SHOWN} more lines")
 
 
 # Exports -------------------------------------------------------------------------------------

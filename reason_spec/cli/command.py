@@ -60,7 +60,7 @@ def run_app(app: typer.Typer) -> None:
     try:
         app()
     except OSError as error:
-        # Files of ours report their own failures by name: what is left is a stream.
+        # Files of ours report their own failures by name, so this one is about a stream.
         if error.filename is not None or error.errno not in _OUTPUT_FAILURES:
             raise
         _discard(sys.stdout)
@@ -69,7 +69,7 @@ def run_app(app: typer.Typer) -> None:
 
 
 def _discard(stream: Any) -> None:
-    """Point a stream to nowhere, so that flushing what is left in it at the exit does not fail again."""
+    """Point a stream to the null device, so that flushing it at the exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

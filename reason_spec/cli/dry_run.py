@@ -141,7 +141,7 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
         place += f", cores {','.join(map(str, row['cores']))}"
     tokens = row["cache_tokens"]
     per_token = size(row["per_cached_token"])
-    cache = f"what is left, {per_token} a token"
+    cache = f"free memory, {per_token} a token"
     if tokens is not None:
         cache = f"{size(tokens * row['per_cached_token'])} for {tokens:,} tokens"
     free = [there for there in row["free"].values() if there is not None]

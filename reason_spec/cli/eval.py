@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import (
+    GENERATE_FLAGS,
+    MODEL_FLAGS,
+    PROBLEM_FLAGS,
+    SAMPLING_FLAGS,
+    STRATEGY_FLAGS,
+    Flags,
+    takes_flags,
+)
 from reason_spec.cli.options import (
+    OUTPUT,
     CompareOption,
     ConcurrencyOption,
-    ConfigOption,
-    DepthOption,
-    DraftOption,
-    DraftUrlOption,
     DryRunOption,
-    EngineOption,
     FreshOption,
-    GenerateOption,
-    GenerateSeedOption,
     JsonOption,
-    LimitOption,
-    MaxTokensOption,
     OutputOption,
-    PricesOption,
-    PromptOption,
     QuietOption,
-    RayOption,
-    RetriesOption,
-    RouterOption,
-    SampleOption,
     SamplesOption,
-    SeedOption,
-    SetOption,
-    SkipBadOption,
-    StopOption,
-    StrategyOption,
-    TargetOption,
-    TargetUrlOption,
-    TaskOption,
-    TaskSourcesArgument,
-    TemperatureOption,
-    TimelinesOption,
-    TopKOption,
-    TopPOption,
-    VerifierOption,
-    WidthOption,
     compared_strategies,
-    resolve_settings,
-    settings_flags,
+    complete_path,
+    names_of,
+    option,
 )
 from reason_spec.errors import SettingsError
+
+if TYPE_CHECKING:
+    from reason_spec.evaluation.job import Backend
 
 EVAL_HELP = (
     "Measure strategies on whole tasks: accuracy, seconds, tokens and cost, with intervals and paired "
@@ -59,35 +45,73 @@ EVAL_HELP = (
 )
 
 
+def complete_source(incomplete: str) -> list[str]:
+    """Complete a task in TASK=FILE, and the path behind it."""
+    task, equals, path = incomplete.rpartition("=")
+    files = [f"{task}{equals}{item}" for item in complete_path(path)]
+    tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
+    return [*tasks, *files]
+
+
+def complete_prices(incomplete: str) -> list[str]:
+    """Complete the name of the last of several prices."""
+    from reason_spec.evaluation.prices import PRICE_NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        f"{before}{comma}{name}="
+        for name in PRICE_NAMES
+        if name.startswith(last) and f"{name}=" not in before
+    ]
+
+
+TaskSourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TASK=]FILE...",
+        help="Files of problems (jsonl, json, also gzip), or data sets: hf:NAME, hf:NAME:CONFIG@SPLIT.",
+        show_default=False,
+        autocompletion=complete_source,
+    ),
+]
+RetriesOption = Annotated[
+    int, option("--retries", "Further tries of an answer whose engine failed. Default: 2.", OUTPUT, min=0)
+]
+TimelinesOption = Annotated[
+    bool,
+    option(
+        "--timelines/--no-timelines",
+        "Keep what happened when in every answer, for pictures of it. Default: kept.",
+        OUTPUT,
+    ),
+]
+PricesOption = Annotated[
+    str | None,
+    option(
+        "--prices",
+        "What a million tokens cost, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
+        OUTPUT,
+        metavar="NAME=NUMBER,...",
+        autocompletion=complete_prices,
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    option(
+        "--ray",
+        "Let workers of a Ray cluster answer: local:N for N here, auto, or the cluster's address.",
+        OUTPUT,
+        metavar="ADDRESS",
+    ),
+]
+
+
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", *STRATEGY_FLAGS, *MODEL_FLAGS, *SAMPLING_FLAGS)
 def evaluate(
+    flags: Flags,
     sources: TaskSourcesArgument = None,
-    sample: SampleOption = False,
-    generate: GenerateOption = None,
-    generate_seed: GenerateSeedOption = 0,
-    task: TaskOption = None,
-    limit: LimitOption = None,
     samples: SamplesOption = 1,
-    skip_bad: SkipBadOption = False,
-    prompt: PromptOption = None,
-    strategy: StrategyOption = None,
     compare: CompareOption = None,
-    verifier: VerifierOption = None,
-    router: RouterOption = None,
-    depth: DepthOption = None,
-    width: WidthOption = None,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    target_url: TargetUrlOption = None,
-    draft_url: DraftUrlOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    seed: SeedOption = None,
-    max_tokens: MaxTokensOption = None,
-    stop: StopOption = None,
     output: OutputOption = None,
     fresh: FreshOption = False,
     concurrency: ConcurrencyOption = 1,
@@ -100,52 +124,39 @@ def evaluate(
     quiet: QuietOption = False,
 ) -> None:
     """Measure strategies on whole tasks."""
-    from reason_spec.evaluation.console import RunOptions
-    from reason_spec.evaluation.evaluate import EvalOptions
-    from reason_spec.evaluation.evaluate import evaluate as run_evaluation
+    from reason_spec.cli.results_table import show_result
+    from reason_spec.cli.screen import Screen
+    from reason_spec.evaluation.grouping import BASELINE
+    from reason_spec.evaluation.job import RunOptions, run_job
     from reason_spec.evaluation.prices import read_prices
-    from reason_spec.evaluation.sources import sample_of
-    from reason_spec.evaluation.summary import BASELINE
-    from reason_spec.evaluation.task_sources import generated_sources, read_task_sources
-    from reason_spec.lab.cluster.runner import Cluster
+    from reason_spec.evaluation.sources import generated_sources, read_task_sources
 
-    if strategy is not None and compare is not None:
+    if flags.given["strategy"] is not None and compare is not None:
         raise SettingsError("--strategy and --compare exclude each other; --compare names all strategies")
-    if generate is not None and (sources or sample):
-        raise SettingsError("--generate makes all problems itself: leave out files and --sample")
-    settings = resolve_settings(config, settings_flags(locals()), assignments)
-    named = (
-        (BASELINE, settings.strategy.name) if compare is None else compared_strategies(compare, at_least=1)
-    )
+    settings = flags.resolve()
+    named = (BASELINE, settings.strategy.name) if compare is None else compared_strategies(compare, 1)
     strategies = tuple(dict.fromkeys(named))
     if dry_run:
         from reason_spec.cli.dry_run import show_placement
 
         raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
-    options = EvalOptions(
-        RunOptions(
-            strategies=strategies,
-            samples=samples,
-            concurrency=concurrency,
-            output=output,
-            fresh=fresh,
-            as_json=as_json,
-            quiet=quiet,
-        ),
-        num_retries=retries,
-        timelines=timelines,
-        prices=None if prices is None else read_prices(prices),
-        cluster=None if ray is None else Cluster.parse(ray),
-    )
-    chosen = (
-        read_task_sources(
-            sources or [],
-            settings.task.name,
-            sample=sample_of(settings, sample),
-            limit=limit,
-            skip_bad=skip_bad,
-        )
-        if generate is None
-        else generated_sources(generate, generate_seed)
-    )
-    raise typer.Exit(run_interruptible(run_evaluation(settings, chosen, options)))
+    priced = None if prices is None else read_prices(prices)
+    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines, priced)
+    backend = None if ray is None else _ray_backend(ray)
+    chosen = flags.problems(settings, sources, read_task_sources, generated_sources)
+    screen = Screen(quiet=quiet, as_json=as_json)
+    result = run_interruptible(run_job(settings, chosen, options, screen, backend))
+    raise typer.Exit(show_result(result, screen))
+
+
+def _ray_backend(address: str) -> Backend:
+    """Return the workers of a cluster.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+    from reason_spec.lab.cluster.runner import Cluster, RayBackend, require_ray
+
+    cluster = Cluster.parse(address)
+    require_ray()
+    return RayBackend(cluster)

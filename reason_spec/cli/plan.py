@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from reason_spec.cli.options import JsonOption, QuietOption
+from reason_spec.cli.options import JsonOption, QuietOption, option
 from reason_spec.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -21,13 +19,9 @@ PLAN_HELP = (
     "--run it reads the rates that a run measured, and says how far it fell short of the formulas and which "
     "term is to blame; with --paper it sets the formulas against table 1 of the Lookahead Reasoning paper."
 )
-_RATES, _SIZES, _WAYS = "Rates and costs", "What to try", "Other questions"
+_RATES, _SIZES, _QUESTIONS = "Rates and costs", "What to try", "Other questions"
 _MAX_DEPTH, _MAX_WIDTH, _MAX_BUDGET, _MAX_REQUESTS = 64, 8, 1024, 256
 _DEFAULT_BUDGET = 16
-
-
-def _option(*flags: str, text: str, panel: str, **options: Any) -> Any:
-    return typer.Option(*flags, help=text, show_default=False, rich_help_panel=panel, **options)
 
 
 def _complete_tokens(incomplete: str) -> list[str]:
@@ -35,99 +29,81 @@ def _complete_tokens(incomplete: str) -> list[str]:
 
 
 AlphaStepOption = Annotated[
-    float | None, _option("--alpha-step", text="Share of drafted steps that stand, 0 to 1.", panel=_RATES)
+    float | None, option("--alpha-step", "Share of drafted steps that stand, 0 to 1.", _RATES)
 ]
 CStepOption = Annotated[
-    float | None,
-    _option("--c-step", text="Time of a drafted step over that of a target step, 0 to 1.", panel=_RATES),
+    float | None, option("--c-step", "Time of a drafted step over that of a target step, 0 to 1.", _RATES)
 ]
 AlphaTokenOption = Annotated[
     float | None,
-    _option(
-        "--alpha-token",
-        text="Chance of a drafted token to be right. Default: no token level.",
-        panel=_RATES,
-    ),
+    option("--alpha-token", "Chance of a drafted token to be right. Default: no token level.", _RATES),
 ]
 CTokenOption = Annotated[
     float,
-    _option(
+    option(
         "--c-token",
-        text="Time of a drafted token over that of a target token, on the target's way. Default: 0.",
-        panel=_RATES,
+        "Time of a drafted token over that of a target token, beside the target. Default: 0.",
+        _RATES,
     ),
 ]
 VerifyOption = Annotated[
-    float,
-    _option("--verify", text="Time of a verdict over that of a target step. Default: 0.", panel=_RATES),
+    float, option("--verify", "Time of a verdict over that of a target step. Default: 0.", _RATES)
 ]
 IdenticalOption = Annotated[
     float,
-    _option(
+    option(
         "--identical",
-        text="Share of steps that both models write alike: as hints they are confirmed, not written. "
-        "Default: 0.",
-        panel=_RATES,
+        "Share of steps that both models write alike: as hints they are confirmed, not written. Default: 0.",
+        _RATES,
     ),
 ]
 StepTokensOption = Annotated[
     str,
-    _option(
+    option(
         "--step-tokens",
-        text="Tokens of a step: mean, or mean and standard deviation. Default: 100,0.",
-        panel=_RATES,
+        "Tokens of a step: mean, or mean and standard deviation. Default: 100,0.",
+        _RATES,
         metavar="MEAN[,STD]",
     ),
 ]
 PassTimesOption = Annotated[
     str | None,
-    _option(
+    option(
         "--pass-times",
-        text="Times of passes by their tokens, in any unit: a list, or a file (a mapping, or "
+        "Times of passes by their tokens, in any unit: a list, or a file (a mapping, or "
         "settings.yaml of a run). Default: all passes take the same.",
-        panel=_RATES,
+        _RATES,
         metavar="FILE|1:1,4:1.2,16:1.6",
         autocompletion=_complete_tokens,
     ),
 ]
-DepthOption = Annotated[
-    int, _option("--depth", text="Steps that the draft runs ahead. Default: 6.", panel=_SIZES)
-]
-WidthOption = Annotated[int, _option("--width", text="Drafts of each step. Default: 1.", panel=_SIZES)]
+DepthOption = Annotated[int, option("--depth", "Steps that the draft runs ahead. Default: 6.", _SIZES)]
+WidthOption = Annotated[int, option("--width", "Drafts of each step. Default: 1.", _SIZES)]
 NumDraftsOption = Annotated[
     int | None,
-    _option(
-        "--num-drafts",
-        text="Token drafts in each branch of a pass. Default: those of the best split.",
-        panel=_SIZES,
+    option(
+        "--num-drafts", "Token drafts in each branch of a pass. Default: those of the best split.", _SIZES
     ),
 ]
 BudgetOption = Annotated[
     int | None,
-    _option(
+    option(
         "--budget",
-        text="Tokens of one answer that a pass may hold. Default: the largest of --pass-times, else 16.",
-        panel=_SIZES,
+        "Tokens of one answer that a pass may hold. Default: the largest of --pass-times, else 16.",
+        _SIZES,
     ),
 ]
-RequestsOption = Annotated[
-    int, _option("--requests", text="Answers that are written at once. Default: 1.", panel=_SIZES)
-]
+RequestsOption = Annotated[int, option("--requests", "Answers that are written at once. Default: 1.", _SIZES)]
 RunOption = Annotated[
-    Path | None,
-    _option("--run", text="Folder of a run: explain how fast it was.", panel=_WAYS, metavar="FOLDER"),
+    Path | None, option("--run", "Folder of a run: explain how fast it was.", _QUESTIONS, metavar="FOLDER")
 ]
 PaperOption = Annotated[
-    bool,
-    _option(
-        "--paper", text="Set the formulas against table 1 of the Lookahead Reasoning paper.", panel=_WAYS
-    ),
+    bool, option("--paper", "Set the formulas against table 1 of the Lookahead Reasoning paper.", _QUESTIONS)
 ]
 PngOption = Annotated[
-    Path | None,
-    _option("--png", text="Draw the result; needs the extra plots.", panel="Output", metavar="FILE"),
+    Path | None, option("--png", "Draw the result; needs the extra plots.", "Output", metavar="FILE")
 ]
-SeedOption = Annotated[int, _option("--seed", text="Seed of the simulation. Default: 0.", panel="Output")]
+SeedOption = Annotated[int, option("--seed", "Seed of the simulation. Default: 0.", "Output")]
 
 
 def plan(
@@ -152,6 +128,7 @@ def plan(
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.cli import plan_screens
+    from reason_spec.cli.screen import Screen
     from reason_spec.lab.pictures import require_matplotlib
 
     if run is not None and paper:
@@ -162,7 +139,7 @@ def plan(
         require_matplotlib("--png")
         if run is not None:
             raise SettingsError("--png draws predictions and the paper's table: with --run leave it out")
-    screen = plan_screens.PlanScreen(as_json=as_json, quiet=quiet)
+    screen = Screen(as_json=as_json, quiet=quiet)
     if paper:
         plan_screens.show_paper(screen, png)
         return

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from reason_spec.cli.screen import Screen
 from reason_spec.control.costs import PassCost
-from reason_spec.evaluation.store import writing
+from reason_spec.evaluation.amounts import counted, times_text
+from reason_spec.evaluation.records import writing
 from reason_spec.lab.planning.diagnosis import Diagnosis, diagnose
 from reason_spec.lab.planning.measured import measured_runs
 from reason_spec.lab.planning.prediction import DepthRow, Prediction, last_depth, predict
@@ -37,40 +35,11 @@ _ROWS_AHEAD = 10
 """Depths that are shown at least."""
 
 
-class PlanScreen:
-    """Results go to standard output, progress and notes to standard error."""
-
-    def __init__(self, *, as_json: bool, quiet: bool) -> None:
-        self.out = Console(highlight=False, markup=False, emoji=False)
-        self.err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self.as_json = as_json
-        self.quiet = quiet or as_json
-
-    def write_json(self, content: Any) -> None:
-        self.out.file.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-    def print(self, text: str) -> None:
-        self.out.print(text, soft_wrap=not self.out.is_terminal)
-
-    def say(self, text: str) -> None:
-        if not self.quiet:
-            self.err.print(text, soft_wrap=not self.err.is_terminal)
-
-    @contextmanager
-    def progress(self, text: str, total: int | None) -> Iterator[Any]:
-        """Show a bar to people; yields what moves it on by one."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        hidden = self.quiet or not self.err.is_terminal
-        with Progress(*columns, console=self.err, disable=hidden, transient=True) as bar:
-            task = bar.add_task(text, total=total)
-            yield lambda: bar.advance(task)
-
-
 # Predictions ----------------------------------------------------------------------------------
 
 
 def show_prediction(
-    screen: PlanScreen,
+    screen: Screen,
     workload: Workload,
     *,
     depth: int,
@@ -88,7 +57,7 @@ def show_prediction(
     if num_drafts is None:
         num_drafts = best_split(workload, budget).num_drafts
     total = last_depth(depth, width, _ROWS_AHEAD) + 2 + (workload.identical > 0)
-    with screen.progress("Simulating", total) as advance:
+    with screen.counting("Simulating", total) as advance:
         found = predict(
             workload,
             depth=depth,
@@ -131,14 +100,14 @@ def _prediction_dict(found: Prediction) -> dict[str, Any]:
 
 
 def _print_prediction(
-    screen: PlanScreen, workload: Workload, found: Prediction, num_drafts: int, budget: int
+    screen: Screen, workload: Workload, found: Prediction, num_drafts: int, budget: int
 ) -> None:
     step, best = found.step, found.best
     screen.out.print(_summary_table(workload, found, num_drafts))
     drafts = f", {best.width} drafts a step" if best.width > 1 else ""
     split = (
         f"Best split of {budget} tokens a pass: the draft {_steps(best.depth)} ahead{drafts}, "
-        f"{_count(best.tokens_per_branch, 'token')} per branch: "
+        f"{counted(best.tokens_per_branch, 'token')} per branch: "
         f"{best.speedup:.2f}x expected, {found.best_simulated:.2f}x simulated."
     )
     screen.print(split)
@@ -156,21 +125,23 @@ def _summary_table(workload: Workload, found: Prediction, num_drafts: int) -> Ta
     table = _table("Expected speed-up over the target alone")
     for name in ("", "formula", "simulated", ""):
         table.add_column(name, justify="right" if name else "left")
-    ahead = f"{_steps(step.depth)} ahead, {_count(step.parallel, 'target step')} at once"
+    ahead = f"{_steps(step.depth)} ahead, {counted(step.parallel, 'target step')} at once"
     ceiling = f"at most {found.ceiling:.2f}x at any depth" if found.ceiling < 1e6 else "no ceiling but depth"
-    table.add_row("step level", f"{step.asynchronous:.2f}x", f"{step.simulated:.2f}x", f"{ahead}; {ceiling}")
-    table.add_row("  in rounds", f"{step.synchronous:.2f}x", "", "all drafts, then all checks")
+    table.add_row(
+        "step level", times_text(step.asynchronous), times_text(step.simulated), f"{ahead}; {ceiling}"
+    )
+    table.add_row("  in rounds", times_text(step.synchronous), "", "all drafts, then all checks")
     if workload.alpha_token > 0:
-        table.add_row("token level", f"{found.token:.2f}x", "", f"{_count(num_drafts, 'draft')} a pass")
-        table.add_row("both", f"{found.both:.2f}x", f"{found.simulated:.2f}x", "")
+        table.add_row("token level", times_text(found.token), "", f"{counted(num_drafts, 'draft')} a pass")
+        table.add_row("both", times_text(found.both), times_text(found.simulated), "")
         table.add_row(
-            "  product law", f"{found.product:.2f}x", "", "as if the draft got faster with the target"
+            "  product law", times_text(found.product), "", "as if the draft got faster with the target"
         )
     if found.hinted is not None:
         alike = f"{100 * workload.identical:.0f} % of steps written alike are confirmed, not written"
-        table.add_row("with hints", "", f"{found.hinted:.2f}x", alike)
+        table.add_row("with hints", "", times_text(found.hinted), alike)
     if workload.alpha_token == 0 and (workload.requests > 1 or len(workload.pass_cost.points) > 1):
-        table.add_row("with T(n)", f"{found.both:.2f}x", f"{found.simulated:.2f}x", "")
+        table.add_row("with T(n)", times_text(found.both), times_text(found.simulated), "")
     return table
 
 
@@ -182,7 +153,7 @@ def _depth_table(rows: Sequence[DepthRow], chosen: int) -> Table:
     largest = max(1.0, *(row.simulated for row in rows))
     for row in rows:
         bar = "█" * max(1, round(_BAR_WIDTH * row.simulated / largest))
-        numbers = (f"{value:.2f}x" for value in (row.synchronous, row.asynchronous, row.simulated))
+        numbers = (times_text(value) for value in (row.synchronous, row.asynchronous, row.simulated))
         mark = " <" if row.depth == chosen else ""
         table.add_row(str(row.depth), str(row.parallel), *numbers, bar + mark)
     return table
@@ -200,18 +171,14 @@ def _table(title: str) -> Table:
 
 
 def _steps(number: int) -> str:
-    return _count(number, "step")
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}{'' if number == 1 else 's'}"
+    return counted(number, "step")
 
 
 # Runs -----------------------------------------------------------------------------------------
 
 
 def show_run(
-    screen: PlanScreen, folder: Path, *, c_step: float | None, pass_cost: PassCost | None, seed: int
+    screen: Screen, folder: Path, *, c_step: float | None, pass_cost: PassCost | None, seed: int
 ) -> None:
     """Print, for each strategy of a run, what it measured and where the rest of the ideal went.
 
@@ -219,7 +186,7 @@ def show_run(
         DataError: the folder does not say enough.
     """
     runs = measured_runs(folder, c_step=c_step, pass_cost=pass_cost)
-    with screen.progress("Simulating", 7 * len(runs)) as advance:
+    with screen.counting("Simulating", 7 * len(runs)) as advance:
         found = [diagnose(run, seed=seed, advance=advance) for run in runs]
     if screen.as_json:
         screen.write_json([_diagnosis_dict(item) for item in found])
@@ -232,7 +199,7 @@ def _diagnosis_dict(found: Diagnosis) -> dict[str, Any]:
     return {**asdict(found), "measured": found.measured, "simulated": found.simulated}
 
 
-def _print_diagnosis(screen: PlanScreen, found: Diagnosis) -> None:
+def _print_diagnosis(screen: Screen, found: Diagnosis) -> None:
     run, load = found.run, found.run.workload
     rates = [f"alpha_token {load.alpha_token:.3f}", f"{run.pass_tokens:.1f} tokens a pass"]
     if run.mode is not None:
@@ -243,14 +210,14 @@ def _print_diagnosis(screen: PlanScreen, found: Diagnosis) -> None:
             f"verdict {load.verification:.3f} of a step",
             *rates,
         ]
-    table = _table(f"{run.strategy}: {_count(run.num_answers, 'answer')}")
+    table = _table(f"{run.strategy}: {counted(run.num_answers, 'answer')}")
     for name in ("", "speed-up", "share", ""):
         table.add_column(name, justify="right" if name else "left")
-    table.add_row("ideal", f"{found.ideal:.2f}x", "", "the formulas, with the rates of the run")
+    table.add_row("ideal", times_text(found.ideal), "", "the formulas, with the rates of the run")
     for term in found.terms:
-        table.add_row(f"+ {term.name}", f"{term.speedup:.2f}x", _share(term.share), term.meaning)
+        table.add_row(f"+ {term.name}", times_text(term.speedup), _share(term.share), term.meaning)
     over = "over the run's own target alone" if run.has_baseline else "over T(1): the run has no target alone"
-    table.add_row("measured", f"{found.measured:.2f}x", "", over)
+    table.add_row("measured", times_text(found.measured), "", over)
     table.add_row("not explained", "", _share(found.unexplained), "between the last simulation and the run")
     screen.print(", ".join(rates))
     screen.out.print(table)
@@ -275,7 +242,7 @@ def _blame(found: Diagnosis) -> str:
 # The paper's table ------------------------------------------------------------------------------
 
 
-def show_paper(screen: PlanScreen, png: Path | None) -> None:
+def show_paper(screen: Screen, png: Path | None) -> None:
     """Print table 1 of Lookahead Reasoning with what the formulas make of its acceptance rates.
 
     Raises:

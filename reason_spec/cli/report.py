@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reason_spec.cli.command import waiting
 from reason_spec.cli.options import JsonOption, QuietOption
+
+if TYPE_CHECKING:
+    from reason_spec.lab.pages.runs import Run
 
 REPORT_HELP = (
     "Show finished runs: as one page for the browser, as pictures, as tables in files.\n\n"
@@ -31,16 +35,19 @@ def complete_runs(incomplete: str) -> list[str]:
     return sorted(path for path in shown if path.startswith(incomplete))
 
 
+RunsArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders that 'eval' or 'solve' wrote.",
+        show_default=False,
+        autocompletion=complete_runs,
+    ),
+]
+
+
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            help="Folders that 'eval' or 'solve' wrote.",
-            show_default=False,
-            autocompletion=complete_runs,
-        ),
-    ],
+    runs: RunsArgument,
     html: Annotated[
         bool | None,
         typer.Option("--html/--no-html", help="Write the page. Default: unless --png or --csv is given."),
@@ -80,32 +87,41 @@ def report(
         from reason_spec.lab.pictures import require_matplotlib
 
         require_matplotlib("reason-spec report --png")
+    page = (output or runs[0] / "report.html") if wants_page else None
     with waiting("Reading the results", quiet):
-        from reason_spec.lab.pages.page import write_page
         from reason_spec.lab.pages.runs import read_runs
-        from reason_spec.lab.pages.tables import write_csv
 
         read = read_runs(runs, max_timelines=limit_timelines, shown_problem=problem)
-        page = (output or runs[0] / "report.html") if wants_page else None
-        if page is not None:
-            write_page(read, page)
-        tables = write_csv(read, csv) if csv is not None else ()
-        pictures: tuple[Path, ...] = ()
-        if png is not None:
-            from reason_spec.lab.pages.figures import write_figures
-
-            pictures = write_figures(read, png, problem)
-    written = [*([page] if page is not None else []), *pictures, *tables]
+        written = _write(read, page, png, csv, problem)
     if as_json:
         found = [{"run": run.label, "notices": run.notices, **run.metrics.to_dict()} for run in read]
-        typer.echo(
-            json.dumps({"files": list(map(str, written)), "runs": found}, indent=2, ensure_ascii=False)
-        )
+        content = {"files": list(map(str, written)), "runs": found}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
     elif not quiet:
-        for run in read:
-            for notice in run.notices:
-                typer.echo(f"{run.label}: {notice}", err=True)
+        for notice in (f"{run.label}: {notice}" for run in read for notice in run.notices):
+            typer.echo(notice, err=True)
         for path in written:
             typer.echo(path)
     if open_page and page is not None:
         typer.launch(page.resolve().as_uri())
+
+
+def _write(
+    runs: Sequence[Run], page: Path | None, png: Path | None, csv: Path | None, problem: str | None
+) -> list[Path]:
+    """Write the page, the pictures and the tables that are wanted; return their paths."""
+    written: list[Path] = []
+    if page is not None:
+        from reason_spec.lab.pages.page import write_page
+
+        write_page(runs, page)
+        written.append(page)
+    if png is not None:
+        from reason_spec.lab.pages.figures import write_figures
+
+        written += write_figures(runs, png, problem)
+    if csv is not None:
+        from reason_spec.lab.pages.tables import write_csv
+
+        written += write_csv(runs, csv)
+    return written

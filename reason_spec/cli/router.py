@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from reason_spec.cli.command import run_interruptible, waiting
-from reason_spec.cli.options import (
-    ConfigOption,
-    DraftOption,
-    EngineOption,
-    FreshOption,
-    GenerateOption,
-    GenerateSeedOption,
-    JsonOption,
-    LimitOption,
-    MaxTokensOption,
-    PromptOption,
-    QuietOption,
-    RouterOption,
-    SampleOption,
-    SeedOption,
-    SetOption,
-    SkipBadOption,
-    SourcesArgument,
-    TargetOption,
-    TaskOption,
-    resolve_settings,
-    settings_flags,
-)
-from reason_spec.errors import SettingsError, unknown_name
+from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
+from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
+from reason_spec.errors import unknown_name
 
 router_app = typer.Typer(
     no_args_is_help=True,
@@ -51,55 +31,31 @@ LabelsArgument = Annotated[
     "Both models write each step, and where they differ each of the two is continued several times by the "
     "target and graded, or rated by a reward model. A stopped run goes on where it was.",
 )
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "draft", "engine", "seed", "max_tokens")
 def router_collect(
     output: Annotated[Path, typer.Option(help="Folder for the labels.", show_default=False)],
+    flags: Flags,
     sources: SourcesArgument = None,
-    sample: SampleOption = False,
-    generate: GenerateOption = None,
-    generate_seed: GenerateSeedOption = 0,
-    task: TaskOption = None,
-    limit: LimitOption = None,
-    skip_bad: SkipBadOption = False,
-    prompt: PromptOption = None,
     label: Annotated[str, typer.Option(help="What a step is worth: rollouts or reward.")] = "rollouts",
     rollouts: Annotated[int, typer.Option(min=1, help="Continuations of each step.")] = 4,
     rollout_temperature: Annotated[
         float, typer.Option(min=0, help="Temperature of the continuations.")
     ] = 0.7,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
-    seed: SeedOption = None,
-    max_tokens: MaxTokensOption = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at once.")] = 16,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.cli import router_screens
-    from reason_spec.evaluation.console import RunOptions, Screen
-    from reason_spec.evaluation.sources import generate_problems, read_sources, sample_of
+    from reason_spec.cli.screen import Screen
+    from reason_spec.evaluation.sources import generate_problems, read_sources
     from reason_spec.lab.router_training.advantage import LabelOptions
 
     if label not in ("rollouts", "reward"):
         raise unknown_name("label", label, ("rollouts", "reward"))
-    settings = resolve_settings(config, settings_flags(locals()), assignments)
-    if generate is not None and (sources or sample):
-        raise SettingsError("--generate makes all problems itself: leave out files and --sample")
-    chosen = (
-        read_sources(
-            sources or [],
-            settings.task.name,
-            sample=sample_of(settings, sample),
-            limit=limit,
-            skip_bad=skip_bad,
-        )
-        if generate is None
-        else generate_problems("train", generate, generate_seed)
-    )
-    screen = Screen(RunOptions((), as_json=as_json, quiet=quiet))
+    settings = flags.resolve()
+    chosen = flags.problems(settings, sources, read_sources, partial(generate_problems, "train"))
+    screen = Screen(as_json=as_json, quiet=quiet)
     options = LabelOptions(label, rollouts, rollout_temperature)  # type: ignore[arg-type]
     work = router_screens.collect_labels(
         settings, chosen, options, output, concurrency=concurrency, fresh=fresh, screen=screen
@@ -140,9 +96,10 @@ def router_train(
 
 
 @router_app.command("eval")
+@takes_flags("router")
 def router_eval(
     labels: LabelsArgument,
-    router: RouterOption = None,
+    flags: Flags,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -152,8 +109,6 @@ def router_eval(
     png: Annotated[
         Path | None, typer.Option(help="Draw the curves into this file.", show_default=False)
     ] = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a router on labelled steps that it was not trained on."""
@@ -162,9 +117,7 @@ def router_eval(
 
     if png is not None:
         require_matplotlib("a picture of the curves")
-    settings = resolve_settings(
-        config, {"router.name": router or "learned", "router.file": file}, assignments
-    )
+    settings = flags.resolve({"router.name": flags.given["router"] or "learned", "router.file": file})
     with waiting("Measuring", as_json):
         report = router_screens.measure_router(labels, settings.router)
     if png is not None:

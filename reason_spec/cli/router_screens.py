@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.cli.screen import Screen
 from reason_spec.errors import DataError, SettingsError
-from reason_spec.evaluation.console import Screen
+from reason_spec.evaluation.records import write_text, writing
 from reason_spec.evaluation.sources import Sources
-from reason_spec.evaluation.store import writing
 from reason_spec.lab.router_training.advantage import Labeller, LabelOptions
 from reason_spec.lab.router_training.label_store import About, LabelFolder, Labels, read_all_labels
 from reason_spec.lab.router_training.measuring import RouterReport, measure
@@ -81,14 +81,13 @@ async def _label(
     screen.say("Starting the models")
     places = asyncio.Semaphore(concurrency)
     async with accelerator:
-        with Grader() as grader, screen.bar("problems") as progress:
-            bar = progress.add_task("Labelling", total=len(problems))
+        with Grader() as grader, screen.counting("Labelling", len(problems), "problems") as advance:
             labeller = Labeller(accelerator, options, grader, reward)
 
             async def label(problem: Problem) -> None:
                 async with places:
                     folder.append(problem.id, await labeller.label(problem))
-                progress.advance(bar)
+                advance()
 
             try:
                 async with asyncio.TaskGroup() as group:
@@ -149,11 +148,10 @@ def labels_line(labels: Labels, output: Path) -> str:
 def train_router(folders: Sequence[Path], output: Path, kind: ModelKind | None, loss: float) -> RouterModel:
     """Train a router on folders of labels and write its file."""
     model = train(read_all_labels(folders), kind=kind, loss=loss)
-    with writing(output, "Name another file with --output."):
+    remedy = "Name another file with --output."
+    with writing(output, remedy):
         output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = output.with_name(f".{output.name}.tmp")
-        temporary.write_text(model.to_json(), encoding="utf-8")
-        temporary.replace(output)
+    write_text(output, model.to_json(), remedy)
     return model
 
 

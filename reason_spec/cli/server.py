@@ -8,29 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from reason_spec.cli.options import (
-    ApiKeysOption,
-    ConfigOption,
-    DepthOption,
-    DraftOption,
-    DraftUrlOption,
-    HostOption,
-    JsonOption,
-    KeptOption,
-    MaxTokensOption,
-    PortOption,
-    QuietOption,
-    RouterOption,
-    SetOption,
-    StrategyOption,
-    TargetOption,
-    TargetUrlOption,
-    VerifierOption,
-    WidthOption,
-    resolve_settings,
-    settings_flags,
-)
+from reason_spec.cli.flags import SERVER_FLAGS, STRATEGY_FLAGS, Flags, takes_flags
+from reason_spec.cli.options import ConfigOption, JsonOption, QuietOption, resolve_settings, setting_option
 
+_SERVER = "Server"
 SERVE_DEFAULTS = {"suffix.use": "both"}
 """What differs from the settings tree: a server sees the same openings again and again."""
 _KEYS_FILE = Path("keys.yaml")
@@ -49,6 +30,22 @@ SERVE_HELP = (
 )
 
 
+HostOption = Annotated[
+    str | None,
+    setting_option(
+        "server.host", "--host", "Address to listen on; one beyond this machine needs keys.", _SERVER
+    ),
+]
+PortOption = Annotated[
+    int | None,
+    setting_option("server.port", "--port", "Port; 0 is any that is free.", _SERVER, min=0, max=65535),
+]
+ApiKeysOption = Annotated[
+    Path | None, setting_option("server.api_keys_file", "--api-keys", "File that 'keys new' wrote.", _SERVER)
+]
+CacheOption = Annotated[
+    Path | None, setting_option("suffix.path", "--cache", "Folder that the suffix cache is kept in.", _SERVER)
+]
 EngineOption = Annotated[
     Literal["torch", "vllm", "remote"] | None,
     typer.Option(
@@ -60,42 +57,29 @@ EngineOption = Annotated[
 ]
 
 
+@takes_flags(*SERVER_FLAGS, *STRATEGY_FLAGS, "max_tokens")
 def serve(
+    flags: Flags,
     host: HostOption = None,
     port: PortOption = None,
     api_keys: ApiKeysOption = None,
-    cache: KeptOption = None,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    target_url: TargetUrlOption = None,
-    draft_url: DraftUrlOption = None,
+    cache: CacheOption = None,
     engine: EngineOption = None,
-    strategy: StrategyOption = None,
-    verifier: VerifierOption = None,
-    router: RouterOption = None,
-    depth: DepthOption = None,
-    width: WidthOption = None,
-    max_tokens: MaxTokensOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Serve with OpenAI's interface."""
-    flags = settings_flags(locals()) | {
-        "server.host": host,
-        "server.port": port,
-        "server.api_keys_file": api_keys,
-        "suffix.path": cache,
-    }
-    if engine == "remote" and not draft_url:
+    more = {"server.host": host, "server.port": port, "server.api_keys_file": api_keys, "suffix.path": cache}
+    if engine == "remote" and not flags.given["draft_url"]:
         # The engine's name is about the target: the draft model has no server.
-        flags["draft.kind"] = None
-    settings = resolve_settings(config, flags, assignments, SERVE_DEFAULTS)
+        more["draft.kind"] = None
+    flags = Flags({**flags.given, "engine": engine})
+    settings = flags.resolve(more, SERVE_DEFAULTS)
 
-    from reason_spec.evaluation.console import RunOptions, Screen, start_engines
+    from reason_spec.cli.screen import Screen
+    from reason_spec.evaluation.job import start_engines
     from reason_spec.server.run import Server
 
-    screen = Screen(RunOptions((), quiet=quiet))
+    screen = Screen(quiet=quiet)
     server = Server(
         settings,
         start=lambda accelerator: start_engines(accelerator, settings, screen),
@@ -114,12 +98,12 @@ FileOption = Annotated[
 
 @keys_app.command("new")
 def new_key(
-    tenant: Annotated[str, typer.Argument(help="Whose key: texts of different tenants never meet.")],
+    tenant: Annotated[str, typer.Argument(help="Whose key: texts of different tenants are never shared.")],
     file: FileOption = None,
     trusted: Annotated[
         bool,
         typer.Option(
-            "--trusted", help="It may choose how it is sped up, and is told what speculation did for it."
+            "--trusted", help="It may choose its speculation, and its replies carry speculation statistics."
         ),
     ] = False,
     config: ConfigOption = None,

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import GENERATE_FLAGS, MODEL_FLAGS, PROBLEM_FLAGS, SERVER_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import (
     ConcurrencyOption,
-    ConfigOption,
-    DraftOption,
-    DraftUrlOption,
-    EngineOption,
     FreshOption,
-    GenerateOption,
-    GenerateSeedOption,
     JsonOption,
-    LimitOption,
     OutputOption,
     QuietOption,
-    SampleOption,
-    SeedOption,
-    SetOption,
-    SkipBadOption,
     SourcesArgument,
-    TargetOption,
-    TargetUrlOption,
-    TaskOption,
-    VerifierOption,
     complete_strategies,
-    resolve_settings,
-    settings_flags,
 )
 from reason_spec.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from reason_spec.evaluation.sources import Sources
+    from reason_spec.lab.tuning.candidates import Grid
 
 _PAIR = "pair"
 _GENERATED_SEED = 800_000
@@ -78,8 +68,7 @@ FilesArgument = Annotated[
     ),
 ]
 LossOption = Annotated[
-    float,
-    typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong."),
+    float, typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong.")
 ]
 ConfidenceOption = Annotated[float, typer.Option(help="Chance that the loss is no higher.")]
 StrategiesOption = Annotated[
@@ -111,8 +100,7 @@ ThresholdsOption = Annotated[
     ),
 ]
 BudgetOption = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Seconds of answers to measure, at the most.", min=1),
+    float | None, typer.Option(metavar="SECONDS", help="Seconds of answers to measure, at the most.", min=1)
 ]
 NumProblemsOption = Annotated[
     int | None,
@@ -125,8 +113,7 @@ PairOutputOption = Annotated[
     Path | None, typer.Option(help="The settings file. Default: tuned.yaml in the run's folder.")
 ]
 RunFolderOption = Annotated[
-    Path | None,
-    typer.Option("--run", help="Folder for the answers. Default: runs/NAME-tuning-HASH."),
+    Path | None, typer.Option("--run", help="Folder for the answers. Default: runs/NAME-tuning-HASH.")
 ]
 PngOption = Annotated[
     Path | None, typer.Option(help="Draw speed against loss into this file; needs the extra plots.")
@@ -156,7 +143,9 @@ JudgingStrategyOption = Annotated[
     "problems that had no part in the choice, and its settings are written to a file for --config. A run "
     "that was stopped goes on where it was.",
 )
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, *MODEL_FLAGS, "seed")
 def tune_pair(
+    flags: Flags,
     sources: FilesArgument = None,
     loss: LossOption = 1.0,
     confidence: ConfidenceOption = 0.95,
@@ -169,20 +158,6 @@ def tune_pair(
     budget: BudgetOption = None,
     num_problems: NumProblemsOption = None,
     halving: HalvingOption = 3,
-    sample: SampleOption = False,
-    generate: GenerateOption = None,
-    generate_seed: GenerateSeedOption = 0,
-    task: TaskOption = None,
-    limit: LimitOption = None,
-    skip_bad: SkipBadOption = False,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    target_url: TargetUrlOption = None,
-    draft_url: DraftUrlOption = None,
-    engine: EngineOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
-    seed: SeedOption = None,
     output: PairOutputOption = None,
     run_folder: RunFolderOption = None,
     png: PngOption = None,
@@ -191,16 +166,43 @@ def tune_pair(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    from dataclasses import replace
-
-    from reason_spec.evaluation.console import RunOptions
-    from reason_spec.evaluation.sources import generate_problems, read_sources, sample_of
-    from reason_spec.lab.tuning import candidates
+    from reason_spec.cli.tune_screens import TuneScreen, show_tuning
+    from reason_spec.evaluation.job import RunOptions
+    from reason_spec.evaluation.sources import read_sources
     from reason_spec.lab.tuning.calibration import LossTest
     from reason_spec.lab.tuning.search import TuneOptions, tune
 
-    settings = resolve_settings(config, settings_flags(locals()), assignments)
-    grid = candidates.Grid(
+    settings = flags.resolve()
+    grid = _grid(strategies, depths, widths, thresholds, draft_tokens, verifiers)
+    if not sources and not flags.given["sample"] and flags.given["generate"] is None:
+        raise DataError("nothing to tune on: give a file of problems, --sample, or --generate N")
+    chosen = flags.problems(settings, sources, read_sources, _generated)
+    if num_problems is not None:
+        chosen = replace(chosen, problems=chosen.problems[:num_problems])
+    run = RunOptions(concurrency=concurrency, output=run_folder, fresh=fresh)
+    options = TuneOptions(LossTest(loss / 100, confidence), grid, run, halving, budget, output, png)
+    screen = TuneScreen(as_json=as_json, quiet=quiet)
+    found = run_interruptible(tune(settings, chosen, options, screen))
+    show_tuning(found, screen, quiet=quiet)
+
+
+def _generated(number: int, seed: int) -> Sources:
+    from reason_spec.evaluation.sources import generate_problems
+
+    return generate_problems("validation", number, _GENERATED_SEED + seed)
+
+
+def _grid(
+    strategies: str | None,
+    depths: str | None,
+    widths: str | None,
+    thresholds: str | None,
+    draft_tokens: str | None,
+    verifiers: str | None,
+) -> Grid:
+    from reason_spec.lab.tuning import candidates
+
+    return candidates.Grid(
         strategies=_values("--strategies", strategies, str),
         depths=_values("--depths", depths, int) or candidates.DEPTHS,
         widths=_values("--widths", widths, int) or candidates.WIDTHS,
@@ -208,32 +210,6 @@ def tune_pair(
         draft_tokens=_values("--draft-tokens", draft_tokens, int),
         verifiers=_values("--verifiers", verifiers, str),
     )
-    if generate is not None:
-        if sources or sample:
-            raise SettingsError("--generate makes the problems: give no file and no --sample beside it")
-        chosen = generate_problems("validation", generate, _GENERATED_SEED + generate_seed)
-    else:
-        if not sources and not sample:
-            raise DataError("nothing to tune on: give a file of problems, --sample, or --generate N")
-        chosen = read_sources(
-            sources or [],
-            settings.task.name,
-            sample=sample_of(settings, sample),
-            limit=limit,
-            skip_bad=skip_bad,
-        )
-    options = TuneOptions(
-        LossTest(loss / 100, confidence),
-        grid,
-        RunOptions((), concurrency=concurrency, output=run_folder, fresh=fresh, as_json=as_json, quiet=quiet),
-        halving=halving,
-        seconds=budget,
-        output=output,
-        png=png,
-    )
-    if num_problems is not None:
-        chosen = replace(chosen, problems=chosen.problems[:num_problems])
-    raise typer.Exit(run_interruptible(tune(settings, chosen, options)))
 
 
 def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_T, ...]:
@@ -260,54 +236,39 @@ def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_
     "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
     "demonstration pair is given fresh ones. A run that was stopped goes on where it was.",
 )
+@takes_flags(*PROBLEM_FLAGS, "verifier", *SERVER_FLAGS)
 def tune_verifier(
+    flags: Flags,
     sources: SourcesArgument = None,
     loss: LossOption = 1.0,
     confidence: ConfidenceOption = 0.95,
     thresholds: VerifierThresholdsOption = None,
     whole_curve: WholeCurveOption = False,
     plot: PlotOption = True,
-    sample: SampleOption = False,
-    task: TaskOption = None,
-    limit: LimitOption = None,
-    skip_bad: SkipBadOption = False,
     strategy: JudgingStrategyOption = None,
-    verifier: VerifierOption = None,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    target_url: TargetUrlOption = None,
-    draft_url: DraftUrlOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
     output: OutputOption = None,
     fresh: FreshOption = False,
     concurrency: ConcurrencyOption = 1,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    from reason_spec.evaluation.console import RunOptions
-    from reason_spec.evaluation.sources import sample_of
+    from reason_spec.cli.screen import Screen
+    from reason_spec.cli.tune_screens import show_verifier_tuning
+    from reason_spec.evaluation.job import RunOptions
     from reason_spec.lab.tuning import verifier as tuning
     from reason_spec.lab.tuning.calibration import LossTest
 
-    settings = tuning.with_judging_strategy(
-        # Under load the gate lets the target write alone, and there would be nothing to judge.
-        resolve_settings(config, settings_flags(locals()), assignments, {"load_control.use": "off"}),
-        strategy,
-    )
+    # Under load the load controller lets the target write alone, and there would be nothing to judge.
+    settings = flags.resolve({"strategy.name": strategy}, {"load_control.use": "off"})
+    settings = tuning.with_judging_strategy(settings, strategy)
     options = tuning.TuneOptions(
         LossTest(loss / 100, confidence),
-        RunOptions((), concurrency=concurrency, output=output, fresh=fresh, as_json=as_json, quiet=quiet),
-        tuning.THRESHOLDS if thresholds is None else tuning.read_thresholds(thresholds),
+        RunOptions(concurrency=concurrency, output=output, fresh=fresh),
+        _values("--thresholds", thresholds, float) or tuning.THRESHOLDS,
         whole_curve=whole_curve,
         plot=plot,
     )
-    chosen = tuning.read_problems(
-        sources or [],
-        settings,
-        options.test,
-        sample=sample_of(settings, sample),
-        limit=limit,
-        skip_bad=skip_bad,
-    )
-    raise typer.Exit(run_interruptible(tuning.tune_verifier(settings, chosen, options)))
+    chosen = flags.problems(settings, sources, partial(tuning.read_problems, settings, options.test))
+    screen = Screen(as_json=as_json, quiet=quiet)
+    found = run_interruptible(tuning.tune_verifier(settings, chosen, options, screen))
+    raise typer.Exit(show_verifier_tuning(found, screen, plot=plot))

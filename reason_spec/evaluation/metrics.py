@@ -1,43 +1,150 @@
-"""What an evaluation shows, with its uncertainty: a row for each task and strategy, and pairs."""
+"""Metrics of a run with their uncertainty, for each task and strategy and for each pair of strategies."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import numpy as np
 
 from reason_spec.evaluation.estimates import Estimate, estimate_mean, estimate_share
-from reason_spec.evaluation.metric_types import (
-    ALL_TASKS,
-    Metrics,
-    PairedMetrics,
-    Percentiles,
-    Prices,
-    StepAcceptance,
-    StrategyMetrics,
-)
+from reason_spec.evaluation.grouping import ByProblem, baseline_among, by_strategy, pair_up
 from reason_spec.evaluation.outcome import Outcome, share
-from reason_spec.evaluation.paired import compare_pairs
-from reason_spec.evaluation.problems import Problems, itself
+from reason_spec.evaluation.paired import PairedMetrics, compare_pairs
+from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
-from reason_spec.evaluation.summary import baseline_among, by_strategy, pair_up
-from reason_spec.types import Usage
+from reason_spec.evaluation.statistics import Interval
+from reason_spec.types import LossClass, Usage
 
-__all__ = [
-    "ALL_TASKS",
-    "Estimate",
-    "Metrics",
-    "PairedMetrics",
-    "Percentiles",
-    "Prices",
-    "StepAcceptance",
-    "StrategyMetrics",
-    "measure",
-]
-
+ALL_TASKS = "all"
+"""Task name of the rows about all tasks together."""
 NUM_BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Mean and percentiles over answers."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepAcceptance:
+    """Verdicts about the steps at one position of the answers, 0 the first.
+
+    Only the deciding verdict counts: the one that accepted the drafted step, or rejected it in favour of the
+    target's step. ``alpha_step`` also has verdicts about other drafts of the step and rejected branches.
+    """
+
+    step_index: int
+    num_accepted: int
+    num_rejected: int
+    num_unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyMetrics:
+    """One strategy on one task, or on all of them.
+
+    Problems weigh equally in everything that is a mean over problems; rates and token counts are totals over
+    all answers, so that long answers weigh more.
+
+    Attributes:
+        num_samples: the least that a graded problem has; of an ungraded task, the least of any.
+        num_graded: answers with a reference answer; undecided ones count as wrong.
+        accuracy: avg@k, the mean over problems of the share of right samples; None where nothing is graded.
+        pass_at: by k = 1, 2, 4, ... and ``num_samples``: the chance that one of k samples is right.
+        majority_at: the same for the answer that most of k samples give.
+        seconds: over answers; so is ``first_step_seconds``, the time until the first step was final. With
+            several answers at once, the wall time of a batch divided by its size.
+        target_tokens: tokens that the target generated, rejected branches and accepted token drafts included,
+            divided by the tokens of the answers.
+        target_prefilled_tokens: the same for tokens that the target prefilled, prompts included.
+        target_scored_tokens: the same for tokens that the target scored to judge them.
+        target_passes: forward passes of the target for each token of the answers.
+        tokens_saved: ``1 - target_tokens``; below 0 where the target generated more than the answers have.
+        alpha_step: share of all verdicts that accepted, rejected branches included.
+        alpha_step_of_all: share of all drafted steps that were accepted, those without a verdict included.
+        alpha_step_of_cache: as ``alpha_step``, of steps of the suffix cache.
+        alpha_token: acceptance rate of token drafts.
+        drafted_steps: share of the answers' steps that the draft wrote; ``cached_steps``: the suffix cache.
+        planned_depth: mean depth that the planner chose, None without one.
+        acceptance_by_step: by place in the answer, up to the last place with a verdict.
+        alpha_token_histogram: answers by their own ``alpha_token`` in ten bins from 0 to 1; answers without
+            drafts are in none.
+        cost: of all answers, None without prices.
+        concurrency: the numbers of answers written at once.
+    """
+
+    task: str
+    strategy: str
+    loss_class: LossClass
+    num_problems: int
+    num_answers: int
+    num_samples: int
+    num_graded: int
+    num_correct: int
+    num_undecided: int
+    num_cut: int
+    num_retried: int
+    accuracy: Estimate | None
+    pass_at: Mapping[int, Estimate]
+    majority_at: Mapping[int, Estimate]
+    seconds: Percentiles
+    first_step_seconds: Percentiles
+    seconds_per_problem: Estimate
+    tokens_per_problem: Estimate
+    tokens_per_second: float
+    target_tokens: float
+    target_prefilled_tokens: float
+    target_scored_tokens: float
+    target_passes: float
+    tokens_saved: float
+    alpha_step: float | None
+    alpha_step_of_all: float | None
+    alpha_step_of_cache: float | None
+    alpha_token: float | None
+    drafted_steps: float | None
+    cached_steps: float | None
+    planned_depth: float | None
+    acceptance_by_step: tuple[StepAcceptance, ...]
+    alpha_token_histogram: tuple[int, ...]
+    target: Usage
+    draft: Usage
+    verifier_seconds: float
+    cost: float | None
+    concurrency: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """All rows of a run; those about all tasks together come last, where there are several tasks."""
+
+    strategies: tuple[StrategyMetrics, ...]
+    pairs: tuple[PairedMetrics, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metrics as JSON holds them: intervals as objects, maps with their k as text."""
+        return {"strategies": _plain(self.strategies), "pairs": _plain(self.pairs)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Interval):
+        return value._asdict()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def measure(
@@ -46,7 +153,7 @@ def measure(
     *,
     prices: Prices | None = None,
     seed: int = 0,
-) -> Metrics:
+) -> RunMetrics:
     """Measure the outcomes of one run.
 
     Args:
@@ -71,7 +178,7 @@ def measure(
         for name, items in chosen.items():
             if name != baseline_among(present) and (matched := pair_up(baseline, items)):
                 pairs.append(compare_pairs(task, matched, seed))
-    return Metrics(tuple(rows), tuple(pairs))
+    return RunMetrics(tuple(rows), tuple(pairs))
 
 
 def _tasks_in_order(groups: Iterable[Sequence[Outcome]]) -> list[str]:
@@ -82,7 +189,7 @@ def _tasks_in_order(groups: Iterable[Sequence[Outcome]]) -> list[str]:
 
 
 def _select(outcomes: Iterable[Outcome], task: str) -> list[Outcome]:
-    """Return a task's outcomes in an order of their own: sums must not depend on who finished first."""
+    """Return a task's outcomes in a fixed order: sums must not depend on the order of completion."""
     chosen = (outcome for outcome in outcomes if task in (outcome.task, ALL_TASKS))
     return sorted(chosen, key=lambda outcome: (outcome.task, outcome.index, outcome.id, outcome.sample))
 
@@ -94,9 +201,17 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
     num_accepted = sum(outcome.usage.verdicts["accept"] for outcome in outcomes)
     tokens = sum(outcome.tokens for outcome in outcomes)
     seconds = math.fsum(outcome.seconds for outcome in outcomes)
-    target_tokens = target.num_generated_tokens / tokens if tokens else 0.0
-    problems = Problems.of(outcomes, itself)
-    graded = Problems.of([outcome for outcome in outcomes if outcome.answer is not None], itself)
+    origins = Counter(step.origin for outcome in outcomes for step in outcome.steps)
+    cached = Counter[str]()
+    for outcome in outcomes:
+        cached.update(outcome.usage.cache_verdicts)
+    depths = [outcome.plan.depth for outcome in outcomes if outcome.plan is not None]
+
+    def per_token(number: int) -> float:
+        return number / tokens if tokens else 0.0
+
+    problems = ByProblem.of(outcomes, _itself)
+    graded = ByProblem.of([outcome for outcome in outcomes if outcome.answer is not None], _itself)
     votes = [count_votes(group) for group in graded.groups]
     return StrategyMetrics(
         task=task,
@@ -106,6 +221,7 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
         num_answers=len(outcomes),
         num_samples=(graded if votes else problems).num_samples,
         num_graded=graded.num_items,
+        num_correct=sum(outcome.correct is True for outcome in outcomes if outcome.answer is not None),
         num_undecided=sum(item.correct is None for group in graded.groups for item in group),
         num_cut=sum(outcome.finish == "length" for outcome in outcomes),
         num_retried=sum(bool(outcome.failed_tries) for outcome in outcomes),
@@ -117,13 +233,18 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
         seconds_per_problem=estimate_mean(problems.means(lambda outcome: outcome.seconds), problems.strata),
         tokens_per_problem=estimate_mean(problems.means(lambda outcome: outcome.tokens), problems.strata),
         tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
-        target_tokens=target_tokens,
-        target_prefilled_tokens=target.num_prefilled_tokens / tokens if tokens else 0.0,
-        target_scored_tokens=target.num_scored_tokens / tokens if tokens else 0.0,
-        tokens_saved=1 - target_tokens if tokens else 0.0,
+        target_tokens=per_token(target.num_generated_tokens),
+        target_prefilled_tokens=per_token(target.num_prefilled_tokens),
+        target_scored_tokens=per_token(target.num_scored_tokens),
+        target_passes=per_token(target.num_passes),
+        tokens_saved=1 - per_token(target.num_generated_tokens) if tokens else 0.0,
         alpha_step=share(num_accepted, num_verdicts),
         alpha_step_of_all=share(num_accepted, sum(outcome.usage.num_proposed for outcome in outcomes)),
+        alpha_step_of_cache=share(cached["accept"], cached.total()),
         alpha_token=target.alpha_token,
+        drafted_steps=share(origins["draft"], origins.total()),
+        cached_steps=share(origins["cache"], origins.total()),
+        planned_depth=math.fsum(depths) / len(depths) if depths else None,
         acceptance_by_step=_acceptance_by_step(outcomes),
         alpha_token_histogram=_histogram([outcome.alpha_token for outcome in outcomes]),
         target=target,
@@ -134,12 +255,16 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
     )
 
 
+def _itself(outcome: Outcome) -> Outcome:
+    return outcome
+
+
 def _is_right(outcome: Outcome) -> float:
     return float(outcome.correct is True)
 
 
 def _by_k(
-    graded: Problems[Outcome], votes: Sequence[Votes], chance: Callable[[Votes, int], float]
+    graded: ByProblem[Outcome], votes: Sequence[Votes], chance: Callable[[Votes, int], float]
 ) -> dict[int, Estimate]:
     """Return the mean of a chance over problems for each number of samples; k samples count as one draw."""
     return {

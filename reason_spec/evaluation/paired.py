@@ -1,16 +1,17 @@
-"""A strategy against the baseline, pair by pair, and for what claims there are too few of them."""
+"""Paired comparison of a strategy with the baseline, with warnings where the sample is too small."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
+from reason_spec.evaluation.amounts import counted
 from reason_spec.evaluation.estimates import Estimate, estimate_gain
-from reason_spec.evaluation.metric_types import PairedMetrics
+from reason_spec.evaluation.grouping import ByProblem, OutcomePair
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.problems import OutcomePair, Problems, strategy_side
 from reason_spec.evaluation.resampling import (
     Counts,
     Floats,
@@ -24,20 +25,61 @@ from reason_spec.evaluation.statistics import mcnemar_exact, smallest_paired_dif
 MIN_PROBLEMS_FOR_SPEED = 60
 """With fewer a few hard problems decide the mean seconds."""
 LARGEST_UNSEEN = 0.05
-"""A loss of accuracy that a claim about it must not miss."""
+"""Largest difference of accuracy that a sample may miss without a warning."""
 _MIN_SECONDS = 1e-6
-"""No answer takes less; ratios of what a coarse clock calls nothing stay finite."""
+"""Lower limit, so that ratios stay finite under a coarse clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedMetrics:
+    """A strategy against the baseline on the problems and samples that both answered.
+
+    Differences are the strategy's minus the baseline's. Intervals and standard errors of seconds and tokens
+    are bootstrapped over problems, 10,000 times (expanded percentiles). Intervals of accuracy are score
+    intervals, since resampling shows no uncertainty where no problem differs.
+
+    Attributes:
+        num_identical: pairs of the same tokens.
+        num_apart: pairs whose two sides were timed in different starts of the command.
+        accuracy_difference: mean over graded problems of the difference of their shares of right samples.
+        loss_upper: upper end of the one-sided 95 % interval of the loss, the difference with its sign turned.
+        num_better: problems with more right samples than the baseline's; ``num_worse``: with fewer.
+        p_value: of McNemar's exact test, two-sided; None with several samples of a problem.
+        smallest_difference: the difference of accuracy that this many problems would have shown with a power
+            of 80 %, had they differed as often as these did.
+        speedup: the baseline's mean seconds for each problem divided by the strategy's.
+        paired_speedup: the median over pairs of the ratio of seconds.
+        warning: in words where the sample is too small for a claim, empty where it is not.
+    """
+
+    task: str
+    strategy: str
+    baseline: str
+    num_pairs: int
+    num_problems: int
+    num_identical: int
+    num_apart: int
+    accuracy_difference: Estimate | None
+    loss_upper: float | None
+    num_better: int
+    num_worse: int
+    p_value: float | None
+    smallest_difference: float | None
+    speedup: Estimate
+    paired_speedup: Estimate
+    tokens_difference: Estimate
+    warning: str
 
 
 def compare_pairs(task: str, pairs: Sequence[OutcomePair], seed: int) -> PairedMetrics:
-    """Compare a strategy with the baseline on what both answered.
+    """Compare a strategy with the baseline on the answers that both have.
 
     Args:
-        task: whose pairs these are, ``ALL_TASKS`` for several.
-        pairs: at least one; the order of samples decides nothing but the last digits of sums.
+        task: the task of the pairs, ``ALL_TASKS`` for several.
+        pairs: at least one; their order changes only the last digits of sums.
         seed: of the bootstrap.
     """
-    problems = Problems.of(pairs, strategy_side)
+    problems = ByProblem.of(pairs, itemgetter(1))
     accuracy = _compare_accuracy(pairs)
     speed = _compare_speed(problems, seed)
     base, own = pairs[0]
@@ -54,6 +96,8 @@ def compare_pairs(task: str, pairs: Sequence[OutcomePair], seed: int) -> PairedM
         num_apart=num_apart,
         accuracy_difference=accuracy.difference,
         loss_upper=accuracy.loss_upper,
+        num_better=accuracy.num_better,
+        num_worse=accuracy.num_worse,
         p_value=accuracy.p_value,
         smallest_difference=accuracy.smallest_difference,
         speedup=speed.speedup,
@@ -75,22 +119,27 @@ class _AccuracyOfPairs:
     num_problems: int = 0
     difference: Estimate | None = None
     loss_upper: float | None = None
+    num_better: int = 0
+    num_worse: int = 0
     p_value: float | None = None
     smallest_difference: float | None = None
 
 
 def _compare_accuracy(pairs: Iterable[OutcomePair]) -> _AccuracyOfPairs:
-    graded = Problems.of([pair for pair in pairs if pair[0].answer is not None], strategy_side)
+    graded = ByProblem.of([pair for pair in pairs if pair[0].answer is not None], itemgetter(1))
     if not graded.groups:
         return _AccuracyOfPairs()
     differences = graded.means(lambda pair: (pair[1].correct is True) - (pair[0].correct is True))
     gain = estimate_gain(differences, graded.num_samples, graded.strata)
+    num_better, num_worse = int((differences > 0).sum()), int((differences < 0).sum())
     is_one_sample = graded.num_items == len(graded)
     return _AccuracyOfPairs(
         len(graded),
         gain.estimate,
         gain.loss_upper,
-        mcnemar_exact(int((differences > 0).sum()), int((differences < 0).sum())) if is_one_sample else None,
+        num_better,
+        num_worse,
+        mcnemar_exact(num_better, num_worse) if is_one_sample else None,
         smallest_paired_difference(float((differences**2).mean()), len(graded), graded.num_samples),
     )
 
@@ -102,7 +151,7 @@ class _SpeedOfPairs:
     tokens_difference: Estimate
 
 
-def _compare_speed(problems: Problems[OutcomePair], seed: int) -> _SpeedOfPairs:
+def _compare_speed(problems: ByProblem[OutcomePair], seed: int) -> _SpeedOfPairs:
     amounts = np.stack(
         [
             problems.means(lambda pair: _seconds(pair[0])),
@@ -141,7 +190,7 @@ def _seconds(outcome: Outcome) -> float:
 def _warn_of_accuracy(accuracy: _AccuracyOfPairs) -> list[str]:
     if accuracy.smallest_difference is None or accuracy.smallest_difference <= LARGEST_UNSEEN:
         return []
-    problems = _counted(accuracy.num_problems, "problem")
+    problems = counted(accuracy.num_problems, "problem")
     if accuracy.smallest_difference >= 1:
         return [f"{problems}: no difference of accuracy would be seen"]
     points = 100 * accuracy.smallest_difference
@@ -151,14 +200,10 @@ def _warn_of_accuracy(accuracy: _AccuracyOfPairs) -> list[str]:
 def _warn_of_speed(num_problems: int, num_pairs: int, num_apart: int) -> list[str]:
     warnings = []
     if num_problems < MIN_PROBLEMS_FOR_SPEED:
-        problems = _counted(num_problems, "problem")
+        problems = counted(num_problems, "problem")
         warnings.append(f"the speed-up rests on {problems}; take {MIN_PROBLEMS_FOR_SPEED} or more")
     if num_apart:
         warnings.append(
-            f"{num_apart} of {_counted(num_pairs, 'pair')} were timed in different starts of the command"
+            f"{num_apart} of {counted(num_pairs, 'pair')} were timed in different starts of the command"
         )
     return warnings
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr
 
-from reason_spec.evaluation.statistics import Interval, normal_cdf, t_quantile
+from reason_spec.evaluation.statistics import Interval, t_quantile
 
 NUM_RESAMPLES = 10_000
 CONFIDENCE = 0.95
@@ -96,6 +97,6 @@ def percentile_interval(resampled: Floats, num_problems: int, confidence: float 
     if num_problems < 2:
         raise ValueError(f"{num_problems} problem does not tell how problems differ")
     widening = (num_problems / (num_problems - 1)) ** 0.5
-    tail = normal_cdf(widening * t_quantile((1 - confidence) / 2, num_problems - 1))
+    tail = float(ndtr(widening * t_quantile((1 - confidence) / 2, num_problems - 1)))
     low, high = np.quantile(resampled, [tail, 1 - tail])
     return Interval(float(low), float(high))

@@ -1,4 +1,4 @@
-"""Where answers that should be the target's own part from plain decoding by rounding alone.
+"""Flips: tokens at which an exact answer differs from plain decoding by rounding alone.
 
 Below float32 a pass over several tokens rounds differently from a pass over one, so greedy decoding may
 choose another token where two are nearly tied. The target scores both tokens at each such place.
@@ -6,15 +6,14 @@ choose another token where two are nearly tied. The target scores both tokens at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.evaluation.grouping import BASELINE, by_strategy, pair_up
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.prompts import ask_for
-from reason_spec.evaluation.summary import BASELINE, by_strategy, pair_up
 from reason_spec.types import Prefix, Problem
 
 EXACT_DTYPE = "float32"
@@ -22,7 +21,7 @@ EXACT_DTYPE = "float32"
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """The first token at which an answer parts from the baseline's.
+    """The first token at which an answer differs from the baseline's.
 
     ``place`` counts the tokens of the answer before it. ``gap`` is the difference of the log-probabilities of
     the two tokens there, in nats, as the target scores them; None where one of the answers had ended.
@@ -61,7 +60,7 @@ class Rounding:
 async def find_rounding(
     accelerator: Accelerator, problems: Sequence[Problem], outcomes: Iterable[Outcome]
 ) -> Rounding | None:
-    """Find and score the places where exact answers part from the baseline's.
+    """Find and score the tokens at which exact answers differ from the baseline's.
 
     Return None in float32, where there are none, and where answers were sampled.
 
@@ -99,23 +98,3 @@ async def _score(accelerator: Accelerator, problem: Problem, base: Outcome, own:
         score = await accelerator.target.score_next(prefix, (theirs[place], ours[place]))
         gap = abs(score.logprobs[0] - score.logprobs[1])
     return Flip(own.id, own.sample, own.strategy, place, gap)
-
-
-def rounding_lines(rounding: Rounding | None) -> Iterator[str]:
-    """Yield a sentence for each strategy."""
-    if rounding is None:
-        return
-    for strategy, num_pairs in rounding.num_pairs.items():
-        flips = rounding.of(strategy)
-        gaps = [flip.gap for flip in flips if flip.gap is not None]
-        line = f"{strategy} in {rounding.dtype}: {len(flips)} of {num_pairs} answers part from {BASELINE}"
-        if gaps:
-            line += f", at tokens {median(gaps):.3f} nats apart in the median and {max(gaps):.3f} at the most"
-        yield f"{line}."
-
-
-def flip_cell(rounding: Rounding, strategy: str) -> str:
-    """Return how many answers part, for the table."""
-    if strategy not in rounding.num_pairs:
-        return "-"
-    return f"{len(rounding.of(strategy))} of {rounding.num_pairs[strategy]}"

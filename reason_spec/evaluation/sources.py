@@ -1,4 +1,4 @@
-"""Turns what stands on a command line, files and questions, into problems."""
+"""Reads the problems of a run: files, questions, data sets by id, generated ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,13 +14,19 @@ from pathlib import Path
 from typing import Literal
 
 from reason_spec.errors import DataError
+from reason_spec.evaluation.dataset_source import PREFIX, DatasetSource
 from reason_spec.settings import Settings
 from reason_spec.tasks import REAL_SAMPLE_PATH
-from reason_spec.tasks.loading import load_problems
+from reason_spec.tasks.base import get_task
+from reason_spec.tasks.loading import LoadedProblems, collect_problems, load_problems
 from reason_spec.types import Problem
 
 _FILE_ENDINGS = (".jsonl", ".ndjson", ".json", ".gz")
 _FILE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.[A-Za-z][A-Za-z0-9]{1,7}")
+_TASK_AND_PLACE = re.compile(r"(?P<task>[A-Za-z][\w-]*)=(?P<place>.+)")
+_MAX_NAME_CHARACTERS = 80
+GENERATED_SEED = 900_000
+"""Apart from the problems that thresholds are chosen on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,22 @@ class Sources:
     @property
     def num_without_answer(self) -> int:
         return sum(problem.answer is None for problem in self.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file or a data set, the task of its problems, and a label for their ids."""
+
+    text: str
+    task: str
+    label: str
+    dataset: DatasetSource | None = None
+
+    def load(self, limit: int | None, skip_bad: bool, *, once: bool = False) -> LoadedProblems:
+        options = {"require_answer": False, "once": once}
+        if self.dataset is None:
+            return load_problems(self.text, self.task, limit, skip_bad, **options)
+        return collect_problems(self.dataset.records(), self.text, self.task, limit, skip_bad, **options)
 
 
 def read_sources(
@@ -66,23 +89,94 @@ def read_sources(
                 f"{str(file)!r} looks like a path, and there is no such file; a question of this form can "
                 "be given on standard input, with - in its place"
             )
-    loaded = [load_problems(file, task, limit, skip_bad, require_answer=False) for file in files]
+    places = [_Place(str(file), get_task(task).name, stem(file)) for file in files]
+    loaded = [place.load(limit, skip_bad) for place in places]
+    asked = tuple(Problem(_question_id(text), text, None, task) for text in dict.fromkeys(texts))
+    return _sources(places, loaded, asked)
+
+
+def read_task_sources(
+    arguments: Sequence[str],
+    task: str,
+    *,
+    sample: Path | None = None,
+    limit: int | None = None,
+    skip_bad: bool = False,
+) -> Sources:
+    """Read files and data sets, each as ``PLACE`` or ``TASK=PLACE``.
+
+    A question that comes again with the same answer is left out, with a notice. With several places, ids
+    begin with the task that was named for a place, else with its name.
+
+    Args:
+        task: of places without one of their own.
+        sample: adds this file of problems that come with the package.
+        limit: problems of each place at the most.
+
+    Raises:
+        DataError: nothing was given, a place is missing or damaged, or is given twice.
+        MissingDependencyError: a data set is named by id, and ``datasets`` is not installed.
+        SettingsError: a task is unknown.
+    """
+    places = [_parse(argument, task) for argument in arguments]
+    if sample:
+        places.insert(0, _Place(str(sample), get_task(task).name, stem(sample)))
+    if not places:
+        raise DataError("nothing to solve: give files of problems, --sample, or --generate N")
+    places = _told_apart(places)
+    return _sources(places, [place.load(limit, skip_bad, once=True) for place in places])
+
+
+def _sources(
+    places: Sequence[_Place], loaded: Sequence[LoadedProblems], questions: Sequence[Problem] = ()
+) -> Sources:
     problems: list[Problem] = []
-    for file, part in zip(files, loaded, strict=True):
-        prefix = f"{stem(file)}:" if len(files) > 1 else ""
+    bad_lines, notices = [], []
+    for place, part in zip(places, loaded, strict=True):
+        prefix = f"{place.label}:" if len(places) > 1 else ""
         problems += [replace(problem, id=prefix + problem.id) for problem in part.problems]
-    problems += [Problem(_question_id(text), text, None, task) for text in dict.fromkeys(texts)]
-    refuse_repeated_ids(problems)
-    return Sources(
-        name="+".join(dict.fromkeys(map(stem, files))) or "questions",
-        problems=tuple(problems),
-        only_questions=not files,
-        bad_lines=tuple(
-            f"{file}, line {bad.line}: {bad.reason}"
-            for file, part in zip(files, loaded, strict=True)
-            for bad in part.bad_lines
-        ),
-    )
+        bad_lines += [f"{place.text}, line {bad.line}: {bad.reason}" for bad in part.bad_lines]
+        if part.num_repeated:
+            notices.append(
+                f"{place.text}: {part.num_repeated} repeated problems are left out; for several answers to "
+                "each problem there is --samples"
+            )
+    problems += questions
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.id in seen:
+            raise DataError(f"problem {problem.id!r} is given twice; name each file once")
+        seen.add(problem.id)
+    name = "+".join(dict.fromkeys(place.label for place in places))[:_MAX_NAME_CHARACTERS] or "questions"
+    return Sources(name, tuple(problems), not places, tuple(bad_lines), tuple(notices))
+
+
+def generated_sources(number: int, seed: int) -> Sources:
+    """Return problems of the kind that the demonstration pair solves, made anew; other seeds make others."""
+    return generate_problems("validation", number, GENERATED_SEED + seed)
+
+
+def _parse(argument: str, task: str) -> _Place:
+    found = None if Path(argument).exists() else _TASK_AND_PLACE.fullmatch(argument)
+    named, text = (None, argument) if found is None else (get_task(found["task"]).name, found["place"])
+    if not text.startswith(PREFIX):
+        return _Place(text, named or get_task(task).name, named or stem(Path(text)))
+    dataset = DatasetSource.parse(text)
+    chosen = named or (dataset.task if get_task(task).name == "auto" else None) or get_task(task).name
+    return _Place(text, chosen, named or dataset.label, dataset)
+
+
+def _told_apart(places: Sequence[_Place]) -> list[_Place]:
+    """Return the places with unique labels: two files of one task get their names behind it."""
+    counts = Counter(place.label for place in places)
+    return [
+        replace(place, label=f"{place.label}-{_name_of(place)}") if counts[place.label] > 1 else place
+        for place in places
+    ]
+
+
+def _name_of(place: _Place) -> str:
+    return stem(Path(place.text)) if place.dataset is None else place.dataset.label
 
 
 def sample_of(settings: Settings, wanted: bool = True) -> Path | None:
@@ -147,11 +241,3 @@ def _question_id(text: str) -> str:
 
 def stem(file: Path) -> str:
     return file.name.partition(".")[0] or "problems"
-
-
-def refuse_repeated_ids(problems: Sequence[Problem]) -> None:
-    seen: set[str] = set()
-    for problem in problems:
-        if problem.id in seen:
-            raise DataError(f"problem {problem.id!r} is given twice; name each file once")
-        seen.add(problem.id)

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import yaml
+from filelock import FileLock
 
 import reason_spec
 from reason_spec.engines.weights import WeightDigests, digest_weights
 from reason_spec.errors import DataError, ResumeError
-from reason_spec.evaluation.line_file import LineFile
 from reason_spec.evaluation.outcome import Outcome, UnitKey, settings_for
 from reason_spec.evaluation.prompts import prompt_style
+from reason_spec.evaluation.records import (
+    LOCK,
+    OTHER_FOLDER,
+    RecordFile,
+    lock_folder,
+    read_records,
+    write_text,
+    writing,
+)
 from reason_spec.evaluation.timeline import TIMELINES
 from reason_spec.settings import Settings
 from reason_spec.types import Problem
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
-METRICS = "metrics.json"
+_METRICS = "metrics.json"
+"""Written by earlier versions; `SUMMARY` holds its content now."""
 SETTINGS = "settings.yaml"
-LOCK = ".lock"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
-_TAIL_BYTES = 1 << 16
-_OTHER_FOLDER = "Name another folder with --output."
 _REMEDY = "Name another folder with --output, or start anew with --fresh."
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """Which problems a run is about: their number and a hash over ids, questions and answers."""
+    """The number of problems of a run, and a hash over their ids, questions, answers and tasks."""
 
     num_problems: int
     sha256: str
@@ -111,8 +116,8 @@ class RunFolder:
         self.path = path
         self._identity = identity
         self._replaces = fresh
-        self._lock: BinaryIO | None = None
-        self._results: LineFile | None = None
+        self._lock: FileLock | None = None
+        self._results: RecordFile | None = None
         self._sessions: list[dict[str, Any]] = []
         self._created: list[Path] = []
         self.outcomes: dict[UnitKey, Outcome] = {}
@@ -133,17 +138,17 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Give the lock back; may be called twice. A new folder that got no result is removed."""
+        """Release the lock; may be called twice. A new folder that got no result is removed."""
         if self._results is not None:
             self._results.close()
         if self._lock is not None:
             if self._created and not self.outcomes and not (self.path / SETTINGS).exists():
                 with contextlib.suppress(OSError):
-                    for name in (RESULTS, SUMMARY, METRICS, TIMELINES, LOCK):
+                    for name in (RESULTS, SUMMARY, _METRICS, TIMELINES, LOCK):
                         (self.path / name).unlink(missing_ok=True)
                     for place in self._created:
                         place.rmdir()
-            self._lock.close()
+            self._lock.release()
         self._results = self._lock = None
 
     @property
@@ -167,7 +172,7 @@ class RunFolder:
         self._write_settings()
 
     def end_session(self, details: Mapping[str, Any]) -> None:
-        """Add to ``settings.yaml`` what was found out in the session that was begun last.
+        """Add measurements of the last session to ``settings.yaml``.
 
         Raises:
             DataError: the folder cannot be written.
@@ -192,7 +197,7 @@ class RunFolder:
             "sessions": self._sessions,
         }
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        self._replace(SETTINGS, text)
+        write_text(self.path / SETTINGS, text)
 
     def append(self, outcome: Outcome) -> None:
         """Store an outcome; it survives a kill from the moment this returns.
@@ -207,36 +212,31 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
-        self._replace(SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-
-    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Write ``metrics.json``."""
-        self._replace(METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+        write_text(self.path / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        with writing(self.path):
+            (self.path / _METRICS).unlink(missing_ok=True)
 
     def _open(self, problems: Sequence[Problem]) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise DataError(f"{self.path}: cannot be written (it is not a folder). {_OTHER_FOLDER}")
+            raise DataError(f"{self.path}: cannot be written (it is not a folder). {OTHER_FOLDER}")
         with writing(self.path):
             self._created = [place for place in (self.path, *self.path.parents) if not place.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.path)
         if self._replaces:
             return  # a run that cannot start must not cost the results of the one before it
-        with writing(self.path):
-            drop_torn_line(self.results_path)
+        self._results = RecordFile(self.results_path)
         self._resume(problems)
-        with writing(self.path):
-            self._results = LineFile(self.results_path)
 
     def _delete_earlier(self) -> None:
         with writing(self.path):
-            for name in (RESULTS, SUMMARY, METRICS, TIMELINES, SETTINGS):
+            for name in (RESULTS, SUMMARY, _METRICS, TIMELINES, SETTINGS):
                 (self.path / name).unlink(missing_ok=True)
-            self._results = LineFile(self.results_path)
+        self._results = RecordFile(self.results_path)
         self._replaces = False
 
     def _resume(self, problems: Sequence[Problem]) -> None:
-        """Take over what the folder holds.
+        """Read what an earlier start of the command stored.
 
         Raises:
             ResumeError: it does not belong to this run.
@@ -286,72 +286,6 @@ class RunFolder:
                 return f"problem {outcome.id!r} has another question or answer"
         return "their order or number differs"
 
-    def _replace(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.tmp"
-        try:
-            with writing(self.path / name):
-                with temporary.open("w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self.path / name)
-        except DataError:
-            # A full disk should not stay full for it.
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-
-
-def lock_folder(folder: Path) -> BinaryIO:
-    """Open and lock a folder's lock file, without waiting.
-
-    Raises:
-        ResumeError: another process holds the lock.
-    """
-    path = folder / LOCK
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking, a run that ended may have removed the file.
-        if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
-            raise BlockingIOError
-    except OSError:
-        file.close()
-        raise ResumeError(
-            f"{folder} is in use by another run; wait for it, or name another folder with --output."
-        ) from None
-    return file
-
-
-def drop_torn_line(path: Path) -> bool:
-    """Cut off a last line that a kill left incomplete; return whether there was one."""
-    if not path.exists():
-        return False
-    with path.open("r+b") as file:
-        start, content = _last_lines(file)
-        end = content.rfind(b"\n") + 1
-        # A crash of the machine, unlike a kill, may leave a line of the right length without its bytes.
-        last = content.rfind(b"\n", 0, max(0, end - 1)) + 1
-        if end and not _is_whole(content[last:end]):
-            end = last
-        if end == len(content):
-            return False
-        file.truncate(start + end)
-        os.fsync(file.fileno())
-        return True
-
-
-def _last_lines(file: BinaryIO) -> tuple[int, bytes]:
-    """Return the end of a file, its last whole line included, and where it begins; files may be large."""
-    size = file.seek(0, os.SEEK_END)
-    length = _TAIL_BYTES
-    while True:
-        start = file.seek(max(0, size - length))
-        content = file.read()
-        if start == 0 or content.count(b"\n") > 1:
-            return start, content
-        length *= 4
-
 
 def read_outcomes(path: Path) -> Iterator[Outcome]:
     """Yield the outcomes of a results file in order; a missing file has none.
@@ -359,30 +293,17 @@ def read_outcomes(path: Path) -> Iterator[Outcome]:
     Raises:
         ResumeError: a line is damaged; the message names it.
     """
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield Outcome.from_json(line)
-            except ValueError as error:
-                raise ResumeError(f"{path}, line {number}: {error}. {_REMEDY}") from None
+    for _, outcome in read_records(path, Outcome.from_json, ResumeError, _REMEDY):
+        yield outcome
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of what decides the numbers of a run."""
+    """Return the versions of the packages that determine a run's numbers."""
     versions = {"reason-spec": reason_spec.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-def _is_whole(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _is_about(outcome: Outcome, problem: Problem) -> bool:
@@ -435,13 +356,3 @@ def _flattened(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, A
             yield from _flattened(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
-
-
-@contextlib.contextmanager
-def writing(path: Path, remedy: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Turn what goes wrong while something is written into a DataError that names place and remedy."""
-    try:
-        yield
-    except OSError as error:
-        place = error.filename or path
-        raise DataError(f"{place}: cannot be written ({error.strerror}). {remedy}") from error

@@ -1,17 +1,23 @@
-"""What happened when while an answer was written: kept beside the results, for pictures of single answers."""
+"""Timelines of answers, stored beside the results for pictures of single answers."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Self
 
+from reason_spec.errors import DataError
 from reason_spec.evaluation.outcome import UnitKey
+from reason_spec.evaluation.records import read_records
 from reason_spec.events import Event, EventKind, Lane, Purpose, Recorder
 from reason_spec.settings import current_strategy_name
 from reason_spec.types import Decision, Origin
 
 TIMELINES = "timelines.jsonl"
+"""A timeline is written before its answer. After a kill between the two the answer is generated again, so its
+last timeline counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The marks of one answer, in the order in which they happened."""
+    """The marks of one answer, in order of time."""
 
     key: UnitKey
     marks: tuple[Mark, ...]
@@ -95,3 +101,13 @@ class Timeline:
             return cls(key, tuple(Mark(**mark) for mark in record["marks"]))
         except (TypeError, KeyError) as error:
             raise ValueError(f"is no timeline ({error})") from None
+
+
+def read_timelines(folder: Path) -> Iterator[Timeline]:
+    """Yield the timelines of a run's folder, none where it stored none. The last one of an answer counts.
+
+    Raises:
+        DataError: a line is damaged; the message names it.
+    """
+    for _, timeline in read_records(folder / TIMELINES, Timeline.from_json, DataError, "Remove the line."):
+        yield timeline

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from reason_spec.errors import DataError, MissingDependencyError, SettingsError, first_mistake, unknown_name
 from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.prompts import messages_for
-from reason_spec.evaluation.store import RESULTS, SETTINGS, writing
+from reason_spec.evaluation.records import writing
+from reason_spec.evaluation.store import RESULTS, SETTINGS
 from reason_spec.lab.run_folder import read_results, read_settings
 from reason_spec.settings import EngineSettings, Settings, current_strategy_name
 from reason_spec.types import Problem, Usage

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.cli.options import complete_tenants
+from reason_spec.cli.cache import complete_tenants
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.pair import embedded_path

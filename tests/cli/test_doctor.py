@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from reason_spec.cli import doctor
-from reason_spec.cli.doctor import Check, Cores
+from reason_spec.cli import checks, doctor, requirements
+from reason_spec.cli.checks import Check, Cores
 from reason_spec.engines.machine import available_memory_bytes
 from reason_spec.errors import DataError
 
@@ -47,7 +47,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("version", "status"), [((3, 10, 14), "fail"), ((3, 11, 0), "ok"), ((3, 13, 1), "ok"), ((4, 0, 0), "ok")]
 )
 def test_python_older_than_supported_fails(version: tuple[int, ...], status: str) -> None:
-    assert doctor.check_python(version).status == status
+    assert checks.check_python(version).status == status
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_python_older_than_supported_fails(version: tuple[int, ...], status: str
     ],
 )
 def test_a_package_outside_its_range_is_named(requirement: str, problem: str | None) -> None:
-    found = doctor.requirement_problem(Requirement(requirement))
+    found = requirements.requirement_problem(Requirement(requirement))
     if problem is None:
         assert found is None
     else:
@@ -69,18 +69,18 @@ def test_a_package_outside_its_range_is_named(requirement: str, problem: str | N
 
 
 def test_declared_requirements_keep_extras_apart() -> None:
-    requirements = doctor.declared_requirements()
-    assert requirements is not None
-    base = {requirement.name for requirement in requirements.base}
+    declared = requirements.declared_requirements()
+    assert declared is not None
+    base = {requirement.name for requirement in declared.base}
     assert {"torch", "transformers", "sentence-transformers"} <= base
     assert "pytest" not in base
-    assert "pytest" in {requirement.name for requirement in requirements.extras["dev"]}
+    assert "pytest" in {requirement.name for requirement in declared.extras["dev"]}
 
 
 def test_a_package_out_of_range_fails_with_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = doctor.Requirements([Requirement("pytest>=9999")], {})
-    monkeypatch.setattr(doctor, "declared_requirements", lambda: wrong)
-    check = doctor.check_packages()
+    wrong = requirements.Requirements([Requirement("pytest>=9999")], {})
+    monkeypatch.setattr(checks, "declared_requirements", lambda: wrong)
+    check = checks.check_packages()
     assert check.status == "fail"
     assert "pytest" in check.found
     assert "pip install" in check.remedy
@@ -89,26 +89,26 @@ def test_a_package_out_of_range_fails_with_the_install_line(monkeypatch: pytest.
 def test_extras_report_absent_partly_present_and_present(monkeypatch: pytest.MonkeyPatch) -> None:
     present, absent = Requirement("pytest"), Requirement("no-such-package-anywhere")
     extras = {"all": [present], "half": [present, absent], "none": [absent]}
-    monkeypatch.setattr(doctor, "declared_requirements", lambda: doctor.Requirements([], extras))
-    whole, half, none = doctor.check_extras()
+    monkeypatch.setattr(checks, "declared_requirements", lambda: requirements.Requirements([], extras))
+    whole, half, none = checks.check_extras()
     assert (whole.status, half.status, none.status) == ("ok", "warn", "ok")
     assert "[half]" in half.remedy
     assert "[none]" in none.found
 
 
 def test_without_metadata_the_packages_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "DISTRIBUTION", "no-such-package-anywhere")
-    assert doctor.check_packages().status == "warn"
-    assert doctor.check_extras() == []
-    assert doctor.install_line("dev") == "pip install 'no-such-package-anywhere[dev]'"
+    monkeypatch.setattr(requirements, "DISTRIBUTION", "no-such-package-anywhere")
+    assert checks.check_packages().status == "warn"
+    assert checks.check_extras() == []
+    assert requirements.install_line("dev") == "pip install 'no-such-package-anywhere[dev]'"
 
 
 # Libraries -----------------------------------------------------------------------------------
 
 
 def test_torch_and_transformers_of_this_environment_pass() -> None:
-    assert doctor.check_torch().status == "ok"
-    assert doctor.check_transformers().status == "ok"
+    assert checks.check_torch().status == "ok"
+    assert checks.check_transformers().status == "ok"
 
 
 def test_a_torchvision_that_does_not_load_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_torchvision_that_does_not_load_fails(tmp_path: Path, monkeypatch: pyt
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 9.9\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    check = doctor.check_torchvision()
+    check = checks.check_torchvision()
     assert check.status == "fail"
     assert "operator nms does not exist" in check.found
     assert "pip uninstall" in check.remedy
@@ -129,18 +129,18 @@ def test_math_verify_passes_off_the_main_thread() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(doctor.check_math_verify).result().status == "ok"
+        assert pool.submit(checks.check_math_verify).result().status == "ok"
 
 
 def test_the_embedding_model_loads_and_encodes() -> None:
-    check = doctor.check_embedding_model()
+    check = checks.check_embedding_model()
     assert check.status == "ok", check
     assert "384 dimensions" in check.found
 
 
 def test_other_embedding_weights_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reason_spec.verifiers.encoder.MINILM_SHA256", "0" * 64)
-    check = doctor.check_embedding_model()
+    check = checks.check_embedding_model()
     assert check.status == "fail"
     assert "sha256" in check.found
     assert "reinstall" in check.found
@@ -155,14 +155,14 @@ def test_a_cpu_quota_is_read_in_cores(
 ) -> None:
     cgroup = tmp_path_factory.mktemp("cgroup")
     write_quota(cgroup, version, str(quota), str(period))
-    assert doctor.cpu_quota(cgroup) == pytest.approx(quota / period)
+    assert checks.cpu_quota(cgroup) == pytest.approx(quota / period)
 
 
 @pytest.mark.parametrize(("version", "quota"), [(2, "max"), (1, "-1"), (2, ""), (1, "")])
 def test_no_cpu_quota_is_none(tmp_path: Path, version: int, quota: str) -> None:
     write_quota(tmp_path, version, quota, "100000")
-    assert doctor.cpu_quota(tmp_path) is None
-    assert doctor.cpu_quota(tmp_path / "absent") is None
+    assert checks.cpu_quota(tmp_path) is None
+    assert checks.cpu_quota(tmp_path / "absent") is None
 
 
 def write_quota(cgroup: Path, version: int, quota: str, period: str) -> None:
@@ -182,13 +182,13 @@ def test_usable_cores_respect_affinity_and_quota(machine: int, affinity: int, qu
 
 
 def test_this_process_has_a_usable_core() -> None:
-    cores = doctor.available_cores()
+    cores = checks.available_cores()
     assert 1 <= cores.usable <= cores.affinity <= cores.machine
 
 
 def test_one_core_is_a_warning() -> None:
-    assert doctor.check_cores(Cores(8, 8, 1.5)).status == "warn"
-    assert doctor.check_cores(Cores(8, 2, None)).status == "ok"
+    assert checks.check_cores(Cores(8, 8, 1.5)).status == "warn"
+    assert checks.check_cores(Cores(8, 2, None)).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_one_core_is_a_warning() -> None:
     ],
 )
 def test_thread_settings_that_fight_are_named(environment: dict[str, str], named: str) -> None:
-    check = doctor.check_threads(2, environment)
+    check = checks.check_threads(2, environment)
     assert check.status == "warn"
     assert check.remedy == f"Run: unset {named}"
 
@@ -219,12 +219,12 @@ def test_thread_settings_that_fight_are_named(environment: dict[str, str], named
     ],
 )
 def test_harmless_thread_settings_pass(environment: dict[str, str]) -> None:
-    assert doctor.check_threads(2, environment).status == "ok"
+    assert checks.check_threads(2, environment).status == "ok"
 
 
 @pytest.mark.parametrize(("gib", "status"), [(0.5, "fail"), (2.0, "warn"), (16.0, "ok")])
 def test_memory_that_does_not_hold_two_workers_fails(gib: float, status: str) -> None:
-    assert doctor.check_memory(int(gib * doctor.GIB)).status == status
+    assert checks.check_memory(int(gib * checks.GIB)).status == status
 
 
 def test_a_memory_limit_of_a_container_counts(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_memory_limit_of_a_container_counts(tmp_path: Path) -> None:
 
 
 def test_a_complete_pair_passes(tiny_weights: Path) -> None:
-    check = doctor.check_pair(tiny_weights.joinpath)
+    check = checks.check_pair(tiny_weights.joinpath)
     assert check.status == "ok"
     assert "target" in check.found
 
@@ -248,7 +248,7 @@ def test_an_absent_pair_fails() -> None:
     def locate(role: str) -> Path:
         raise DataError(f"The embedded {role} has no weights.")
 
-    check = doctor.check_pair(locate)
+    check = checks.check_pair(locate)
     assert check.status == "fail"
     assert "no weights" in check.found
     assert "--target" in check.remedy
@@ -259,21 +259,21 @@ def test_a_damaged_pair_is_reported_as_failed(tiny_weights: Path, tmp_path: Path
     weights = tmp_path / "weights"
     shutil.copytree(tiny_weights, weights)
     (weights / "draft" / damage).write_bytes(b"{ torn")
-    check = doctor.guarded("demonstration pair", lambda: doctor.check_pair(weights.joinpath))
+    check = checks.guarded("demonstration pair", lambda: checks.check_pair(weights.joinpath))
     assert check.status == "fail"
     assert check.remedy
 
 
 def test_an_output_folder_is_probed_without_being_made(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "first"
-    assert doctor.check_output(folder).status == "ok"
+    assert checks.check_output(folder).status == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_folder_below_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    assert doctor.check_output(tmp_path / "runs" / "first").status == "fail"
-    assert doctor.check_output(tmp_path / "runs").status == "fail"
+    assert checks.check_output(tmp_path / "runs" / "first").status == "fail"
+    assert checks.check_output(tmp_path / "runs").status == "fail"
 
 
 # The whole -----------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_a_check_that_breaks_is_a_failed_check_among_the_others(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("statuses", "code"), [([], 0), (["ok", "warn"], 0), (["ok", "fail"], 1), (["fail", "warn"], 1)]
 )
-def test_only_a_failure_makes_the_exit_code_one(statuses: list[doctor.Status], code: int) -> None:
+def test_only_a_failure_makes_the_exit_code_one(statuses: list[checks.Status], code: int) -> None:
     assert doctor.exit_code([Check("some", status, "") for status in statuses]) == code
 
 

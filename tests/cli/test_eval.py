@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reason_spec.cli.options import complete_prices, complete_source
-from reason_spec.evaluation.timeline_store import read_timelines
+from reason_spec.cli.eval import complete_prices, complete_source
+from reason_spec.evaluation.timeline import read_timelines
 from tests.cli_runner import BOTH, enter_world, fail, invoke, results, settings_of, succeed
 from tests.evaluation.problems import World, write_problems
 
@@ -25,7 +25,7 @@ def arguments(world: World, *more: str, output: str | None = "out") -> list[str]
 
 
 def metrics(folder: str = "out") -> dict[str, Any]:
-    found = json.loads((Path(folder) / "metrics.json").read_text())
+    found = json.loads((Path(folder) / "summary.json").read_text())
     assert isinstance(found, dict)
     return found
 
@@ -91,7 +91,7 @@ def test_fresh_leaves_nothing_of_the_earlier_run(world: World) -> None:
     succeed(*arguments(world))
     succeed(*arguments(world, "--fresh", "--no-timelines", "--limit", "2"))
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        ".lock", "metrics.json", "results.jsonl", "settings.yaml", "summary.json",
+        ".lock", "results.jsonl", "settings.yaml", "summary.json",
     ]  # fmt: skip
     assert len(results(Path("out"))) == 4
 
@@ -124,12 +124,11 @@ def test_prices_make_costs(world: World) -> None:
     assert "cost of all answers" not in succeed(*arguments(world)).stdout
 
 
-def test_as_json_summary_and_metrics_are_one_object(world: World) -> None:
+def test_as_json_it_is_the_summary(world: World) -> None:
     result = succeed(*arguments(world, "--json"))
     assert result.stderr == ""
     printed = json.loads(result.stdout)
-    assert printed.pop("metrics") == metrics()
-    assert printed == json.loads(Path("out/summary.json").read_text())
+    assert printed == metrics()
 
 
 def test_quiet_prints_the_tables_alone(world: World) -> None:

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.test_cli_process import PATIENCE_SECONDS, answers, command, environment, run
 
+from tests.cli.test_process import PATIENCE_SECONDS, answers, command, environment, run
 from tests.evaluation.problems import World, build_world
 
 STRATEGIES = ("autoregressive", "lookahead")

@@ -18,7 +18,7 @@ def test_grade_adds_prediction_and_correct(tmp_path: Path) -> None:
     arguments = ["grade", str(tmp_path / "in.jsonl"), "--task", "gsm8k", "--output", str(out)]
     result = succeed(*arguments)
     assert result.stdout.startswith(
-        "4 of 6 responses are correct: 66.7 % (95 % interval 30.0 - 90.3 %); 1 without"
+        "4 of 6 responses are correct: 66.7 % (95 % interval 22.3-95.7 %); 1 without"
     )
     graded = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record["correct"] for record in graded] == [True] * 4 + [False] * 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.test_cli_process import PATIENCE_SECONDS, answers, run, start
 
+from tests.cli.test_process import PATIENCE_SECONDS, answers, run, start
 from tests.server.processes import until
 
 NUM_KILLS = 3

@@ -322,7 +322,7 @@ def test_a_terminal_shows_a_live_bar_that_is_gone_at_the_end(tmp_path: Path) -> 
     shown = on_terminal(*world.arguments("--compare", BOTH, "--output", "out"), cwd=tmp_path)
     text = without_colour(shown)
     assert "/8 answers" in text
-    assert re.search(r"lookahead +[\d.]+ tokens/s +alpha_step 0\.\d\d +[\d.]+ % right", text)
+    assert re.search(r"lookahead +\d/4 +[\d.]+ % +[\d.]+ ", text)
     assert "left" in text
     table = text[text.rindex("loss class") :]
     assert "answers 0:" not in table

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.test_cli_process import (
+
+from tests.cli.test_process import (
     BOTH,
     PATIENCE_SECONDS,
     answers,

@@ -73,7 +73,7 @@ def test_the_summary_is_the_table_as_json(world: World) -> None:
     assert stored["output"] == "out"
     assert [item["strategy"] for item in stored["strategies"]] == BOTH.split(",")
     assert stored["strategies"][1]["num_correct"] == 4
-    assert stored["comparisons"][0]["num_identical"] == 6
+    assert stored["pairs"][0]["num_identical"] == 6
 
 
 def test_quiet_prints_the_table_alone(world: World) -> None:
@@ -129,7 +129,7 @@ def test_answers_that_fail_are_reported_and_tried_again(world: World, tmp_path: 
     arguments = broken.arguments("--output", "out", "--strategy", "autoregressive")
     result = invoke(*arguments)
     assert result.exit_code == 1
-    assert "problem 'p1', autoregressive: not answered: the script has no answer" in " ".join(
+    assert "problem 'p1', autoregressive: not answered after 1 try: the script has no answer" in " ".join(
         result.stderr.split()
     )
     assert [record["id"] for record in results(Path("out"))] == ["p0", "p2"]

@@ -12,7 +12,6 @@ import yaml
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.outcome import Outcome, outcome_from
-from reason_spec.lab.tuning import search as tune
 from reason_spec.settings import load_settings
 from tests.cli_runner import fail, invoke, results, succeed
 from tests.evaluation.problems import World, build_world
@@ -39,7 +38,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         noise = zlib.crc32(f"{arguments[0].id} {settings.hash}".encode()) % 100 / 1000
         return outcome_from(*arguments, **{**options, "seconds": (1 + noise) / SPEEDS[strategy + verifier]})
 
-    monkeypatch.setattr(tune, "outcome_from", timed_outcome)
+    monkeypatch.setattr("reason_spec.evaluation.run.outcome_from", timed_outcome)
 
 
 def arguments(world: World, *more: str) -> list[str]:
@@ -229,7 +228,7 @@ def test_a_candidate_that_the_engines_cannot_run_is_dropped_and_the_reason_is_sa
         (["--depths", "0"], "--depths '0': name one or more values from 1 to 64"),
         (["--loss", "0"], "a loss of 0 points: it has to lie between 0 and 100"),
         (["--problems", "5"], "5 problems with known answers are too few to choose from: give 8 or more"),
-        (["--generate", "9"], "--generate makes the problems: give no file"),
+        (["--generate", "9"], "--generate makes all problems itself"),
         (["--output", "nowhere/best.yaml"], "there is no folder nowhere"),
         (["--output", "."], "is a folder"),
         (["--strategies", "autoregressive"], "there is nothing to choose from"),

@@ -222,7 +222,7 @@ def test_the_curves_are_drawn(world: World) -> None:
         (("--strategy", "arbitrage"), "no verifier that judges drafted steps alone"),
         (("--loss", "0"), "a loss of 0 points: it has to lie between 0 and 100"),
         (("--confidence", "1"), "a confidence of 1: it has to lie between 0 and 1"),
-        (("--thresholds", "0.9,high"), "name numbers separated by commas"),
+        (("--thresholds", "0.9,high"), "name values separated by commas"),
         (("--thresholds", "1.5"), "name one or more between 0 and 1"),
     ],
 )

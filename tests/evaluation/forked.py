@@ -14,8 +14,8 @@ from pathlib import Path
 
 import reason_spec.engines.factory
 import reason_spec.engines.scripted
-import reason_spec.evaluation.evaluate
-import reason_spec.evaluation.task_sources
+import reason_spec.evaluation.job
+import reason_spec.evaluation.sources
 import reason_spec.tasks.grading
 import reason_spec.verifiers.exact  # noqa: F401
 from reason_spec.cli.main import main

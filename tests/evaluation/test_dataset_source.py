@@ -11,7 +11,7 @@ import pytest
 from reason_spec.errors import DataError, MissingDependencyError
 from reason_spec.evaluation import dataset_source
 from reason_spec.evaluation.dataset_source import DatasetSource
-from reason_spec.evaluation.task_sources import read_task_sources
+from reason_spec.evaluation.sources import read_task_sources
 
 needs_datasets = pytest.mark.skipif(
     importlib.util.find_spec("datasets") is None, reason="the package datasets is not installed"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.timeline_store import read_timelines
+from reason_spec.evaluation.timeline import read_timelines
 from tests.evaluation.problems import build_world
 
 ROOT = Path(__file__).parents[2]

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reason_spec.errors import SettingsError
-from reason_spec.evaluation.metrics import Prices
-from reason_spec.evaluation.prices import read_prices
+from reason_spec.evaluation.prices import Prices, read_prices
 
 
 def test_prices_are_read_and_what_is_not_named_costs_nothing() -> None:

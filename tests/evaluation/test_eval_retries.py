@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.cli.screen import Screen
 from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import EngineError
-from reason_spec.evaluation import evaluate as evaluating
-from reason_spec.evaluation.console import RunOptions
-from reason_spec.evaluation.evaluate import EvalOptions
+from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.run import Failure, Retries, Revived, run
-from reason_spec.evaluation.store import read_outcomes
-from reason_spec.evaluation.task_sources import generated_sources
+from reason_spec.evaluation.sources import generated_sources
+from reason_spec.evaluation.store import RunFolder, read_outcomes
 from reason_spec.settings import load_settings
 from reason_spec.types import Problem
 from tests.evaluation.problems import Sum, make_accelerator
@@ -168,22 +167,24 @@ async def test_a_lost_worker_is_started_again_and_every_answer_is_there(
 ) -> None:
     """The demonstration pair: its worker process is killed or stopped while the second answer is written."""
     killed: list[int] = []
-    store = evaluating._Evaluation._store
+    store, backend = RunFolder.append, LocalBackend()
 
-    def store_and_kill(self: Any, outcome: Outcome, timelines: Any) -> None:
-        store(self, outcome, timelines)
+    def store_and_kill(self: RunFolder, outcome: Outcome) -> None:
+        store(self, outcome)
         if not killed:
-            engine = self._accelerator.target
+            assert backend.accelerator is not None
+            engine = backend.accelerator.target
             assert isinstance(engine, WorkerEngine)
             assert engine.worker_pid is not None
             killed.append(engine.worker_pid)
             os.kill(engine.worker_pid, how)
 
-    monkeypatch.setattr(evaluating._Evaluation, "_store", store_and_kill)
+    monkeypatch.setattr(RunFolder, "append", store_and_kill)
     flags = {"strategy.name": "autoregressive", "sampling.max_tokens": 40, "target.hang_timeout": 6}
     settings = load_settings(flags=flags)
-    options = EvalOptions(RunOptions(("autoregressive",), output=tmp_path / "run"))
-    assert await evaluating.evaluate(settings, generated_sources(3, 0), options) == 0
+    options = RunOptions(("autoregressive",), output=tmp_path / "run", num_retries=2, timelines=True)
+    result = await run_job(settings, generated_sources(3, 0), options, Screen(), backend)
+    assert not result.failures
     outcomes = list(read_outcomes(tmp_path / "run" / "results.jsonl"))
     assert len(outcomes) == 3
     assert len({outcome.session for outcome in outcomes}) == 2

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.evaluation.metric_types import Metrics
-from reason_spec.evaluation.metrics import ALL_TASKS, PairedMetrics, Prices, StrategyMetrics, measure
-from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics, measure
+from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.paired import PairedMetrics
+from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.statistics import exact_interval, mcnemar_exact, paired_loss_upper
-from reason_spec.evaluation.summary import summarize
-from reason_spec.types import Usage
+from reason_spec.types import Plan, Usage
 from tests.evaluation.synthetic import make_outcome, random_run
 
 ORDER = ("autoregressive", "lookahead")
 
 
-def row(metrics: Metrics, strategy: str, task: str = "gsm8k") -> StrategyMetrics:
+def row(metrics: RunMetrics, strategy: str, task: str = "gsm8k") -> StrategyMetrics:
     (found,) = [item for item in metrics.strategies if (item.strategy, item.task) == (strategy, task)]
     return found
 
 
-def only_pair(metrics: Metrics) -> PairedMetrics:
+def only_pair(metrics: RunMetrics) -> PairedMetrics:
     (found,) = metrics.pairs
     return found
 
@@ -151,23 +151,32 @@ def test_cost_is_what_was_read_and_written_at_its_price() -> None:
     assert row(measure(outcomes), "autoregressive").cost is None
 
 
-def test_what_both_tables_show_is_the_same() -> None:
-    outcomes = random_run(3, 20)
-    summary, metrics = summarize(outcomes), measure(outcomes)
-    for old in summary.strategies:
-        new = row(metrics, old.strategy)
-        assert new.accuracy is not None
-        assert new.accuracy.value == pytest.approx(old.accuracy)
-        assert new.tokens_per_second == pytest.approx(old.tokens_per_second)
-        for name in ("alpha_step", "alpha_token", "target", "draft", "num_graded", "num_answers"):
-            assert getattr(new, name) == getattr(old, name)
-    old_pair, new_pair = summary.comparisons[0], only_pair(metrics)
-    assert old_pair.accuracy is not None
-    assert new_pair.accuracy_difference is not None
-    assert new_pair.accuracy_difference.value == pytest.approx(-old_pair.accuracy.loss)
-    assert new_pair.loss_upper == pytest.approx(old_pair.accuracy.loss_upper)
-    assert new_pair.p_value == old_pair.accuracy.p_value
-    assert new_pair.paired_speedup.value == pytest.approx(old_pair.paired_speedup)
+def test_steps_plans_and_passes_are_rates_over_all_answers() -> None:
+    drafted, written = (
+        StepRecord("x", origin, 2, "boundary", None, (1, 2)) for origin in ("draft", "target")
+    )
+    cached = replace(drafted, origin="cache")
+    work = Work(
+        Usage(num_passes=3),
+        Usage(),
+        {"accept": 2, "reject": 1, "unknown": 0},
+        0.0,
+        cache_verdicts={"accept": 1, "reject": 1, "unknown": 0},
+        num_late_drafts=2,
+    )
+    base = random_run(3, 1)[0]
+    outcomes = [
+        replace(base, id="a", steps=(drafted, written), usage=work, tokens=4, plan=Plan(3, 8)),
+        replace(base, id="b", steps=(cached, written), usage=work, tokens=4, plan=None),
+    ]
+    (item,) = measure(outcomes).strategies
+    assert (item.drafted_steps, item.cached_steps) == (0.25, 0.25)
+    assert item.planned_depth == 3, "one answer has no plan"
+    assert item.target_passes == pytest.approx(6 / 8)
+    assert item.alpha_step == pytest.approx(4 / 6)
+    assert item.alpha_step_of_all == pytest.approx(4 / 10)
+    assert item.alpha_step_of_cache == pytest.approx(0.5)
+    assert item.num_correct == sum(outcome.correct is True for outcome in outcomes)
 
 
 # Tasks -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
 from reason_spec.evaluation.run import run
-from reason_spec.types import Decision, FinishReason, LossClass, Origin, Usage, Verdict
+from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Usage, Verdict
 from tests.evaluation.problems import Sum, make_accelerator
 
 texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=20)
@@ -39,8 +39,18 @@ works = st.builds(
     st.none() | st.floats(-1, 1),
     num_late_drafts=counts,
 )
+# Left to the annotations, a plan's rates may be NaN, which is unequal to itself.
+plans = st.builds(
+    Plan,
+    depth=counts,
+    num_draft_tokens=counts,
+    tokens_per_second=st.none() | seconds,
+    known_tokens=seconds,
+    num_known=counts,
+)
 outcomes = st.builds(
     Outcome,
+    plan=st.none() | plans,
     id=texts,
     index=counts,
     question=texts,

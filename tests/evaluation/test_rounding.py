@@ -1,15 +1,15 @@
-"""What a run says of exact answers that part by rounding."""
+"""Flips: exact answers that differ from the baseline by rounding."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.cli.results_table import metrics_table, rounding_lines
+from reason_spec.evaluation.metrics import measure
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.report import summary_table
-from reason_spec.evaluation.rounding import Flip, Rounding, find_rounding, flip_cell, rounding_lines
+from reason_spec.evaluation.rounding import Flip, Rounding, find_rounding
 from reason_spec.evaluation.run import run
-from reason_spec.evaluation.summary import summarize
 from reason_spec.settings import load_settings
 from reason_spec.types import Problem
 
@@ -20,19 +20,19 @@ STRATEGIES = ("autoregressive", "prompt_lookup")
 Found = tuple[Rounding | None, list[Outcome]]
 
 
-async def solved(dtype: str, temperature: float = 0.0, part: bool = False) -> Found:
+async def solved(dtype: str, temperature: float = 0.0, flip: bool = False) -> Found:
     settings = load_settings(
         flags={"target.dtype": dtype, "sampling.temperature": temperature, "sampling.max_tokens": 24}
     )
     async with Accelerator.from_settings(settings, strategies=STRATEGIES) as accelerator:
-        outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES, calibrate=False)]
+        outcomes = [item async for item in run(accelerator, PROBLEMS, STRATEGIES)]
         kept = [item for item in outcomes if isinstance(item, Outcome)]
-        if part:
-            kept = [parted(item) if item.strategy == "prompt_lookup" else item for item in kept]
+        if flip:
+            kept = [flipped(item) if item.strategy == "prompt_lookup" else item for item in kept]
         return await find_rounding(accelerator, PROBLEMS, kept), kept
 
 
-def parted(outcome: Outcome) -> Outcome:
+def flipped(outcome: Outcome) -> Outcome:
     """The outcome with its third token replaced by another one."""
     first, *rest = outcome.steps
     tokens = list(first.token_ids)
@@ -45,8 +45,8 @@ async def test_in_float32_and_for_samples_nothing_is_looked_for() -> None:
     assert (await solved("bfloat16", temperature=0.7))[0] is None
 
 
-async def test_off_float32_each_place_where_an_answer_parts_is_scored() -> None:
-    rounding, _ = await solved("bfloat16", part=True)
+async def test_off_float32_each_place_where_an_answer_differs_is_scored() -> None:
+    rounding, _ = await solved("bfloat16", flip=True)
     assert rounding is not None
     assert rounding.num_pairs == {"prompt_lookup": 2}
     assert [(flip.place, flip.strategy) for flip in rounding.flips] == [(2, "prompt_lookup")] * 2
@@ -58,10 +58,10 @@ async def test_the_table_and_a_sentence_show_it() -> None:
     _, outcomes = await solved("bfloat16")
     flips = (Flip("p0", 0, "prompt_lookup", 7, 0.125), Flip("p1", 0, "prompt_lookup", 3, None))
     rounding = Rounding("bfloat16", {"prompt_lookup": 2}, flips)
-    table = summary_table(summarize(outcomes, STRATEGIES), rounding=rounding)
-    assert "parted by bfloat16" in list(table.columns[0].cells)
-    assert [flip_cell(rounding, name) for name in STRATEGIES] == ["-", "2 of 2"]
+    table = metrics_table(measure(outcomes, STRATEGIES).strategies, {}, rounding)
+    place = list(table.columns[0].cells).index("flips by bfloat16")
+    assert [list(column.cells)[place] for column in table.columns[1:]] == ["-", "2 of 2"]
     (line,) = rounding_lines(rounding)
     assert line.startswith(
-        "prompt_lookup in bfloat16: 2 of 2 answers part from autoregressive, at tokens 0.125"
+        "prompt_lookup in bfloat16: 2 of 2 answers differ from autoregressive, at tokens 0.125"
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,11 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.ask import GenerationRequest, Prompts
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import EngineError
+from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import Failure, _turns, all_asks, run
+from reason_spec.evaluation.run import Failure, _turns, run, work_items
+from reason_spec.evaluation.sources import Sources
+from reason_spec.evaluation.view import SilentView
 from reason_spec.events import Event
 from reason_spec.types import Problem
 from tests.evaluation.problems import Sum, make_accelerator
@@ -79,17 +83,26 @@ async def test_a_problem_without_a_reference_answer_is_solved_and_not_graded() -
     assert outcome.prediction is None
 
 
-async def test_caches_are_reset_before_each_turn_and_cores_are_measured_once() -> None:
+async def test_caches_are_reset_before_each_turn() -> None:
     accelerator = noting()
     outcomes = await outcomes_of(accelerator, count=3, strategies=BOTH)
-    assert accelerator.log[0] == "calibrate"
-    assert accelerator.log[1:] == [f"prepare {outcome.strategy}" for outcome in outcomes]
+    assert accelerator.log == [f"prepare {outcome.strategy}" for outcome in outcomes]
 
 
-async def test_one_strategy_alone_needs_no_calibration() -> None:
+@pytest.mark.parametrize(("strategies", "measured"), [(BOTH, 1), (("lookahead",), 0)])
+async def test_a_job_measures_cores_once_where_strategies_are_compared(
+    strategies: tuple[str, ...], measured: int, tmp_path: Path
+) -> None:
     accelerator = noting()
-    await outcomes_of(accelerator, count=2, strategies=["lookahead"])
-    assert "calibrate" not in accelerator.log
+    sources = Sources("sums", tuple(problems(3)), only_questions=False)
+    options = RunOptions(strategies, output=tmp_path / "run")
+    async with accelerator:
+        result = await run_job(
+            accelerator.settings, sources, options, SilentView(), LocalBackend(accelerator)
+        )
+    assert accelerator.log.count("calibrate") == measured
+    assert accelerator.log[:measured] == ["calibrate"] * measured
+    assert (result.num_missing, len(result.metrics.strategies)) == (0, len(strategies))
 
 
 async def test_in_batches_one_strategy_works_at_a_time_and_shares_the_wall_time() -> None:
@@ -114,26 +127,26 @@ async def test_in_batches_one_strategy_works_at_a_time_and_shares_the_wall_time(
 def test_turns_cover_what_is_not_done_exactly_once(
     count: int, samples: int, size: int, seed: int, data: st.DataObject
 ) -> None:
-    asks = all_asks(problems(count), samples)
-    wanted = {ask.key(name) for ask in asks for name in BOTH}
+    items = work_items(problems(count), samples)
+    wanted = {item.key(name) for item in items for name in BOTH}
     done = data.draw(st.sets(st.sampled_from(sorted(wanted))))
-    turns = list(_turns(asks, BOTH, size, seed, done))
-    planned = [ask.key(turn.strategy) for turn in turns for ask in turn.asks]
+    turns = list(_turns(items, BOTH, size, seed, done))
+    planned = [item.key(turn.strategy) for turn in turns for item in turn.items]
     assert sorted(planned) == sorted(wanted - done)
-    assert all(1 <= len(turn.asks) <= size for turn in turns)
+    assert all(1 <= len(turn.items) <= size for turn in turns)
 
 
 def test_the_order_of_strategies_is_shuffled_by_problem_and_survives_a_resume() -> None:
-    asks = all_asks(problems(60), 1)
-    turns = list(_turns(asks, BOTH, 1, 0, set()))
-    first = {turn.asks[0].problem.id: turn.strategy for turn in turns if turn.order == 0}
+    items = work_items(problems(60), 1)
+    turns = list(_turns(items, BOTH, 1, 0, set()))
+    first = {turn.items[0].problem.id: turn.strategy for turn in turns if turn.order == 0}
     assert 15 < sum(name == "lookahead" for name in first.values()) < 45
-    done = {ask.key(name) for ask in asks[:30] for name in BOTH}
-    for turn in _turns(asks, BOTH, 1, 0, done):
+    done = {item.key(name) for item in items[:30] for name in BOTH}
+    for turn in _turns(items, BOTH, 1, 0, done):
         if turn.order == 0:
-            assert first[turn.asks[0].problem.id] == turn.strategy
+            assert first[turn.items[0].problem.id] == turn.strategy
     other_seed = {
-        turn.asks[0].problem.id: turn.strategy for turn in _turns(asks, BOTH, 1, 1, set()) if not turn.order
+        turn.items[0].problem.id: turn.strategy for turn in _turns(items, BOTH, 1, 1, set()) if not turn.order
     }
     assert other_seed != first
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from reason_spec.errors import DataError, ResumeError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, Work
-from reason_spec.evaluation.store import Identity, RunFolder, drop_torn_line, read_outcomes
+from reason_spec.evaluation.records import drop_torn_line
+from reason_spec.evaluation.store import Identity, RunFolder, read_outcomes
 from reason_spec.settings import Settings, load_settings
 from reason_spec.types import Plan, Problem, Usage
 

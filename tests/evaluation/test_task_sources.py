@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from reason_spec.errors import DataError, SettingsError
-from reason_spec.evaluation.sources import generate_problems
-from reason_spec.evaluation.task_sources import generated_sources, read_task_sources
+from reason_spec.evaluation.sources import generate_problems, generated_sources, read_task_sources
 from reason_spec.pair import SAMPLE_PATH
 
 

@@ -62,7 +62,7 @@ async def over_ray(
 
 async def alone(settings: Settings, problems: Sequence[Problem], **options: Any) -> list[Outcome]:
     async with Accelerator.from_settings(settings, strategies=BOTH) as accelerator:
-        results = [result async for result in run(accelerator, problems, BOTH, calibrate=False, **options)]
+        results = [result async for result in run(accelerator, problems, BOTH, **options)]
     assert all(isinstance(result, Outcome) for result in results)
     return [result for result in results if isinstance(result, Outcome)]
 

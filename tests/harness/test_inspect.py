@@ -32,8 +32,8 @@ from inspect_ai.tool import ToolCall, tool
 from inspect_ai.util import json_schema
 
 from reason_spec.errors import DataError, RequestError, SettingsError
+from reason_spec.evaluation.metrics import measure
 from reason_spec.evaluation.sources import generate_problems
-from reason_spec.evaluation.summary import summarize
 from reason_spec.integrations.base import InProcess
 from reason_spec.integrations.inspect_ai import ReasonSpecAPI
 from reason_spec.lab.inspect_log import StoredRun, export_run, log_of
@@ -110,14 +110,14 @@ def test_an_exported_log_says_what_the_run_says(form: str, run_folder: Path, tmp
     )
 
 
-def test_the_logs_accuracy_is_the_summarys(run_folder: Path) -> None:
+def test_the_logs_accuracy_is_the_reports(run_folder: Path) -> None:
     run = StoredRun.read(run_folder)
-    summary = summarize(run.outcomes, run.strategies)
-    for row in summary.strategies:
+    for row in measure(run.outcomes, run.strategies).strategies:
         log = log_of(run, row.strategy)
         assert log.results is not None
+        assert row.accuracy is not None
         (score,) = log.results.scores
-        assert score.metrics["accuracy"].value == pytest.approx(row.accuracy)
+        assert score.metrics["accuracy"].value == pytest.approx(row.accuracy.value)
         assert 0 < score.metrics["stderr"].value < 1
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import reason_spec
 from reason_spec.errors import DataError, EngineError
+from reason_spec.evaluation.job import KeepTimeline
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW, Failure
 from reason_spec.evaluation.timeline import Timeline
@@ -24,7 +25,6 @@ _WAITING_SECONDS = 60.0
 _REASON_LENGTH = 200
 
 Notify: TypeAlias = Callable[[str], None]
-KeepTimeline: TypeAlias = Callable[[Timeline], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from typing import Any, Self
 from reason_spec.accelerator import available_cores
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import MissingDependencyError, SettingsError
+from reason_spec.evaluation.job import Job, KeepTimeline
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import Failure, new_session
-from reason_spec.lab.cluster.driver import Driver, KeepTimeline, Notify, Slot, units_of
+from reason_spec.evaluation.view import UnitListener
+from reason_spec.lab.cluster.driver import Driver, Notify, Slot, units_of
 from reason_spec.lab.cluster.worker import Assignment, MachineShare
 from reason_spec.settings import Settings, current_strategy_name
 from reason_spec.types import Problem
@@ -51,6 +53,47 @@ class Cluster:
         if not address:
             raise SettingsError("--ray: name local, local:N, auto, or the address of a cluster as HOST:PORT")
         return cls(text.strip(), workers_per_machine)
+
+
+@dataclass(slots=True)
+class RayBackend:
+    """Generates the answers of a job on the workers of a cluster; see `evaluation.job.Backend`.
+
+    What workers measure about their engines is in their answers, not in the session.
+    """
+
+    cluster: Cluster
+    _session: str = ""
+
+    async def start(self, job: Job) -> None:
+        self._session = new_session()
+        details = {"order_seed": job.settings.sampling.seed, "ray": asdict(self.cluster)}
+        job.folder.begin_session(self._session, job.options.strategies, details)
+
+    def answers(
+        self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
+    ) -> AsyncGenerator[Outcome | Failure]:
+        options = job.options
+        return run_on_ray(
+            job.settings,
+            job.problems,
+            options.strategies,
+            cluster=self.cluster,
+            samples=options.samples,
+            concurrency=options.concurrency,
+            order_seed=job.settings.sampling.seed,
+            done=job.unwanted,
+            retries=options.num_retries,
+            session=self._session,
+            keep_timeline=keep_timeline,
+            notify=job.view.say,
+        )
+
+    async def finish(self, job: Job) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
 
 
 async def run_on_ray(

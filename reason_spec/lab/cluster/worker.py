@@ -140,7 +140,6 @@ class ClusterWorker:
             order_seed=assignment.order_seed,
             done=frozenset(done),
             grader=self._grader,
-            calibrate=False,
             session=assignment.session,
             on_answer=keep_timeline,
             retries=Retries(assignment.retries),

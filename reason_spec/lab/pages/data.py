@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from statistics import quantiles
 from typing import Any
 
-from reason_spec.evaluation.metrics import ALL_TASKS, Estimate, Metrics, StrategyMetrics
+from reason_spec.evaluation.estimates import Estimate
+from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics
 from reason_spec.evaluation.outcome import Outcome, StepRecord
-from reason_spec.evaluation.statistics import wilson_interval
+from reason_spec.evaluation.statistics import exact_interval
 from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.runs import Run
 from reason_spec.lab.pages.spans import LANES, view_of
@@ -44,7 +45,7 @@ class AcceptanceShare:
     def of(cls, num_accepted: int, num_verdicts: int) -> AcceptanceShare | None:
         if not num_verdicts:
             return None
-        return cls(num_accepted / num_verdicts, *wilson_interval(num_accepted, num_verdicts))
+        return cls(num_accepted / num_verdicts, *exact_interval(num_accepted, num_verdicts))
 
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def tasks_of(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=lambda name: (name != ALL_TASKS, names.index(name)))
 
 
-def metrics_row(metrics: Metrics, task: str, strategy: str) -> StrategyMetrics | None:
+def metrics_row(metrics: RunMetrics, task: str, strategy: str) -> StrategyMetrics | None:
     """Return a strategy's row about a task."""
     rows = (row for row in metrics.strategies if (row.task, row.strategy) == (task, strategy))
     return next(rows, None)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from reason_spec.errors import DataError
-from reason_spec.evaluation.metrics import Estimate
+from reason_spec.evaluation.estimates import Estimate
 from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.store import writing
+from reason_spec.evaluation.records import writing
 from reason_spec.lab.pages.data import Series, all_series, metrics_row, step_shares, tasks_of
 from reason_spec.lab.pages.runs import Run
 from reason_spec.lab.pages.spans import LANES, Span, State, TimelineView, view_of

@@ -17,7 +17,7 @@ import yaml
 
 import reason_spec
 from reason_spec.evaluation.metrics import ALL_TASKS
-from reason_spec.evaluation.store import writing
+from reason_spec.evaluation.records import writing
 from reason_spec.lab.pages.data import page_data, tasks_of
 from reason_spec.lab.pages.runs import Run, differing_settings
 from reason_spec.lab.pages.tables import Cell, Table, pairs_table, strategies_table

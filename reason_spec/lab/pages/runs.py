@@ -10,15 +10,17 @@ from string import ascii_uppercase
 from typing import Any
 
 from reason_spec.errors import DataError, unknown_name
-from reason_spec.evaluation.metrics import Metrics, Prices, measure
+from reason_spec.evaluation.grouping import baseline_among
+from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.store import METRICS, RESULTS, SETTINGS
-from reason_spec.evaluation.summary import baseline_among
-from reason_spec.evaluation.timeline import TIMELINES, Timeline
-from reason_spec.evaluation.timeline_store import read_timelines
+from reason_spec.evaluation.prices import Prices
+from reason_spec.evaluation.store import RESULTS, SETTINGS, SUMMARY
+from reason_spec.evaluation.timeline import TIMELINES, Timeline, read_timelines
 from reason_spec.lab.run_folder import read_results, read_settings
 from reason_spec.settings import current_strategy_name
 
+_METRICS = "metrics.json"
+"""File with the prices in runs of earlier versions."""
 _MAX_NAMES = 20
 
 
@@ -35,7 +37,7 @@ class Run:
     label: str
     settings: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]
-    metrics: Metrics
+    metrics: RunMetrics
     shown: Set[UnitKey] = frozenset()
     timelines: Mapping[UnitKey, Timeline] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
@@ -113,21 +115,21 @@ def _read_run(
         )
     elif missing := len(wanted) - len(timelines):
         notices.append(f"{TIMELINES} lacks {missing} of the {len(wanted)} answers shown.")
-    run = Run(path, label, settings, outcomes, Metrics((), ()), wanted, timelines, tuple(notices))
+    run = Run(path, label, settings, outcomes, RunMetrics((), ()), wanted, timelines, tuple(notices))
     seed = ((settings.get("settings") or {}).get("sampling") or {}).get("seed", 0)
     return replace(run, metrics=measure(outcomes, run.strategies, prices=_read_prices(path), seed=seed))
 
 
 def _read_prices(folder: Path) -> Prices | None:
     """Return the prices that the run was measured with, None where there are none."""
-    path = folder / METRICS
-    if not path.exists():
-        return None
-    try:
-        prices = json.loads(path.read_text(encoding="utf-8")).get("prices")
-        return None if prices is None else Prices(**prices)
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Remove it.") from None
+    for path in (folder / SUMMARY, folder / _METRICS):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if "prices" in content:
+                return None if content["prices"] is None else Prices(**content["prices"])
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{path}: cannot be read ({error}). Remove it.") from None
+    return None
 
 
 def chosen_evenly(outcomes: Sequence[Outcome], limit: int) -> set[UnitKey]:

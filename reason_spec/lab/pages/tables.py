@@ -8,10 +8,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from reason_spec.evaluation.metrics import ALL_TASKS, Estimate, PairedMetrics, StrategyMetrics
+from reason_spec.evaluation.amounts import percent, ratio_text, seconds_text
+from reason_spec.evaluation.estimates import Estimate
+from reason_spec.evaluation.metrics import ALL_TASKS, StrategyMetrics
 from reason_spec.evaluation.outcome import Outcome, share
-from reason_spec.evaluation.report import percent, ratio_text, seconds_text
-from reason_spec.evaluation.store import writing
+from reason_spec.evaluation.paired import PairedMetrics
+from reason_spec.evaluation.records import writing
 from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.runs import Run
 from reason_spec.lab.pages.spans import view_of

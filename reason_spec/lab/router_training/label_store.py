@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
+
+from filelock import FileLock
 
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError, ResumeError
-from reason_spec.evaluation.line_file import LineFile
-from reason_spec.evaluation.store import drop_torn_line, lock_folder, writing
+from reason_spec.evaluation.records import RecordFile, drop_torn_line, lock_folder, read_records, writing
 from reason_spec.lab.router_training.advantage import LabelledStep, LabelOptions
 from reason_spec.routers.base import PairIdentity
 from reason_spec.settings import Settings
@@ -77,8 +78,8 @@ class LabelFolder:
         self._about = about
         self._replaces = fresh
         self.problems: dict[str, list[LabelledStep]] = {}
-        self._lines: LineFile | None = None
-        self._lock: BinaryIO | None = None
+        self._lines: RecordFile | None = None
+        self._lock: FileLock | None = None
         with contextlib.ExitStack() as on_error, writing(path):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(path)
@@ -89,11 +90,11 @@ class LabelFolder:
                     self.problems = self._resume(about)
             on_error.pop_all()
 
-    def _begin(self) -> LineFile:
+    def _begin(self) -> RecordFile:
         if self._replaces:
             (self.path / LABELS).unlink(missing_ok=True)
         (self.path / ABOUT).write_text(json.dumps(self._about.to_json(), indent=1) + "\n", encoding="utf-8")
-        return LineFile(self.path / LABELS)
+        return RecordFile(self.path / LABELS)
 
     def _resume(self, about: About) -> dict[str, list[LabelledStep]]:
         try:
@@ -118,10 +119,11 @@ class LabelFolder:
         self.close()
 
     def close(self) -> None:
-        """Give the folder back; may be called twice."""
-        for file in (self._lines, self._lock):
-            if file is not None:
-                file.close()
+        """Release the folder; may be called twice."""
+        if self._lines is not None:
+            self._lines.close()
+        if self._lock is not None:
+            self._lock.release()
         self._lines = self._lock = None
 
     def append(self, problem: str, steps: Sequence[LabelledStep]) -> None:
@@ -142,19 +144,17 @@ def read_labels(path: Path) -> Labels:
     """
     try:
         about = About.from_json(json.loads((path / ABOUT).read_text(encoding="utf-8")))
-        lines = (path / LABELS).read_text(encoding="utf-8").splitlines()
+        (path / LABELS).stat()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: no labels can be read there ({error}). Make some with: reason-spec router collect"
         ) from None
-    problems: dict[str, list[LabelledStep]] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            problems[record["problem"]] = [LabelledStep.from_json(step) for step in record["steps"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path / LABELS}, line {number}: {error}.") from None
-    return Labels(about, problems)
+    return Labels(about, dict(record for _, record in read_records(path / LABELS, _parse, DataError, "")))
+
+
+def _parse(line: str) -> tuple[str, list[LabelledStep]]:
+    record = json.loads(line)
+    return record["problem"], [LabelledStep.from_json(step) for step in record["steps"]]
 
 
 def read_all_labels(paths: Sequence[Path]) -> Labels:

@@ -26,12 +26,12 @@ from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.statistics import binomial_cdf, clopper_pearson_upper
 
 MAX_PROBLEMS_NEEDED = 1_000_000
-"""Above it a number of problems is as good as none that would do."""
+"""A larger number of problems counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one threshold did to the problems.
+    """The answers at one threshold.
 
     ``num_lost`` counts answers that the target alone has right and this threshold has not; ``num_right``
     those that are right at this threshold. ``num_solved`` were solved anew for it: the others are the same as
@@ -85,7 +85,7 @@ class LossTest:
     def problems_needed(self, trial: Trial) -> int | None:
         """Return how many problems would have passed with the same share lost; None where none would.
 
-        It is what to plan with, not a promise: the next sample has a share of its own.
+        It is an estimate for planning: the next sample has a share of its own.
         """
         share = trial.num_lost / trial.num_problems
         if share >= self.loss:
@@ -134,8 +134,8 @@ def laxest_safe(trials: Sequence[Trial], test: LossTest) -> Trial | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """The trials of one verifier, strictest first, and the one that was chosen; None where none is safe."""
+class ThresholdTrials:
+    """The trials of one verifier, strictest first, and the chosen one; None where none is safe."""
 
     verifier: str
     strategy: str

@@ -1,17 +1,13 @@
-"""A calibration as it is shown and stored: a table, settings to use, numbers and curves."""
+"""The files of a threshold search: settings to use, numbers, and curves."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
-from reason_spec.evaluation.console import RunOptions, Screen
-from reason_spec.evaluation.report import percent, ratio_text
-from reason_spec.evaluation.store import writing
-from reason_spec.lab.tuning.calibration import Calibration, Trial
+from reason_spec.evaluation.amounts import points_text
+from reason_spec.evaluation.records import writing
+from reason_spec.lab.tuning.calibration import ThresholdTrials, Trial
 from reason_spec.settings import Settings
 
 SETTINGS = "calibrated.yaml"
@@ -20,7 +16,7 @@ CURVES = "calibration.png"
 
 
 def drop_earlier(folder: Path) -> None:
-    """Remove what an earlier calibration concluded, so that settings that no longer hold are not used.
+    """Remove the files of an earlier search, so that outdated settings are not used.
 
     Raises:
         DataError: the folder cannot be written.
@@ -30,7 +26,7 @@ def drop_earlier(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def write(found: Calibration, usable: Settings | None, folder: Path, *, plot: bool) -> None:
+def write(found: ThresholdTrials, usable: Settings | None, folder: Path, *, plot: bool) -> None:
     """Write the numbers, the curves, and the settings where a threshold was chosen.
 
     Raises:
@@ -45,46 +41,14 @@ def write(found: Calibration, usable: Settings | None, folder: Path, *, plot: bo
             draw(found, folder / CURVES)
 
 
-def show(found: Calibration, folder: Path, screen: Screen, options: RunOptions, *, plot: bool) -> None:
-    """Print the table and what follows from it, or both as JSON."""
-    if options.as_json:
-        screen.write(json.dumps({**found.to_dict(), "output": str(folder)}))
-        return
-    screen.out.print(table(found))
-    screen.out.print(conclusion(found), soft_wrap=True)
-    if found.chosen is not None:
-        screen.out.print(f"Use it with: --config {folder / SETTINGS}", soft_wrap=True)
-    screen.say(f"Results: {folder / CURVES if plot else folder}")
-
-
-def table(found: Calibration) -> Table:
-    """Return one row for each threshold that was tried."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown.add_column("threshold", no_wrap=True)
-    for heading in ("solved", "steps by the draft", "alpha_step", "right", "lost", "points at most", ""):
-        shown.add_column(heading, justify="right")
-    for trial in found.trials:
-        shown.add_row(
-            f"{trial.threshold:g}",
-            str(trial.num_solved),
-            percent(trial.drafted_steps),
-            ratio_text(trial.accepted),
-            percent(trial.num_right / trial.num_problems),
-            str(trial.num_lost),
-            f"{100 * found.test.bound(trial):.2f}",
-            "passes" if found.test.passes(trial) else "fails",
-        )
-    return shown
-
-
-def conclusion(found: Calibration) -> str:
+def conclusion(found: ThresholdTrials) -> str:
     """Return which threshold holds the loss, or why none does, in a sentence or two."""
     test, chosen = found.test, found.chosen
     confidence = f"with {100 * test.confidence:g} % confidence"
     if chosen is not None:
         return (
             f"{found.verifier} {chosen.threshold:g} under {found.strategy} loses at most "
-            f"{_points(test.loss)} of answers, {confidence}: {_lost(chosen)}."
+            f"{points_text(test.loss)} of answers, {confidence}: {_lost(chosen)}."
         )
     strictest = found.trials[0]
     needed = test.problems_needed(strictest)
@@ -94,12 +58,12 @@ def conclusion(found: Calibration) -> str:
         else "More problems would not show it: try stricter thresholds, another verifier, or a higher --loss."
     )
     return (
-        f"No threshold of {found.verifier} is shown to lose at most {_points(test.loss)} of answers, "
+        f"No threshold of {found.verifier} is shown to lose at most {points_text(test.loss)} of answers, "
         f"{confidence}. At {strictest.threshold:g}, {_lost(strictest)}. {hope}"
     )
 
 
-def _heading(found: Calibration) -> str:
+def _heading(found: ThresholdTrials) -> str:
     assert found.chosen is not None, "settings are written where a threshold was chosen"
     return (
         f"# {conclusion(found)}\n"
@@ -111,12 +75,7 @@ def _lost(trial: Trial) -> str:
     return f"{trial.num_lost} of {trial.num_problems} were lost"
 
 
-def _points(share: float) -> str:
-    points = f"{100 * share:.2f}".rstrip("0").rstrip(".")
-    return f"{points} point{'' if points == '1' else 's'}"
-
-
-def draw(found: Calibration, file: Path) -> None:
+def draw(found: ThresholdTrials, file: Path) -> None:
     """Plot the loss with its bound, and how much the draft writes, against the threshold."""
     import matplotlib
 

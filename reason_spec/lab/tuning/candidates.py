@@ -1,4 +1,4 @@
-"""The ways to write an answer that `tune` chooses from: settings, without two that come to the same.
+"""The candidates that `tune` chooses from: settings that differ in what they do.
 
 A strategy is varied in what it uses alone: the token-level ones in the size of their drafts, those with steps
 in depth and width, those whose verifier has a threshold for a step alone in that, `arbitrage` in the
@@ -14,7 +14,7 @@ from typing import Any
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import ReasonSpecError, SettingsError
-from reason_spec.evaluation.summary import BASELINE
+from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.lab.tuning.halving import Candidate
 from reason_spec.lab.tuning.verifier import judging_part
 from reason_spec.settings import Settings, current_strategy_name
@@ -29,7 +29,7 @@ ROUTER_THRESHOLDS = (None, 0.05, 0.2)
 """Of `arbitrage`; None is the router's own."""
 _LOOKAHEAD_VERIFIERS = ("exact", "semantic")
 _NOT_TRIED = (BASELINE, "oracle")
-"""The target alone is what others are compared with, and what the oracle does costs more than it saves."""
+"""The target alone is the baseline of the comparison; the oracle costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is compared; ``left_out`` says by strategy why it is not."""
+    """The candidates of a search; ``left_out`` gives the reason for each strategy that has none."""
 
     baseline: Settings
     by_key: Mapping[str, Way]

@@ -1,4 +1,4 @@
-"""Successive halving over ways to write an answer: the fastest within a stated loss of answers.
+"""Successive halving over candidates: finds the fastest within a stated loss of answers.
 
 Rung by rung the candidates that are left are measured on more problems, and the better part of them goes on
 (Jamieson and Talwalkar, AISTATS 2016; the inner loop of Hyperband, Li et al., JMLR 18, 2018). What is left at
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, log, sqrt
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from reason_spec.errors import DataError, SettingsError
@@ -40,7 +41,7 @@ _CLEARLY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to write an answer; ``is_exact``: its answers are the target's own, token by token."""
+    """One combination of settings; ``is_exact``: its answers are the target's own, token by token."""
 
     key: str
     name: str
@@ -48,7 +49,7 @@ class Candidate:
 
 
 class Answer(NamedTuple):
-    """One answer to one problem; ``seconds`` is None where it could not be written."""
+    """One answer to one problem; ``seconds`` is None where generating it failed."""
 
     seconds: float | None
     right: bool
@@ -115,7 +116,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """Which problems are measured when, fixed before anything is.
 
     ``rungs`` are numbers of problems, each counting those before it: the first so many of ``selection``.
@@ -154,7 +155,7 @@ def make_plan(
     *,
     halving: int = 3,
     seconds: float | None = None,
-) -> Plan:
+) -> SearchPlan:
     """Share the problems out between the rungs and the final test.
 
     Half of them are for the test, more where a loss takes more to be shown. Where there is nothing to choose
@@ -182,27 +183,27 @@ def make_plan(
     tests_loss = num_lossy > 0 and len(problems) >= least + MIN_SELECTION
     compared = len(candidates) if tests_loss else len(candidates) - num_lossy
     if len(candidates) - num_lossy <= 1 and (not tests_loss or num_lossy <= MAX_LOSSY_FINALISTS):
-        return Plan(test, halving, (), tuple(problems), (), tests_loss, num_tested, seconds)
+        return SearchPlan(test, halving, (), tuple(problems), (), tests_loss, num_tested, seconds)
     num_final = max(len(problems) // 2, least if tests_loss else 0)
     selection, final = tuple(problems[:-num_final]), tuple(problems[-num_final:])
     num_finalists = 1 + (num_tested if tests_loss else 0)
     num_halvings = max(0, ceil(log(compared / num_finalists, halving) - 1e-9))
     sizes = (len(selection) // halving**left for left in range(num_halvings, -1, -1))
     rungs = tuple(sorted({min(len(selection), max(MIN_PROBLEMS, size)) for size in sizes}))
-    return Plan(test, halving, selection, final, rungs, tests_loss, num_tested, seconds)
+    return SearchPlan(test, halving, selection, final, rungs, tests_loss, num_tested, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What was measured, and the candidate that was chosen; None: the target alone."""
 
-    plan: Plan
+    plan: SearchPlan
     rungs: tuple[Rung, ...]
     final: Rung | None
     chosen: Standing | None
 
 
-async def choose(candidates: Sequence[Candidate], plan: Plan, bench: Bench) -> Choice:
+async def choose(candidates: Sequence[Candidate], plan: SearchPlan, bench: Bench) -> Choice:
     """Choose the fastest candidate within the loss; see the module for how."""
     left = [candidate for candidate in candidates if candidate.is_exact or plan.tests_loss]
     rungs: list[Rung] = []
@@ -223,19 +224,19 @@ async def choose(candidates: Sequence[Candidate], plan: Plan, bench: Bench) -> C
     return Choice(plan, tuple(rungs), final, chosen)
 
 
-def _is_settled(candidates: Sequence[Candidate], plan: Plan) -> bool:
+def _is_settled(candidates: Sequence[Candidate], plan: SearchPlan) -> bool:
     """Whether all that are left can be in the final test: then another rung decides nothing."""
     num_exact = sum(candidate.is_exact for candidate in candidates)
     return num_exact <= 1 and len(candidates) - num_exact <= plan.num_tested
 
 
-def _halve(candidates: Sequence[Candidate], answers: Answers, plan: Plan, *, is_last: bool) -> Rung:
-    """Drop those that are clearly not the one, then all but the most promising."""
+def _halve(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan, *, is_last: bool) -> Rung:
+    """Drop candidates that are clearly worse, then all but the most promising."""
     num_kept = plan.num_finalists
     if not is_last:
         num_kept = max(num_kept, ceil(len(candidates) / plan.halving))
     standings = [stand(candidate, answers, plan.final_test) for candidate in candidates]
-    best = max((item for item in standings if item.candidate.is_exact), key=_speed, default=None)
+    best = max((item for item in standings if item.candidate.is_exact), key=attrgetter("speed"), default=None)
     reasons = {item.candidate.key: _why_hopeless(item, best, plan.test) for item in standings}
     hopeful = sorted(
         (item for item in standings if not reasons[item.candidate.key]),
@@ -252,10 +253,10 @@ def _halve(candidates: Sequence[Candidate], answers: Answers, plan: Plan, *, is_
     for item in hopeful:
         if item.candidate.key not in kept:
             reasons[item.candidate.key] = "promises less than the others"
-    return _rung(answers, [_dropped(item, reasons[item.candidate.key]) for item in standings])
+    return _rung(answers, [replace(item, dropped=reasons[item.candidate.key]) for item in standings])
 
 
-def _judge_finalists(candidates: Sequence[Candidate], answers: Answers, plan: Plan) -> Rung:
+def _judge_finalists(candidates: Sequence[Candidate], answers: Answers, plan: SearchPlan) -> Rung:
     standings = []
     for candidate in candidates:
         item = stand(candidate, answers, plan.final_test)
@@ -264,21 +265,21 @@ def _judge_finalists(candidates: Sequence[Candidate], answers: Answers, plan: Pl
             reason = "not shown to be faster than the target alone"
         elif not candidate.is_exact and not plan.final_test.passes(trial_of(item)):
             reason = "not shown to hold the loss"
-        standings.append(_dropped(item, reason))
+        standings.append(replace(item, dropped=reason))
     return _rung(answers, standings)
 
 
 def _rung(answers: Answers, standings: Sequence[Standing]) -> Rung:
     baseline = answers[BASELINE_KEY].values()
     known = [answer for answer in baseline if answer.seconds is not None]
-    ordered = sorted(standings, key=_speed, reverse=True)
+    ordered = sorted(standings, key=attrgetter("speed"), reverse=True)
     return Rung(len(known), sum(answer.right for answer in known), tuple(ordered))
 
 
 def stand(candidate: Candidate, answers: Answers, test: LossTest) -> Standing:
     """Compare a candidate with the target alone on the problems that the latter answered.
 
-    An answer that could not be written is not right, and has no time.
+    A failed answer is not right, and has no time.
     """
     baseline, own = answers[BASELINE_KEY], answers[candidate.key]
     problems = [number for number, answer in baseline.items() if answer.seconds is not None and number in own]
@@ -317,7 +318,7 @@ def speedup_of(pairs: Sequence[tuple[float, float]]) -> Speedup | None:
     return Speedup(ratio, max(0.0, ratio - half), ratio + half)
 
 
-def promise(item: Standing, best_exact: Standing | None, plan: Plan) -> float:
+def promise(item: Standing, best_exact: Standing | None, plan: SearchPlan) -> float:
     """Return the speed-up that is expected of choosing a candidate, the final test being still to come."""
     fallback = max(1.0, 0.0 if best_exact is None else best_exact.speed)
     if item.candidate.is_exact or item.speed <= fallback:
@@ -326,7 +327,7 @@ def promise(item: Standing, best_exact: Standing | None, plan: Plan) -> float:
     return chance * item.speed + (1 - chance) * fallback
 
 
-def chance_to_pass(item: Standing, plan: Plan) -> float:
+def chance_to_pass(item: Standing, plan: SearchPlan) -> float:
     """Return the chance that a candidate with so many lost answers will pass the final test."""
     from scipy.stats import betabinom
 
@@ -345,16 +346,12 @@ def trial_of(item: Standing) -> Trial:
 @cache
 def _most_lost(test: LossTest, number: int) -> int:
     """Return how many of so many problems may be lost; -1 where even none is too many."""
-    low, high = -1, number + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        passes = test.passes(Trial(0.0, number, middle)) if middle <= number else False
-        low, high = (middle, high) if passes else (low, middle)
-    return low
+    passing = (lost for lost in range(number + 1) if not test.passes(Trial(0.0, number, lost)))
+    return next(passing, number + 1) - 1
 
 
 def _why_hopeless(item: Standing, best_exact: Standing | None, test: LossTest) -> str:
-    """Say why a candidate is clearly not the one; empty where it may be."""
+    """Return why a candidate is clearly worse than another choice; empty where it is not."""
     if item.speedup is None:
         return "no two answers could be timed"
     # One lost answer of a few is unlikely at a small loss, and no evidence yet.
@@ -369,13 +366,5 @@ def _why_hopeless(item: Standing, best_exact: Standing | None, test: LossTest) -
     return ""
 
 
-def _dropped(item: Standing, reason: str) -> Standing:
-    return replace(item, dropped=reason)
-
-
 def _shared_test(test: LossTest, number: int) -> LossTest:
     return LossTest(test.loss, 1 - (1 - test.confidence) / max(1, number))
-
-
-def _speed(item: Standing) -> float:
-    return item.speed

@@ -1,26 +1,20 @@
-"""A search as it is shown and stored: a table of its rungs, settings to use, numbers and a picture."""
+"""The result of a search: sentences, settings to use, numbers and a picture."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich import box
-from rich.segment import Segments
-from rich.table import Table
-
-from reason_spec.evaluation.console import RunOptions, Screen
-from reason_spec.evaluation.report import NONE
-from reason_spec.evaluation.store import writing
-from reason_spec.evaluation.summary import BASELINE
+from reason_spec.evaluation.amounts import points_text
+from reason_spec.evaluation.grouping import BASELINE
+from reason_spec.evaluation.records import write_text, writing
+from reason_spec.evaluation.view import RunView
 from reason_spec.lab.tuning.candidates import Ways
-from reason_spec.lab.tuning.halving import Choice, Plan, Rung, Standing, trial_of
-from reason_spec.lab.tuning.store import write_text
+from reason_spec.lab.tuning.halving import Choice, Rung, SearchPlan, Standing, trial_of
 from reason_spec.settings import Settings
 
 SETTINGS = "tuned.yaml"
@@ -28,22 +22,23 @@ NUMBERS = "tuning.json"
 NOISY = 0.1
 """A machine whose speed changes by more than this share is too busy to compare small differences on."""
 MIN_FOR_DRIFT = 8
-MAX_SHOWN = 8
-"""Rows of a rung in the table; the file of numbers has all."""
+"""Answers of the target alone that a drift takes at the least."""
+_OTHER_FILE = "Name another place."
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was chosen, and how.
+    """The result of a search.
 
-    ``drift``: how much slower the target alone was in the second half of the search, None where that is not
-    known.
+    ``drift``: by what share the target alone was slower in the second half of the search, None if unknown.
+    ``run`` is the folder of the answers, ``output`` the settings file.
     """
 
     choice: Choice
     settings: Settings
     drift: float | None
     left_out: Mapping[str, str]
+    run: Path
     output: Path
     png: Path | None = None
 
@@ -75,91 +70,33 @@ def drift_of(pace: Sequence[float]) -> float | None:
     return median(pace[half:]) / median(pace[:half]) - 1
 
 
-def announce(ways: Ways, plan: Plan, screen: Screen) -> None:
-    """Say what is compared, on how many problems, and what cannot be."""
+def announce(ways: Ways, plan: SearchPlan, view: RunView) -> None:
+    """Say how many candidates are compared on how many problems, and which strategies are left out."""
     num_lossy = sum(not candidate.is_exact for candidate in ways.candidates)
     rungs = f" in rungs of {', '.join(map(str, plan.rungs))}" if plan.rungs else ""
     selection = f"{len(plan.selection)} problems to choose on{rungs}, " if plan.selection else ""
     compared = len(ways.candidates) if plan.tests_loss else len(ways.candidates) - num_lossy
-    screen.say(
+    view.say(
         f"{compared} candidates beside the target alone; {selection}{len(plan.final)} for the final test"
     )
     for strategy, reason in ways.left_out.items():
-        screen.say(f"left out: {strategy}: {reason}")
+        view.say(f"left out: {strategy}: {reason}")
     if num_lossy and not plan.tests_loss:
-        screen.say(_too_few(plan, num_lossy))
+        view.say(_too_few(plan, num_lossy))
 
 
-def write(found: Tuning, folder: Path) -> None:
+def write(found: Tuning) -> None:
     """Write the settings, the numbers, and the picture where one is wanted.
 
     Raises:
         DataError: a file cannot be written.
     """
-    write_text(found.output, heading(found) + found.settings.to_yaml())
-    write_text(folder / NUMBERS, json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n")
+    write_text(found.output, heading(found) + found.settings.to_yaml(), _OTHER_FILE)
+    numbers = json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    write_text(found.run / NUMBERS, numbers, _OTHER_FILE)
     if found.png is not None:
         with writing(found.png, "Name another file with --png."):
             draw(found, found.png)
-
-
-def show(found: Tuning, folder: Path, screen: Screen, options: RunOptions) -> None:
-    """Print the table and what follows from it, or both as JSON."""
-    if options.as_json:
-        screen.write(json.dumps({**found.to_dict(), "run": str(folder)}, ensure_ascii=False))
-        return
-    if not options.quiet:
-        for title, rung in _titled(found.choice):
-            chosen = found.choice.chosen if rung is found.choice.final else None
-            _print_whole(table(title, rung, chosen), screen)
-            screen.out.print()
-    screen.out.print(conclusion(found), soft_wrap=True)
-    for warning in warnings(found):
-        screen.warn(warning)
-    screen.out.print(f"Use it with: --config {found.output}", soft_wrap=True)
-    screen.say(f"Answers and numbers: {folder}")
-
-
-def _print_whole(shown: Table, screen: Screen) -> None:
-    """Print a table at its full width, whatever the console's: no number is ever cut."""
-    unlimited = screen.out.options.update(max_width=sys.maxsize)
-    width = screen.out.measure(shown, options=unlimited).maximum
-    lines = screen.out.render(shown, screen.out.options.update(max_width=width))
-    screen.out.print(Segments(lines), soft_wrap=True)
-
-
-def table(title: str, rung: Rung, chosen: Standing | None = None) -> Table:
-    """Return a row for each of the fastest candidates of a rung, and for those that went on."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown.add_column(f"{title}, {rung.num_problems} problems", no_wrap=True)
-    for heading_ in ("speed-up", "95 %", "right", "lost", "points at most"):
-        shown.add_column(heading_, justify="right", no_wrap=True)
-    shown.add_column("", no_wrap=True)
-    num_problems = max(1, rung.num_problems)
-    alone = f"{100 * rung.baseline_right / num_problems:.1f} %"
-    shown.add_row(f"{BASELINE} (the target alone)", "1.00x", "", alone, "", "", "")
-    rows = [item for place, item in enumerate(rung.standings) if place < MAX_SHOWN or not item.dropped]
-    for item in rows:
-        shown.add_row(*_cells(item), "chosen" if item is chosen else _why_dropped(item))
-    if len(rows) < len(rung.standings):
-        shown.add_row(f"and {len(rung.standings) - len(rows)} more, dropped", *[""] * 6)
-    return shown
-
-
-def _cells(item: Standing) -> tuple[str, ...]:
-    speed = item.speedup
-    return (
-        item.candidate.name,
-        NONE if speed is None else f"{speed.value:.2f}x",
-        NONE if speed is None else f"{speed.low:.2f} to {speed.high:.2f}",
-        f"{100 * item.num_right / max(1, item.num_problems):.1f} %",
-        str(item.num_lost),
-        "exact" if item.candidate.is_exact else f"{100 * item.loss_upper:.2f}",
-    )
-
-
-def _why_dropped(item: Standing) -> str:
-    return f"dropped: {item.dropped}" if item.dropped else ""
 
 
 def conclusion(found: Tuning) -> str:
@@ -184,11 +121,11 @@ def conclusion(found: Tuning) -> str:
     return " ".join(sentences)
 
 
-def _about_loss(chosen: Standing, plan: Plan) -> str:
+def _about_loss(chosen: Standing, plan: SearchPlan) -> str:
     if chosen.candidate.is_exact:
         return "It writes the target's own tokens, so no answer is lost."
     return (
-        f"It loses at most {_points(plan.test.loss)} of answers, with {100 * plan.test.confidence:g} % "
+        f"It loses at most {points_text(plan.test.loss)} of answers, with {100 * plan.test.confidence:g} % "
         f"confidence: {chosen.num_lost} of {chosen.num_problems} were lost."
     )
 
@@ -211,7 +148,7 @@ def _hopes(choice: Choice) -> list[str]:
         )
         sentences.append(
             f"{item.candidate.name} ({item.speed:.2f}x) is not shown to lose at most "
-            f"{_points(plan.test.loss)}: {item.num_lost} of {item.num_problems} were lost; {hope}."
+            f"{points_text(plan.test.loss)}: {item.num_lost} of {item.num_problems} were lost; {hope}."
         )
     return sentences
 
@@ -239,13 +176,13 @@ def warnings(found: Tuning) -> list[str]:
     return said
 
 
-def _too_few(plan: Plan, num_lossy: int | None) -> str:
+def _too_few(plan: SearchPlan, num_lossy: int | None) -> str:
     others = "candidates" if num_lossy is None else f"{num_lossy} candidates"
     number = len(plan.selection) + len(plan.final)
     return (
-        f"{number} problems are too few to show a loss of at most {_points(plan.test.loss)}: {others} that "
-        f"may change answers were left out. Give {plan.num_needed} problems or more, or allow more with "
-        "--loss."
+        f"{number} problems are too few to show a loss of at most {points_text(plan.test.loss)}: {others} "
+        f"that may change answers were left out. Give {plan.num_needed} problems or more, or allow more "
+        "with --loss."
     )
 
 
@@ -274,7 +211,7 @@ def draw(found: Tuning, file: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
-    for title, rung in _titled(found.choice):
+    for title, rung in titled(found.choice):
         items = [item for item in rung.standings if item.speedup is not None and item.num_problems]
         speeds = [item.speed for item in items]
         lost = [100 * item.num_lost / item.num_problems for item in items]
@@ -310,7 +247,8 @@ def draw(found: Tuning, file: Path) -> None:
     pyplot.close(figure)
 
 
-def _titled(choice: Choice) -> list[tuple[str, Rung]]:
+def titled(choice: Choice) -> list[tuple[str, Rung]]:
+    """Return the rungs and the final test with their titles."""
     titled = [(f"rung {number}", rung) for number, rung in enumerate(choice.rungs, start=1)]
     return titled if choice.final is None else [*titled, ("final test", choice.final)]
 
@@ -334,8 +272,3 @@ def _rung_record(rung: Rung) -> dict[str, Any]:
             for item in rung.standings
         ],
     }
-
-
-def _points(share: float) -> str:
-    points = f"{100 * share:.2f}".rstrip("0").rstrip(".")
-    return f"{points} point{'' if points == '1' else 's'}"

@@ -1,8 +1,8 @@
-"""Chooses how a pair of models is used best: measures candidates on the same engines and writes settings.
+"""Chooses the settings of a pair of models: measures candidates on the same engines.
 
-The models are loaded once. Problem by problem the candidates that are left and the target alone take turns
-in a shuffled order, each with empty caches, and every answer goes to the disk as soon as it is graded
-(`halving` has what follows from the answers, `candidates` what is compared).
+The models are loaded once. For each problem the remaining candidates and the target alone answer in a
+shuffled order, each with empty caches, and every answer is stored as soon as it is graded. `candidates`
+generates the candidates, `halving` chooses among them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ import asyncio
 import hashlib
 import json
 import random
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator import Accelerator
 from reason_spec.control.planner import Planner
-from reason_spec.errors import DataError, EngineError, ReasonSpecError, SettingsError
-from reason_spec.evaluation.console import RunOptions, Screen, start_engines
-from reason_spec.evaluation.outcome import outcome_from
-from reason_spec.evaluation.prompts import ask_for
-from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW, new_session
+from reason_spec.errors import DataError, EngineError, SettingsError
+from reason_spec.evaluation.grouping import BASELINE
+from reason_spec.evaluation.job import RunOptions, start_engines
+from reason_spec.evaluation.outcome import Outcome
+from reason_spec.evaluation.run import (
+    MAX_FAILURES_IN_A_ROW,
+    Failure,
+    WorkItem,
+    answer_batch,
+    graded,
+    new_session,
+)
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity
-from reason_spec.evaluation.summary import BASELINE
+from reason_spec.evaluation.view import RunView
 from reason_spec.lab.pictures import require_matplotlib
 from reason_spec.lab.tuning import report
 from reason_spec.lab.tuning.calibration import LossTest
@@ -38,11 +44,12 @@ from reason_spec.lab.tuning.halving import (
     Answer,
     Answers,
     Candidate,
-    Plan,
+    SearchPlan,
+    Standing,
     choose,
     make_plan,
+    stand,
 )
-from reason_spec.lab.tuning.progress import TuneProgress
 from reason_spec.lab.tuning.store import TuneFolder
 from reason_spec.lab.tuning.verifier import judging_part
 from reason_spec.settings import Settings
@@ -53,7 +60,7 @@ from reason_spec.types import Problem
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What is searched and how; ``output`` None is a file in the run's folder, ``run.output``."""
+    """Options of a search; ``output`` None is a file in the run's folder, ``run.output``."""
 
     test: LossTest
     grid: Grid
@@ -64,8 +71,35 @@ class TuneOptions:
     png: Path | None = None
 
 
-async def tune(settings: Settings, sources: Sources, options: TuneOptions) -> int:
-    """Choose, write the settings, show what was measured; return the exit code.
+class SearchProgress(Protocol):
+    """Follows a search."""
+
+    def begin(self, stage: str, num_candidates: int, num_problems: int) -> None:
+        """Begin a stage of the search."""
+
+    def count(self) -> None:
+        """Count an answer, a new one or one of an earlier start."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether ``show`` should be called now."""
+
+    def show(self, leader: Standing) -> None:
+        """Name the fastest candidate so far."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Make room for something else that draws in place."""
+
+
+class SearchView(RunView, Protocol):
+    """Shows a search; the command line implements it."""
+
+    def searching(self, total: int) -> AbstractContextManager[SearchProgress]:
+        """Show the progress of a search that takes ``total`` answers at the most."""
+
+
+async def tune(settings: Settings, sources: Sources, options: TuneOptions, view: SearchView) -> report.Tuning:
+    """Choose a candidate, and write its settings and the numbers of the search.
 
     Args:
         settings: the models and everything that is not searched.
@@ -81,9 +115,8 @@ async def tune(settings: Settings, sources: Sources, options: TuneOptions) -> in
         require_matplotlib("the picture of speed against loss (--png)")
     for file in (options.output, options.png):
         _refuse_unwritable(file)
-    screen = Screen(options.run)
     if sources.num_without_answer:
-        screen.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
+        view.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
     accelerator = _make_accelerator(settings, options.grid.strategies)
     ways = find_ways(accelerator, options.grid)
     places = list(range(len(problems)))
@@ -91,27 +124,28 @@ async def tune(settings: Settings, sources: Sources, options: TuneOptions) -> in
     plan = make_plan(ways.candidates, places, options.test, halving=options.halving, seconds=options.seconds)
     identity = _identity(settings, problems, ways, plan, options)
     path = options.run.output or Path("runs") / f"{sources.name}-tuning-{_hash(identity)}"
-    report.announce(ways, plan, screen)
+    report.announce(ways, plan, view)
     with TuneFolder(path, identity, fresh=options.run.fresh) as folder:
-        bench = EngineBench(accelerator, ways, problems, plan, folder, options.run, screen)
-        try:
-            with bench.progress():
+        with view.searching(_num_planned(ways.candidates, plan)) as progress:
+            bench = EngineBench(
+                accelerator, ways, problems, plan, folder, options.run.concurrency, view, progress
+            )
+            try:
                 choice = await choose(ways.candidates, plan, bench)
-        except asyncio.CancelledError:
-            screen.say(f"What was measured is kept in {path}; the same command goes on from there.")
-            raise
-        finally:
-            await bench.close()
+            except asyncio.CancelledError:
+                view.say(f"What was measured is kept in {path}; the same command goes on from there.")
+                raise
+            finally:
+                await bench.close()
         written = options.output or path / report.SETTINGS
         chosen = ways.baseline if choice.chosen is None else ways.by_key[choice.chosen.candidate.key].settings
-        found = report.Tuning(choice, chosen, bench.drift, ways.left_out, written, options.png)
-        report.write(found, path)
-        report.show(found, path, screen, options.run)
-    return 0
+        found = report.Tuning(choice, chosen, bench.drift, ways.left_out, path, written, options.png)
+        report.write(found)
+    return found
 
 
 class EngineBench:
-    """Measures candidates on one pair of engines; what is on the disk is not measured again.
+    """Measures candidates on one pair of engines; stored answers are not generated again.
 
     Engines start when the first answer is missing.
     """
@@ -121,10 +155,11 @@ class EngineBench:
         accelerator: Accelerator,
         ways: Ways,
         problems: Sequence[Problem],
-        plan: Plan,
+        plan: SearchPlan,
         folder: TuneFolder,
-        options: RunOptions,
-        screen: Screen,
+        concurrency: int,
+        view: RunView,
+        progress: SearchProgress,
     ) -> None:
         self._accelerator = accelerator
         baseline = Candidate(BASELINE_KEY, BASELINE, is_exact=True)
@@ -133,17 +168,17 @@ class EngineBench:
         self._problems = problems
         self._plan = plan
         self._folder = folder
-        self._options = options
-        self._screen = screen
+        self._concurrency = concurrency
+        self._view = view
+        self._progress = progress
         self._started = False
         self._session = new_session()
         self._planners: dict[str, Planner] = {}
         self._planner_at_start: Planner | None = None
         self._used: dict[tuple[str, int], Answer] = {}
         self._num_failures_in_a_row = 0
-        self._said_of: set[str] = set()
+        self._warned: set[str] = set()
         self._grader = Grader()
-        self._view = TuneProgress(screen, _num_planned(ways.candidates, plan))
 
     @property
     def seconds_spent(self) -> float:
@@ -160,10 +195,6 @@ class EngineBench:
         ]
         return report.drift_of(pace)
 
-    def progress(self) -> AbstractContextManager[None]:
-        """Return a context in which progress is shown."""
-        return self._view.shown()
-
     async def close(self) -> None:
         self._grader.close()
         await self._accelerator.close()
@@ -173,9 +204,9 @@ class EngineBench:
     ) -> Answers:
         """Have every candidate and the target alone answer the problems; see `halving.Bench`."""
         keys = [BASELINE_KEY, *(candidate.key for candidate in candidates)]
-        size, begun = self._options.concurrency, self.seconds_spent
+        size, begun = self._concurrency, self.seconds_spent
         measured: list[int] = []
-        self._view.begin(stage, len(candidates), len(problems))
+        self._progress.begin(stage, len(candidates), len(problems))
         for start in range(0, len(problems), size):
             batch = problems[start : start + size]
             is_new = any((key, place) not in self._used for key in keys for place in batch)
@@ -188,8 +219,10 @@ class EngineBench:
             for number, key in enumerate(order):
                 await self._solve(key, batch, number)
             measured += batch
-            if self._view.is_due:
-                self._view.show(self._answers(keys, measured), candidates, self._plan.final_test)
+            if self._progress.is_due:
+                answers, test = self._answers(keys, measured), self._plan.final_test
+                standings = [stand(candidate, answers, test) for candidate in candidates]
+                self._progress.show(max(standings, key=lambda item: item.speed))
         return self._answers(keys, measured)
 
     def _answers(self, keys: Sequence[str], places: Sequence[int]) -> Answers:
@@ -200,73 +233,59 @@ class EngineBench:
         return self._ways[BASELINE_KEY].settings.sampling.seed
 
     async def _solve(self, key: str, batch: Sequence[int], order: int) -> None:
-        """Take what is stored, and have one candidate answer the rest at once."""
+        """Take stored answers, and have one candidate answer the other problems at once."""
         left = []
         for place in batch:
             stored = self._folder.answer(key, self._problems[place].id)
-            if (key, place) not in self._used and stored is None:
+            if (key, place) in self._used:
+                continue
+            if stored is None:
                 left.append(place)
-            elif (key, place) not in self._used and stored is not None:
-                self._view.count()
+            else:
+                self._progress.count()
                 self._used[key, place] = stored
         if not left:
             return
         way = self._ways[key]
         await self._prepare(way)
-        started = time.perf_counter()
-        asked = (self._answer(way, self._problems[place]) for place in left)
-        solutions = await asyncio.gather(*asked, return_exceptions=True)
-        share_of_wall = (time.perf_counter() - started) / len(left)
-        for place, solution in zip(left, solutions, strict=True):
-            if isinstance(solution, EngineError | SettingsError):
-                self._fail(way, place, solution)
-            elif isinstance(solution, BaseException):
-                raise solution
-            elif solution.recorder.draft_failure is not None:
-                # The target's own answer is no measure of a candidate that has a draft.
-                self._fail(way, place, EngineError(solution.recorder.draft_failure))
-            else:
-                await self._store(way, place, solution, share_of_wall, order)
-            self._view.count()
-
-    async def _answer(self, way: Way, problem: Problem) -> Solution:
-        # What is compared must not learn from each other.
-        return await self._accelerator.answer(ask_for(problem, way.settings, scope=way.candidate.key))
-
-    async def _store(
-        self, way: Way, place: int, solution: Solution, share_of_wall: float, order: int
-    ) -> None:
-        problem = self._problems[place]
-        outcome = outcome_from(
-            problem,
-            0,
-            solution,
+        results = await answer_batch(
+            self._accelerator,
+            [WorkItem(self._problems[place], 0, place) for place in left],
             way.settings,
-            index=place,
-            seconds=share_of_wall if self._options.concurrency > 1 else solution.seconds,
-            concurrency=self._options.concurrency,
+            strategy=way.settings.strategy.name,
+            # Compared answers must not learn from each other.
+            scope=lambda _: key,
+            concurrency=self._concurrency,
             order=order,
             session=self._session,
+            failing=(EngineError, SettingsError),
         )
-        assert problem.answer is not None, "problems without an answer were left out"
-        grade = await self._grader.grade_async(outcome.response, problem.answer, problem.task)
-        self._folder.append(way.candidate.key, outcome.graded(grade))
-        self._used[way.candidate.key, place] = Answer(outcome.seconds, grade.correct is True)
+        for place, result in zip(left, results, strict=True):
+            if isinstance(result, Failure):
+                self._fail(way, place, result)
+            else:
+                await self._store(key, place, result)
+            self._progress.count()
+
+    async def _store(self, key: str, place: int, outcome: Outcome) -> None:
+        outcome = await graded(outcome, self._problems[place], self._grader)
+        self._folder.append(key, outcome)
+        self._used[key, place] = Answer(outcome.seconds, outcome.correct is True)
         self._num_failures_in_a_row = 0
 
-    def _fail(self, way: Way, place: int, error: ReasonSpecError) -> None:
-        """Count an answer that could not be written as one that is not right.
+    def _fail(self, way: Way, place: int, failure: Failure) -> None:
+        """Count a failed answer as one that is not right.
 
         Raises:
-            EngineError: it is the engine that fails, not the candidate.
+            EngineError: the engine is at fault, not the candidate.
         """
-        if isinstance(error, EngineError):
+        if isinstance(failure.error, EngineError):
             self._num_failures_in_a_row += 1
             if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
-                raise error
-        if way.candidate.key not in self._said_of:
-            self._said_of.add(way.candidate.key)
-            self._screen.warn(f"{way.candidate.name}, problem {self._problems[place].id!r}: {error}")
+                raise failure.error
+        if way.candidate.key not in self._warned:
+            self._warned.add(way.candidate.key)
+            self._view.warn(f"{way.candidate.name}, problem {failure.key.problem_id!r}: {failure.error}")
         self._used[way.candidate.key, place] = Answer(None, False)
 
     async def _prepare(self, way: Way) -> None:
@@ -287,9 +306,9 @@ class EngineBench:
         first = planned[0] if planned else self._ways[BASELINE_KEY]
         self._accelerator.settings = first.shared
         self._accelerator.strategies = (first.settings.strategy.name,)
-        with self._view.paused():
-            await start_engines(self._accelerator, first.shared, self._screen)
-            with self._screen.status("Measuring on which cores the target is fastest alone"):
+        with self._progress.paused():
+            await start_engines(self._accelerator, first.shared, self._view)
+            with self._view.status("Measuring on which cores the target is fastest alone"):
                 await self._accelerator.calibrate()
         self._planner_at_start = self._accelerator.planner
         self._started = True
@@ -312,7 +331,7 @@ def _is_planned(way: Way) -> bool:
     return strategy.planner and strategy_class(strategy.name).planned
 
 
-def _num_planned(candidates: Sequence[Candidate], plan: Plan) -> int:
+def _num_planned(candidates: Sequence[Candidate], plan: SearchPlan) -> int:
     """Return how many answers it takes if every rung keeps as many as it may."""
     left = sum(candidate.is_exact or plan.tests_loss for candidate in candidates)
     total, before = 0, 0
@@ -332,9 +351,9 @@ def _make_accelerator(settings: Settings, strategies: Sequence[str]) -> Accelera
 
 
 def _identity(
-    settings: Settings, problems: Sequence[Problem], ways: Ways, plan: Plan, options: TuneOptions
+    settings: Settings, problems: Sequence[Problem], ways: Ways, plan: SearchPlan, options: TuneOptions
 ) -> Mapping[str, Any]:
-    """Return what must be equal for a search to go on: all that decides what is measured, and when."""
+    """Return everything that must be equal for a search to resume."""
     identity = Identity.of(settings, problems, options.run.concurrency)
     return {
         "settings": identity.settings.hash,

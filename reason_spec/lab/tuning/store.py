@@ -1,19 +1,16 @@
-"""The folder of a search: every answer on the disk, and what they are answers to."""
+"""The folder of a search: every answer, and the identity of the search that it belongs to."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reason_spec.errors import DataError, ResumeError
-from reason_spec.evaluation.line_file import LineFile
+from reason_spec.errors import ResumeError
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.store import drop_torn_line, lock_folder, writing
+from reason_spec.evaluation.records import RecordFile, lock_folder, read_records, write_text, writing
 from reason_spec.lab.tuning.halving import Answer
 
 ANSWERS = "answers.jsonl"
@@ -30,8 +27,8 @@ class TuneFolder:
 
     Args:
         path: created where it does not exist.
-        identity: what the answers belong to, as JSON holds it.
-        fresh: leave what is there out, and replace it with the first new answer.
+        identity: of the search that the answers belong to, as JSON holds it.
+        fresh: ignore stored answers, and replace them with the first new one.
 
     Raises:
         DataError: the folder cannot be written.
@@ -41,18 +38,18 @@ class TuneFolder:
     def __init__(self, path: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.path = path
         self._identity = identity
-        self._file: LineFile | None = None
+        self._file: RecordFile | None = None
         self.outcomes: dict[tuple[str, str], Outcome] = {}
         """By the candidate's key and the problem's id, in the order in which they were written."""
         with writing(path, _OTHER_FOLDER):
             path.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(path)
+        self._lock = lock_folder(path, "--run")
         try:
             self._replaces = fresh or not (path / IDENTITY).exists()
             if not self._replaces:
                 self._resume()
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
 
     def __enter__(self) -> Self:
@@ -66,7 +63,7 @@ class TuneFolder:
     ) -> None:
         if self._file is not None:
             self._file.close()
-        self._lock.close()
+        self._lock.release()
 
     def append(self, key: str, outcome: Outcome) -> None:
         """Store an answer; it survives a kill from the moment this returns.
@@ -76,9 +73,7 @@ class TuneFolder:
         """
         assert (key, outcome.id) not in self.outcomes, f"{key} answers {outcome.id} twice"
         line = json.dumps({"candidate": key, **json.loads(outcome.to_json())}, ensure_ascii=False)
-        with writing(self.path / ANSWERS, _OTHER_FOLDER):
-            if self._file is None:
-                self._file = self._open()
+        self._file = self._file or self._open()
         self._file.append(line)
         self.outcomes[key, outcome.id] = outcome
 
@@ -87,12 +82,13 @@ class TuneFolder:
         outcome = self.outcomes.get((key, problem_id))
         return None if outcome is None else Answer(outcome.seconds, outcome.correct is True)
 
-    def _open(self) -> LineFile:
+    def _open(self) -> RecordFile:
         if self._replaces:
-            (self.path / ANSWERS).unlink(missing_ok=True)
-            write_text(self.path / IDENTITY, json.dumps(self._identity, indent=2) + "\n")
+            with writing(self.path, _OTHER_FOLDER):
+                (self.path / ANSWERS).unlink(missing_ok=True)
+            write_text(self.path / IDENTITY, json.dumps(self._identity, indent=2) + "\n", _OTHER_FOLDER)
             self._replaces = False
-        return LineFile(self.path / ANSWERS)
+        return RecordFile(self.path / ANSWERS, _OTHER_FOLDER)
 
     def _resume(self) -> None:
         try:
@@ -103,42 +99,15 @@ class TuneFolder:
         changed = [name for name in now if not isinstance(earlier, dict) or earlier.get(name) != now[name]]
         if changed:
             raise ResumeError(f"{self.path} holds a search with other {', '.join(changed)}. {_REMEDY}")
-        with writing(self.path, _OTHER_FOLDER):
-            drop_torn_line(self.path / ANSWERS)
-        for number, line in enumerate(self._lines(), start=1):
-            try:
-                key, outcome = json.loads(line)["candidate"], Outcome.from_json(line)
-            except (ValueError, KeyError, TypeError) as error:
-                place = f"{self.path / ANSWERS}, line {number}"
-                raise ResumeError(f"{place}: {error}. {_REMEDY}") from None
+        path = self.path / ANSWERS
+        self._file = RecordFile(path, _OTHER_FOLDER)
+        for number, (key, outcome) in read_records(path, _parse, ResumeError, _REMEDY):
             if (key, outcome.id) in self.outcomes:
-                place = f"{self.path / ANSWERS}, line {number}"
-                raise ResumeError(f"{place}: problem {outcome.id!r} is answered twice. {_REMEDY}")
+                raise ResumeError(
+                    f"{path}, line {number}: problem {outcome.id!r} is answered twice. {_REMEDY}"
+                )
             self.outcomes[key, outcome.id] = outcome
 
-    def _lines(self) -> list[str]:
-        try:
-            return (self.path / ANSWERS).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        except (OSError, UnicodeDecodeError) as error:
-            raise ResumeError(f"{self.path / ANSWERS} cannot be read ({error}). {_REMEDY}") from None
 
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file at once or not at all.
-
-    Raises:
-        DataError: it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written ({error.strerror}). Name another place.") from error
+def _parse(line: str) -> tuple[str, Outcome]:
+    return json.loads(line)["candidate"], Outcome.from_json(line)

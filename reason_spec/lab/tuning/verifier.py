@@ -1,7 +1,7 @@
 """Finds the laxest threshold of a verifier at which a stated loss of answers is not exceeded.
 
 Thresholds are tried from strict to lax, each by solving the problems with it (`calibration` has the test).
-What is tested is the system in use, from the question to the graded answer: which steps a draft writes
+The test covers the whole system, from the question to the graded answer: which steps a draft writes
 depends on those that stood before, so scores collected at one threshold do not tell the loss at another. They
 do tell which answers cannot differ. An answer stays what it was where no refused step reaches the new
 threshold, because every verdict would be the same; only the others are solved anew. And only an answer that
@@ -13,22 +13,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import SettingsError
-from reason_spec.evaluation.console import RunOptions, Screen, session_details, start_engines, store_results
+from reason_spec.evaluation.grouping import BASELINE
+from reason_spec.evaluation.job import Job, LocalBackend, RunOptions, solve_missing
 from reason_spec.evaluation.outcome import Outcome, UnitKey, share
-from reason_spec.evaluation.run import Failure, new_session, run
+from reason_spec.evaluation.run import Failure
 from reason_spec.evaluation.sources import Sources, generate_problems, read_sources
 from reason_spec.evaluation.store import Identity, RunFolder
-from reason_spec.evaluation.summary import BASELINE
+from reason_spec.evaluation.view import RunView
 from reason_spec.lab.pictures import require_matplotlib
 from reason_spec.lab.tuning import calibration_report as report
-from reason_spec.lab.tuning.calibration import Calibration, LossTest, Trial, laxest_safe
+from reason_spec.lab.tuning.calibration import LossTest, ThresholdTrials, Trial, laxest_safe
 from reason_spec.settings import Settings
 from reason_spec.strategies.factory import strategy_class, strategy_names
 from reason_spec.strategies.specreason import SpecReason
@@ -40,7 +40,6 @@ from reason_spec.verifiers.likelihood import LikelihoodVerifier
 from reason_spec.verifiers.reward import ByReward
 
 THRESHOLDS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
-EXIT_NONE_SAFE = 1
 VERDICT_SECONDS = 60.0
 """For a verdict while calibrating. One that came too late would leave the step to the target, and make the
 threshold look safer on a busy machine than it is on a quiet one."""
@@ -56,7 +55,7 @@ Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | ByReward
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What is to be shown, and how; ``whole_curve`` goes on behind the first threshold that does not pass."""
+    """Options of a search; ``whole_curve`` goes on behind the first threshold that does not pass."""
 
     test: LossTest
     run: RunOptions
@@ -69,14 +68,22 @@ class TuneOptions:
             raise SettingsError(f"thresholds {self.thresholds}: name one or more between 0 and 1")
 
 
-async def tune_verifier(settings: Settings, sources: Sources, options: TuneOptions) -> int:
-    """Choose a threshold, write it with its settings into the output folder, show the curves.
+class VerifierTuning(NamedTuple):
+    """The trials of a search, and the folder that holds their answers and files."""
+
+    trials: ThresholdTrials
+    folder: Path
+
+
+async def tune_verifier(
+    settings: Settings, sources: Sources, options: TuneOptions, view: RunView
+) -> VerifierTuning:
+    """Choose a threshold, and write its settings, the numbers and the curves into the output folder.
+
+    Where no threshold is safe, no settings are written.
 
     Args:
         settings: with a strategy whose verifier judges drafted steps alone; its threshold is overridden.
-
-    Returns:
-        The exit code: 1 where no threshold was safe; then no settings are written.
 
     Raises:
         DataError: there are too few problems with known answers.
@@ -87,25 +94,23 @@ async def tune_verifier(settings: Settings, sources: Sources, options: TuneOptio
     options.test.refuse_too_few(len(problems))
     if options.plot:
         require_matplotlib("the picture of the curves (--no-plot leaves it out)")
-    screen = Screen(options.run)
     if sources.num_without_answer:
-        screen.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
-    bench = _Bench(settings, problems, options.run, screen, sources.name)
+        view.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
+    bench = _Bench(settings, problems, options.run, view, sources.name)
     report.drop_earlier(bench.path)
     try:
         found = await _find(bench, options)
     except asyncio.CancelledError:
-        screen.say(f"What was solved is kept in {bench.path}; the same command goes on from there.")
+        view.say(f"What was solved is kept in {bench.path}; the same command goes on from there.")
         raise
     finally:
         await bench.close()
     usable = None if found.chosen is None else bench.settings_at(found.chosen.threshold)
     report.write(found, usable, bench.path, plot=options.plot)
-    report.show(found, bench.path, screen, options.run, plot=options.plot)
-    return EXIT_NONE_SAFE if found.chosen is None else 0
+    return VerifierTuning(found, bench.path)
 
 
-async def _find(bench: _Bench, options: TuneOptions) -> Calibration:
+async def _find(bench: _Bench, options: TuneOptions) -> ThresholdTrials:
     trials: list[Trial] = []
     answers: dict[str, Outcome] = {}
     for threshold in sorted(set(options.thresholds), reverse=True):
@@ -118,7 +123,7 @@ async def _find(bench: _Bench, options: TuneOptions) -> Calibration:
         if not options.test.passes(trials[-1]) and not options.whole_curve:
             break
     chosen = laxest_safe(trials, options.test)
-    return Calibration(bench.judging.name, bench.strategy, options.test, tuple(trials), chosen)
+    return ThresholdTrials(bench.judging.name, bench.strategy, options.test, tuple(trials), chosen)
 
 
 def _trial(
@@ -145,13 +150,13 @@ class _Bench:
     """
 
     def __init__(
-        self, settings: Settings, problems: Sequence[Problem], options: RunOptions, screen: Screen, name: str
+        self, settings: Settings, problems: Sequence[Problem], options: RunOptions, view: RunView, name: str
     ) -> None:
         self.strategy = settings.strategy.name
         self.ids = {problem.id for problem in problems}
         self._problems = problems
         self._options = options
-        self._screen = screen
+        self._view = view
         made = Accelerator.from_settings(settings, strategies=(self.strategy, BASELINE))
         verifier = made.verifier_for(self.strategy)
         assert verifier is not None, f"strategy {self.strategy} judges steps and has no verifier"
@@ -161,7 +166,7 @@ class _Bench:
         self._settings = _with_verifier(settings, name=verifier.name, threshold=None)
         alone = self.settings_at(None)
         self._accelerator = Accelerator(alone, made.target, made.draft, verifier, made.strategies)
-        self._started = False
+        self._backend = LocalBackend(self._accelerator)
         self._identity = Identity.of(alone, problems, options.concurrency)
         self.path = options.output or Path("runs") / f"{name}-calibration-{self._identity.hash}"
         self._replaced: set[Path] = set()
@@ -181,7 +186,7 @@ class _Bench:
 
     async def solve_at(self, threshold: float, names: Collection[str]) -> dict[str, Outcome]:
         """Return the answers at a threshold; those that could not be written are missing."""
-        self._screen.say(f"Threshold {threshold:g}: {len(names)} of {len(self.ids)} problems to solve")
+        self._view.say(f"Threshold {threshold:g}: {len(names)} of {len(self.ids)} problems to solve")
         self.judging.threshold = threshold
         folder = self.path / f"threshold-{threshold:g}"
         return await self._solve(self.strategy, self.settings_at(threshold), folder, names)
@@ -206,38 +211,15 @@ class _Bench:
         wanted = {UnitKey(name, 0, strategy) for name in names}
         with RunFolder(path, identity, self._problems, fresh=fresh) as folder:
             if wanted - folder.outcomes.keys():
-                await self._solve_rest(strategy, settings, folder, wanted)
+                options = replace(self._options, strategies=(strategy,))
+                job = Job(settings, self._problems, options, folder, self._view, frozenset(wanted))
+                self._accelerator.settings = settings
+                failures: list[Failure] = []
+                self._replaced.add(path)
+                await solve_missing(job, self._backend, failures)
+                for failure in failures:
+                    self._view.warn(f"problem {failure.key.problem_id!r}: not answered: {failure.error}")
             return {key.problem_id: folder.outcomes[key] for key in wanted & folder.outcomes.keys()}
-
-    async def _solve_rest(
-        self, strategy: str, settings: Settings, folder: RunFolder, wanted: Collection[UnitKey]
-    ) -> None:
-        if not self._started:
-            await start_engines(self._accelerator, settings, self._screen)
-            self._started = True
-        self._accelerator.settings = settings
-        session = new_session()
-        options = replace(self._options, strategies=(strategy,))
-        folder.begin_session(session, (strategy,), session_details(self._accelerator, options))
-        self._replaced.add(folder.path)
-        everything = {UnitKey(name, 0, strategy) for name in self.ids}
-        done = [outcome for key, outcome in folder.outcomes.items() if key in wanted]
-        failures: list[Failure] = []
-        with self._screen.progress((strategy,), len(wanted), done) as progress:
-            results = run(
-                self._accelerator,
-                self._problems,
-                (strategy,),
-                concurrency=options.concurrency,
-                order_seed=settings.sampling.seed,
-                done=everything - set(wanted) | set(folder.outcomes),
-                session=session,
-                listener=progress.listener,
-            )
-            async with aclosing(results):
-                await store_results(results, folder, failures, progress)
-        for failure in failures:
-            self._screen.warn(f"problem {failure.key.problem_id!r}: not answered: {failure.error}")
 
 
 def judging_part(verifier: Verifier) -> Judging:
@@ -287,13 +269,14 @@ def with_judging_strategy(settings: Settings, named: str | None) -> Settings:
 
 
 def read_problems(
-    arguments: Sequence[str],
     settings: Settings,
     test: LossTest,
+    arguments: Sequence[str],
+    task: str,
     *,
-    sample: Path | None = None,
-    limit: int | None = None,
-    skip_bad: bool = False,
+    sample: Path | None,
+    limit: int | None,
+    skip_bad: bool,
 ) -> Sources:
     """Read files of problems; where there are none, the embedded target is given generated ones.
 
@@ -301,7 +284,7 @@ def read_problems(
         DataError: as `read_sources` does.
     """
     if arguments or sample or settings.target.model != "embedded":
-        return read_sources(arguments, settings.task.name, sample=sample, limit=limit, skip_bad=skip_bad)
+        return read_sources(arguments, task, sample=sample, limit=limit, skip_bad=skip_bad)
     return generated_problems(test, limit, settings.sampling.seed)
 
 
@@ -314,20 +297,6 @@ def generated_problems(test: LossTest, limit: int | None, seed: int) -> Sources:
     """
     count = GENERATED_PER_NEEDED * test.least_problems if limit is None else limit
     return generate_problems("validation", count, _GENERATED_SEED + seed)
-
-
-def read_thresholds(text: str) -> tuple[float, ...]:
-    """Read thresholds separated by commas.
-
-    Raises:
-        SettingsError: one of them is no number.
-    """
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise SettingsError(
-            f"--thresholds {text!r}: name numbers separated by commas, such as 0.95,0.9"
-        ) from None
 
 
 def _with_verifier(settings: Settings, **changes: Any) -> Settings:

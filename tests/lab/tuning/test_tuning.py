@@ -23,7 +23,7 @@ from reason_spec.lab.tuning.halving import (
     Answers,
     Candidate,
     Choice,
-    Plan,
+    SearchPlan,
     choose,
     make_plan,
     speedup_of,
@@ -204,7 +204,7 @@ def test_candidates_only_ever_leave_and_each_says_why(
         assert len(left) <= choice.plan.num_finalists
 
 
-def plan_of(num_problems: int, loss: float, truths: Mapping[str, Truth] = MANY) -> Plan:
+def plan_of(num_problems: int, loss: float, truths: Mapping[str, Truth] = MANY) -> SearchPlan:
     return make_plan(candidates_of(truths), range(num_problems), LossTest(loss, 0.95))
 
 

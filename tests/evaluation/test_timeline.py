@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from reason_spec.errors import DataError
 from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.timeline import TIMELINES, Mark, Timeline
-from reason_spec.evaluation.timeline_store import TimelineFile, read_timelines
+from reason_spec.evaluation.records import RecordFile
+from reason_spec.evaluation.timeline import TIMELINES, Mark, Timeline, read_timelines
 
 
 def timeline(number: int, text: str = "So.\u2028Then\r\n") -> Timeline:
@@ -21,9 +21,9 @@ def timeline(number: int, text: str = "So.\u2028Then\r\n") -> Timeline:
 
 
 def write(folder: Path, *timelines: Timeline) -> Path:
-    with TimelineFile(folder) as file:
+    with RecordFile(folder / TIMELINES) as file:
         for item in timelines:
-            file.append(item)
+            file.append(item.to_json())
     return folder / TIMELINES
 
 
@@ -63,4 +63,4 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / TIMELINES).mkdir()
     with pytest.raises(DataError, match=r"timelines\.jsonl: cannot be written"):
-        TimelineFile(tmp_path)
+        RecordFile(tmp_path / TIMELINES)

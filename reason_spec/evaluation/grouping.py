@@ -1,9 +1,9 @@
-"""Outcomes grouped by problem: the unit that statistics count."""
+"""Outcomes grouped by strategy, in pairs with the baseline, and by problem, the unit of the statistics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -12,21 +12,43 @@ import numpy as np
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.resampling import Floats, Strata, stratum_of_each
 
+BASELINE = "autoregressive"
 OutcomePair: TypeAlias = tuple[Outcome, Outcome]
 """The baseline's answer and the strategy's, to the same sample of the same problem."""
 
 Item = TypeVar("Item")
 
 
+def by_strategy(outcomes: Iterable[Outcome], strategies: Sequence[str] = ()) -> dict[str, list[Outcome]]:
+    """Group outcomes by strategy, in the order of ``strategies``; others follow in their own order."""
+    groups: dict[str, list[Outcome]] = {name: [] for name in strategies}
+    for outcome in outcomes:
+        groups.setdefault(outcome.strategy, []).append(outcome)
+    return {name: items for name, items in groups.items() if items}
+
+
+def baseline_among(strategies: Iterable[str]) -> str:
+    """Return the strategy that others are compared with: ``autoregressive`` if present, else the first."""
+    names = list(strategies)
+    return BASELINE if BASELINE in names else names[0]
+
+
+def pair_up(baseline: Iterable[Outcome], outcomes: Iterable[Outcome]) -> list[OutcomePair]:
+    """Return the answers that both strategies have, the baseline's first, in the order of ``outcomes``."""
+    other = {(outcome.id, outcome.sample): outcome for outcome in baseline}
+    keyed = ((outcome.id, outcome.sample, outcome) for outcome in outcomes)
+    return [(other[name, sample], outcome) for name, sample, outcome in keyed if (name, sample) in other]
+
+
 @dataclass(frozen=True, slots=True)
-class Problems(Generic[Item]):
+class ByProblem(Generic[Item]):
     """Outcomes, or pairs of them, by problem; ``strata[i]`` numbers the task of group i."""
 
     groups: tuple[tuple[Item, ...], ...]
     strata: Strata
 
     @classmethod
-    def of(cls, items: Iterable[Item], outcome_of: Callable[[Item], Outcome]) -> Problems[Item]:
+    def of(cls, items: Iterable[Item], outcome_of: Callable[[Item], Outcome]) -> ByProblem[Item]:
         """Group items by the problem of an outcome of theirs, in the order in which problems come."""
         groups: dict[tuple[str, str], list[Item]] = {}
         for item in items:
@@ -39,7 +61,7 @@ class Problems(Generic[Item]):
 
     @property
     def num_samples(self) -> int:
-        """The least that a problem has."""
+        """The smallest number of samples of a problem."""
         return min(map(len, self.groups), default=0)
 
     @property
@@ -49,11 +71,3 @@ class Problems(Generic[Item]):
     def means(self, amount: Callable[[Item], float]) -> Floats:
         """Return the mean over the samples of each problem: ``[num_problems]``."""
         return np.array([math.fsum(map(amount, group)) / len(group) for group in self.groups])
-
-
-def itself(outcome: Outcome) -> Outcome:
-    return outcome
-
-
-def strategy_side(pair: OutcomePair) -> Outcome:
-    return pair[1]

@@ -1,4 +1,4 @@
-"""Prints the steps of an answer as they become final, marked by who wrote them."""
+"""Prints the steps of an answer as they become final, with the model that wrote each."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ _LABEL_WIDTH = max(map(len, _STYLES))
 class Transcript:
     """The steps of one answer on a terminal or in a pipe.
 
-    Colours tell the writers apart, and so does the word in the margin. Lines are folded to the
-    width of a terminal and left alone in a pipe.
+    Colours and a word in the margin name the writer of a step. Lines are folded to the width of a
+    terminal and left alone in a pipe.
 
     Args:
         plain: print the bare text of the answer and nothing else.
-        show_rejected: print the drafts that were refused, with the reason, before the step that
-            stands in their place.
+        show_rejected: print rejected drafts, with the reason, before the step that replaces them.
     """
 
     def __init__(self, console: Console, *, plain: bool = False, show_rejected: bool = False) -> None:
         self._console = console
         self._plain = plain
         self._show_rejected = show_rejected and not plain
-        self._refused: dict[int, list[Event]] = {}
+        self._rejections: dict[int, list[Event]] = {}
         self._num_steps = 0
 
     def listen(self, event: Event) -> None:
-        """Note a refused draft; give this to the accelerator as its listener."""
+        """Note a verdict; pass this to the accelerator as its listener."""
         if self._show_rejected and event.kind == "verified" and event.verdict is not None:
-            self._refused.setdefault(event.step_index, []).append(event)
+            self._rejections.setdefault(event.step_index, []).append(event)
 
     def print(self, step: Step | StepRecord) -> None:
-        """Print the next final step, after the drafts that were refused for it."""
+        """Print the next final step, after the drafts that were rejected for it."""
         if self._plain:
             self._write(step.text)
             return
-        for event in self._refused_for(step):
+        for event in self._rejections_for(step):
             assert event.verdict is not None
             reason = event.verdict.reason or event.verdict.decision
             text = Text(event.text.strip(), style="dim strike").append(
@@ -63,9 +62,9 @@ class Transcript:
         self._console.file.write(text)
         self._console.file.flush()
 
-    def _refused_for(self, step: Step | StepRecord) -> list[Event]:
-        """Return the refused drafts of the branch the step belongs to, not those of lost branches."""
-        events = self._refused.pop(self._num_steps, [])
+    def _rejections_for(self, step: Step | StepRecord) -> list[Event]:
+        """Return the rejected drafts of the step's own branch."""
+        events = self._rejections.pop(self._num_steps, [])
         branches = {event.branch for event in events if event.verdict == step.verdict}
         return [
             event

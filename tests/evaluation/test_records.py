@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 
 from reason_spec.errors import DataError
-from reason_spec.evaluation.line_file import LineFile
-from reason_spec.evaluation.outcome import UnitKey
-from reason_spec.evaluation.timeline import Timeline
-from reason_spec.evaluation.timeline_store import TimelineFile
+from reason_spec.evaluation.records import RecordFile
 from tests.evaluation.test_store import begun, make_outcome, open_folder
 from tests.full_disk import full_beyond
 
 
 def test_a_line_that_does_not_fit_leaves_no_part_and_the_next_one_follows(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
-    file = LineFile(path)
+    file = RecordFile(path)
     file.append("first")
     with full_beyond(20):
         with pytest.raises(DataError, match=r"lines\.jsonl: cannot be written .*make room"):
@@ -32,7 +29,7 @@ def test_a_line_that_does_not_fit_leaves_no_part_and_the_next_one_follows(tmp_pa
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
 def test_a_file_that_takes_nothing_can_still_be_closed(tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
-    file = LineFile(tmp_path / "full")
+    file = RecordFile(tmp_path / "full")
     with pytest.raises(DataError, match="No space left on device"):
         file.append("line")
     file.close()
@@ -64,10 +61,3 @@ def test_a_new_folder_that_could_hold_nothing_is_not_left_behind(tmp_path: Path)
     ):
         folder.begin_session("one", ["lookahead"], {"order_seed": 0})
     assert not (tmp_path / "run").exists()
-
-
-def test_a_timeline_that_does_not_fit_is_an_error_and_nothing_else(tmp_path: Path) -> None:
-    timeline = Timeline(UnitKey("p0", 0, "lookahead"), ())
-    with TimelineFile(tmp_path) as file, full_beyond(10), pytest.raises(DataError, match="make room"):
-        file.append(timeline)
-    assert (tmp_path / "timelines.jsonl").read_bytes() == b""

@@ -8,9 +8,13 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
-from reason_spec.evaluation.eval_report import metrics_notes, paired_lines, print_metrics
-from reason_spec.evaluation.metrics import Metrics, Prices, measure
-from reason_spec.evaluation.outcome import Outcome
+from reason_spec.cli.questions import answer_line
+from reason_spec.cli.results_table import notes, paired_lines, print_metrics
+from reason_spec.cli.screen import Screen
+from reason_spec.evaluation.metrics import RunMetrics, measure
+from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.prices import Prices
+from reason_spec.types import Usage
 from tests.evaluation.test_store import make_outcome
 
 BOTH = ("autoregressive", "lookahead")
@@ -40,9 +44,11 @@ def outcomes(*, samples: int = 1, tasks: Iterable[str] = ("gsm8k",), **changes: 
     ]
 
 
-def shown(metrics: Metrics, *, width: int = 100, terminal: bool = False) -> str:
+def shown(metrics: RunMetrics, *, width: int = 100, terminal: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, no_color=True)
-    print_metrics(metrics, console)
+    screen = Screen()
+    screen.out = console
+    print_metrics(metrics, screen)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
 
@@ -91,7 +97,7 @@ def test_on_a_narrow_terminal_no_number_is_cut() -> None:
 def test_a_pair_is_told_with_its_interval_test_and_warning() -> None:
     (first, *rest) = paired_lines(measure(outcomes(), BOTH))
     assert first.startswith("lookahead against autoregressive: 8 of 8 answers have the same tokens; ")
-    assert "12.5 points of accuracy lost on 8 problems (interval " in first
+    assert "12.5 points of accuracy lost on 8 problems (0 better, 1 worse, interval " in first
     assert "exact McNemar p = 1)" in first
     assert re.search(r"the loss is at most \d+\.\d points with 95 % confidence\.$", first)
     assert rest
@@ -109,6 +115,23 @@ def test_pairs_timed_in_different_starts_are_mentioned() -> None:
 
 
 def test_notes_say_how_seconds_and_grades_were_made() -> None:
-    notes = " ".join(metrics_notes(measure(outcomes(concurrency=4, correct=None), BOTH)))
-    assert "batch of 4 problems divided by its size" in notes
-    assert "16 answers could not be compared" in notes
+    said = " ".join(notes(measure(outcomes(concurrency=4, correct=None), BOTH)))
+    assert "batch of 4 problems divided by its size" in said
+    assert "16 answers could not be compared" in said
+
+
+def test_three_strategies_fit_a_hundred_columns() -> None:
+    token = [
+        make_outcome(number, strategy="token", id=f"gsm8k:p{number}", task="gsm8k") for number in range(8)
+    ]
+    text = shown(measure([*outcomes(), *token], (*BOTH, "token")))
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_one_answer_has_its_numbers_on_one_line() -> None:
+    step = StepRecord("text", "draft", 4, "eos", None, (1, 2, 3, 4))
+    target = Usage(num_drafted_tokens=10, num_accepted_draft_tokens=6)
+    work = Work(target, Usage(), {"accept": 2, "reject": 1, "unknown": 0}, 0.0)
+    line = answer_line(make_outcome(0, steps=(step,), tokens=4, seconds=1.0, usage=work))
+    assert line == "4 tokens, 1.00 s, 4.0 tokens/s | steps: draft 1 | alpha_step 0.67 | alpha_token 0.60"

@@ -1,4 +1,4 @@
-"""The settings tree as a list of leaves and as a table for the documentation."""
+"""The command ``settings``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from reason_spec.settings import Settings
+from reason_spec.cli.options import ConfigOption, SetOption, leaves, resolve_settings
 
 _TYPE_NAMES = {
     str: "text",
@@ -23,33 +23,23 @@ _TYPE_NAMES = {
 }
 
 
-class Leaf(NamedTuple):
-    """One setting: its dotted name, and how it is declared."""
-
-    path: str
-    field: FieldInfo
-
-    @property
-    def default(self) -> Any:
-        return self.field.get_default(call_default_factory=True)
-
-    @property
-    def description(self) -> str:
-        return self.field.description or ""
-
-
-def leaves(section: type[BaseModel] = Settings, path: str = "") -> Iterator[Leaf]:
-    """Yield every setting in the order of the tree; a section with a description counts as one setting."""
-    for name, field in section.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and field.description is None:
-            yield from leaves(kind, f"{path}{name}.")
-        else:
-            yield Leaf(path + name, field)
+def settings(
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a table of all settings and their defaults instead.")
+    ] = False,
+) -> None:
+    """Print the resolved settings as YAML: defaults, file, environment and --set together."""
+    if markdown:
+        typer.echo(_markdown_table())
+        return
+    resolved = resolve_settings(config, {}, assignments)
+    typer.echo(f"{resolved.to_yaml()}# hash: {resolved.hash}")
 
 
-def markdown_table() -> str:
-    """Return a table of all settings with defaults and allowed values; those of engines stand there once."""
+def _markdown_table() -> str:
+    """Return a table of all settings with defaults and allowed values; engine settings are listed once."""
     rows = ["| setting | default | values | |", "|---|---|---|---|"]
     for leaf in leaves():
         if leaf.path.startswith("draft."):

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from reason_spec.evaluation.transcript import Transcript
+from reason_spec.cli.transcript import Transcript
 from reason_spec.types import Origin, Step
 
 
