@@ -184,7 +184,7 @@ def _learning(
     with screen.counting("Learning", total, "conversations") as advance:
         cache = SuffixCache(suffix)
         cache.restore(suffix.tenant, documents)
-        yield cache, lambda: advance()
+        yield cache, advance
 
 
 def _saved(store: SuffixStore, tenant: str, documents: Sequence[Document]) -> SaveReport:
