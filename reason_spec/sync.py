@@ -79,6 +79,10 @@ class SyncAccelerator:
         finally:
             self._runner.stop()
 
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the event loop of the accelerator and return its result."""
+        return self._runner.run(work)
+
     def answer(self, prompt: str | Sequence[Message], **options: Any) -> Solution:
         """Like `Accelerator.answer`."""
         return self._runner.run(self.accelerator.answer(prompt, **options))

@@ -25,7 +25,7 @@ def test_abandoning_a_synchronous_solution_cancels_it() -> None:
         for _ in accelerator.solve("question"):
             break
         target = accelerator.accelerator.target
-        assert accelerator._runner.run(target.stats()).num_running == 0
+        assert accelerator.run(target.stats()).num_running == 0
 
 
 def test_an_error_reaches_the_synchronous_caller() -> None:

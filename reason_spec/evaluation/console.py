@@ -160,7 +160,7 @@ async def _answer(
     accelerator: Accelerator, ask: Ask, options: RunOptions, session: str, screen: Screen
 ) -> Outcome:
     transcript = Transcript(screen.out, plain=options.quiet, show_rejected=options.show_rejected)
-    strategy = accelerator.strategy()
+    strategy = accelerator.generator.strategy()
     await accelerator.prepare(strategy.name)
     recorder = Recorder(transcript.listen)
     asked = ask_for(ask.problem, accelerator.settings, sample=ask.sample)

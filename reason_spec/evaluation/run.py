@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.prompts import ask_for
@@ -82,7 +82,7 @@ def new_session() -> str:
 
 
 async def run(
-    accelerator: Accelerator,
+    accelerator: Accelerator | Generator,
     problems: Sequence[Problem],
     strategies: Sequence[str] = (),
     *,
@@ -186,7 +186,7 @@ class _Runner:
 
     def __init__(
         self,
-        accelerator: Accelerator,
+        accelerator: Accelerator | Generator,
         concurrency: int,
         session: str,
         listener: UnitListener | None,

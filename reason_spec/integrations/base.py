@@ -188,8 +188,7 @@ class InProcess:
             await work.abandon_async()
 
     async def _answer(self, request: ChatRequest) -> ChatAnswer:
-        await self._chat.check(request)
-        answer = await self._chat.answer(request)
+        answer = await self._chat.answer(await self._chat.prepare(request))
         self._tell(answer.end)
         return answer
 
@@ -201,8 +200,8 @@ class InProcess:
         self, request: ChatRequest, put: Callable[[ChatEvent | BaseException | None], None]
     ) -> None:
         try:
-            await self._chat.check(request)
-            async with aclosing(self._chat.stream(request)) as events:
+            prepared = await self._chat.prepare(request)
+            async with aclosing(self._chat.stream(prepared)) as events:
                 async for event in events:
                     if isinstance(event, ChatEnd):
                         self._tell(event)

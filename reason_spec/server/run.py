@@ -68,7 +68,7 @@ class Server:
         self._stopped = asyncio.Event()
 
     def _is_gated(self) -> bool:
-        gate = self._accelerator.gate
+        gate = self._accelerator.load_controller
         return gate is not None and gate.knows
 
     @property
@@ -88,7 +88,7 @@ class Server:
         configure_logging(with_values=settings.log_prompts)
         self._admission = Admission(settings, self._metrics, is_gated=self._is_gated)
         self._metrics.watch(self._admission)
-        self._metrics.watch_gate(lambda: self._accelerator.gate)
+        self._metrics.watch_gate(lambda: self._accelerator.load_controller)
         self._guard = Guard(
             _not_yet(self._operation), self._keys, settings, on_response=self._metrics.responded
         )
@@ -105,8 +105,8 @@ class Server:
 
     async def _start(self) -> None:
         await self._start_engines(self._accelerator)
-        if self._accelerator.memories is not None:
-            await asyncio.to_thread(self._accelerator.memories.load, self._keys.tenants)
+        if self._accelerator.suffix_sessions is not None:
+            await asyncio.to_thread(self._accelerator.suffix_sessions.load, self._keys.tenants)
         chat = Chat(self._accelerator)
         app = create_app(
             chat, self._accelerator, self.settings.server, admission=self._admission, metrics=self._metrics
@@ -148,9 +148,9 @@ class Server:
         """Keep what was learnt, so that a kill loses little."""
         while True:
             await asyncio.sleep(self.settings.server.save_seconds)
-            if (memories := self._accelerator.memories) is not None:
+            if (sessions := self._accelerator.suffix_sessions) is not None:
                 # Finished also where the server stops meanwhile: two must not write at once.
-                await _whole(asyncio.to_thread(memories.save))
+                await _whole(asyncio.to_thread(sessions.save))
 
     async def _unless_stopped(self, work: Awaitable[None]) -> bool:
         """Do something that a signal may cut short; return whether it was done."""

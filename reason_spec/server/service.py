@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import Request
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextRequest
+from reason_spec.chat.preparing import PreparedRequest
 from reason_spec.chat.service import Chat
 from reason_spec.errors import EngineError, RequestError, did_you_mean
 from reason_spec.server.admission import Admission
@@ -62,6 +63,18 @@ def target_name(target: EngineSettings) -> str:
     name = target.remote.served_model or target.model
     path = Path(name)
     return path.name if path.exists() else name
+
+
+class _Choice(NamedTuple):
+    """One answer to write: choice ``index`` of a request."""
+
+    request: PreparedRequest
+    index: int
+
+
+class _Admitted(NamedTuple):
+    choices: list[_Choice]
+    speculate: bool
 
 
 class Call:
@@ -125,7 +138,7 @@ class Call:
             **how,
         )
 
-    async def answers(self, asked: Sequence[ChatRequest | TextRequest], each: int) -> list[ChatAnswer]:
+    async def answers(self, requests: Sequence[ChatRequest | TextRequest], each: int) -> list[ChatAnswer]:
         """Return ``each`` answers to every request, those to one side by side.
 
         Raises:
@@ -133,17 +146,17 @@ class Call:
                 place until it has.
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
-            speculate = await self._enter(asked, each, held)
+            admitted = await self._enter(requests, each, held)
             answers = await self._deadline.whole(
-                together(
-                    [self._answer(request, index, speculate) for request in asked for index in range(each)]
-                )
+                together([self._answer(choice, admitted.speculate) for choice in admitted.choices])
             )
         for answer in answers:
             self.count(answer.end)
         return answers
 
-    async def stream(self, asked: Sequence[ChatRequest | TextRequest], each: int, tell: Told) -> EventStream:
+    async def stream(
+        self, requests: Sequence[ChatRequest | TextRequest], each: int, tell: Told
+    ) -> EventStream:
         """Return a response that streams ``each`` answers to every request.
 
         It returns with the first words, so that what fails before them has a status of its own, or after
@@ -156,49 +169,43 @@ class Call:
             RequestError, ApiError, EngineError, ClientGoneError: as ``answers``.
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
-            speculate = await self._enter(asked, each, held)
-            streams = [
-                self._counted(self._stream(request, index, speculate))
-                for request in asked
-                for index in range(each)
-            ]
+            admitted = await self._enter(requests, each, held)
+            streams = [self._counted(self._stream(choice, admitted.speculate)) for choice in admitted.choices]
             events = merged(streams, self.service.settings.ping_seconds, self._deadline)
             held.push_async_callback(events.aclose)
             first = await anext(events)
             return EventStream(first, events, tell, held.pop_all(), self.id, self._pace())
         raise AssertionError("the block returns")
 
-    async def _answer(self, request: ChatRequest | TextRequest, index: int, speculate: bool) -> ChatAnswer:
-        """Return one answer; where the target died over it, it is written anew, once."""
+    async def _answer(self, choice: _Choice, speculate: bool) -> ChatAnswer:
+        """Return one answer; if the target died meanwhile it is written anew, once."""
         chat, target = self.service.chat, self.service.accelerator.target
         num_deaths = target.num_deaths
         try:
-            return await chat.answer(request, index=index, speculate=speculate)
+            return await chat.answer(choice.request, index=choice.index, speculate=speculate)
         except EngineError:
             if target.num_deaths == num_deaths:
                 raise
             await target.recovered()
-        return await chat.answer(request, index=index, speculate=speculate)
+        return await chat.answer(choice.request, index=choice.index, speculate=speculate)
 
-    async def _stream(
-        self, request: ChatRequest | TextRequest, index: int, speculate: bool
-    ) -> AsyncGenerator[ChatEvent]:
-        """Yield the events of one answer; see ``_answer``. What has begun to stream is not written anew."""
-        chat, target = self.service.chat, self.service.accelerator.target
-        num_deaths, begun = target.num_deaths, False
-        try:
-            async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
-                async for event in events:
-                    begun = True
-                    yield event
-            return
-        except EngineError:
-            if begun or target.num_deaths == num_deaths:
-                raise
-            await target.recovered()
-        async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
-            async for event in events:
-                yield event
+    async def _stream(self, choice: _Choice, speculate: bool) -> AsyncGenerator[ChatEvent]:
+        """Yield the events of one answer; see `_answer`. A stream that has begun is not written anew."""
+        target = self.service.accelerator.target
+        num_deaths, may_retry = target.num_deaths, True
+        while True:
+            stream = self.service.chat.stream(choice.request, index=choice.index, speculate=speculate)
+            try:
+                async with aclosing(stream) as events:
+                    async for event in events:
+                        may_retry = False
+                        yield event
+                return
+            except EngineError:
+                if not may_retry or target.num_deaths == num_deaths:
+                    raise
+                may_retry = False
+                await target.recovered()
 
     def _pace(self) -> Pace | None:
         settings = self.service.settings
@@ -208,27 +215,27 @@ class Call:
         return None if at_once else Pace(settings.stream_interval, settings.stream_chars)
 
     async def _enter(
-        self, asked: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack
-    ) -> bool:
-        """Take a place and check what is asked; return whether to speculate."""
+        self, requests: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack
+    ) -> _Admitted:
+        """Take a place, prepare the requests and check their limits."""
         service = self.service
         if (trouble := service.accelerator.target.trouble) is not None:
             message = f"the target {trouble}; ask again in a moment"
             raise ApiError(
                 503, message, kind="server_error", code="engine_unavailable", retry_after=_RETRY_SECONDS
             )
-        waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
+        waiting = service.admission.place(self.client, size=len(requests) * each, deadline=self._deadline)
         place = await held.enter_async_context(waiting)
-        for request in asked:
-            self._check_prompt(request, await service.chat.check(request))
-        return place.speculate
+        prepared = [self._checked(await service.chat.prepare(request)) for request in requests]
+        choices = [_Choice(request, index) for request in prepared for index in range(each)]
+        return _Admitted(choices, place.speculate)
 
-    def _check_prompt(self, request: ChatRequest | TextRequest, num_tokens: int) -> None:
-        most = self.service.settings.max_prompt_tokens
-        if most is not None and num_tokens > most:
-            param = "messages" if isinstance(request, ChatRequest) else "prompt"
-            message = f"the prompt has {num_tokens} tokens; the most is {most} here. Shorten it."
-            raise RequestError(message, param=param)
+    def _checked(self, request: PreparedRequest) -> PreparedRequest:
+        most, number = self.service.settings.max_prompt_tokens, request.num_prompt_tokens
+        if most is not None and number > most:
+            message = f"the prompt has {number} tokens; the most is {most} here. Shorten it."
+            raise RequestError(message, param=request.prompt_field)
+        return request
 
     async def _counted(self, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
         first: float | None = None

@@ -152,17 +152,16 @@ class _Bench:
         self._problems = problems
         self._options = options
         self._screen = screen
-        made = Accelerator.from_settings(settings, strategies=(self.strategy, BASELINE))
-        verifier = made.verifier_for(self.strategy)
+        self._accelerator = Accelerator.from_settings(settings, strategies=(self.strategy, BASELINE))
+        verifier = self._accelerator.verifier_for(self.strategy)
         assert verifier is not None, f"strategy {self.strategy} judges steps and has no verifier"
         self.judging = judging_part(verifier)
         for part in (verifier, *_parts(verifier)):
             part.deadline_seconds = max(VERDICT_SECONDS, part.deadline_seconds)
         self._settings = _with_verifier(settings, name=verifier.name, threshold=None)
-        alone = self.settings_at(None)
-        self._accelerator = Accelerator(alone, made.target, made.draft, verifier, made.strategies)
+        self._verifier = verifier
         self._started = False
-        self._identity = Identity.of(alone, problems, options.concurrency)
+        self._identity = Identity.of(self.settings_at(None), problems, options.concurrency)
         self.path = options.output or Path("runs") / f"{name}-calibration-{self._identity.hash}"
         self._replaced: set[Path] = set()
         # A server's samples are its own: drawn again, an answer may differ without any verdict that does.
@@ -182,13 +181,12 @@ class _Bench:
     async def solve_at(self, threshold: float, names: Collection[str]) -> dict[str, Outcome]:
         """Return the answers at a threshold; those that could not be written are missing."""
         self._screen.say(f"Threshold {threshold:g}: {len(names)} of {len(self.ids)} problems to solve")
-        self.judging.threshold = threshold
         folder = self.path / f"threshold-{threshold:g}"
-        return await self._solve(self.strategy, self.settings_at(threshold), folder, names)
+        return await self._solve(self.strategy, threshold, folder, names)
 
     async def solve_alone(self, names: Collection[str]) -> dict[str, Outcome]:
         """Return the target's own answers."""
-        return await self._solve(BASELINE, self.settings_at(None), self.path / _TARGET_FOLDER, names)
+        return await self._solve(BASELINE, None, self.path / _TARGET_FOLDER, names)
 
     def settings_at(self, threshold: float | None) -> Settings:
         """Return the settings with a threshold; None: without one."""
@@ -197,25 +195,28 @@ class _Bench:
         return _with_verifier(self._settings, thresholds=given)
 
     async def _solve(
-        self, strategy: str, settings: Settings, path: Path, names: Collection[str]
+        self, strategy: str, threshold: float | None, path: Path, names: Collection[str]
     ) -> dict[str, Outcome]:
         if not names:
             return {}
-        identity = replace(self._identity, settings=settings)
+        identity = replace(self._identity, settings=self.settings_at(threshold))
         fresh = self._options.fresh and path not in self._replaced
         wanted = {UnitKey(name, 0, strategy) for name in names}
         with RunFolder(path, identity, self._problems, fresh=fresh) as folder:
             if wanted - folder.outcomes.keys():
-                await self._solve_rest(strategy, settings, folder, wanted)
+                await self._solve_rest(strategy, threshold, folder, wanted)
             return {key.problem_id: folder.outcomes[key] for key in wanted & folder.outcomes.keys()}
 
     async def _solve_rest(
-        self, strategy: str, settings: Settings, folder: RunFolder, wanted: Collection[UnitKey]
+        self, strategy: str, threshold: float | None, folder: RunFolder, wanted: Collection[UnitKey]
     ) -> None:
+        settings = self.settings_at(threshold)
         if not self._started:
             await start_engines(self._accelerator, settings, self._screen)
             self._started = True
-        self._accelerator.settings = settings
+        thresholds = {} if threshold is None else {self.judging.name: threshold}
+        verifier = self._verifier.with_thresholds(thresholds)
+        generator = replace(self._accelerator.generator, settings=settings, verifier=verifier)
         session = new_session()
         options = replace(self._options, strategies=(strategy,))
         folder.begin_session(session, (strategy,), session_details(self._accelerator, options))
@@ -225,7 +226,7 @@ class _Bench:
         failures: list[Failure] = []
         with self._screen.progress((strategy,), len(wanted), done) as progress:
             results = run(
-                self._accelerator,
+                generator,
                 self._problems,
                 (strategy,),
                 concurrency=options.concurrency,
