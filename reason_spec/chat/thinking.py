@@ -11,8 +11,8 @@ The answer of such a model is written in two generations:
   apply to it;
 - the answer after it, exactly: by the draft model at the token level where they share tokens, else by the
   token level or the target alone. Only a policy with a loss class beside ``exact`` lets the strategy write
-  it too. White space after ``</think>`` is left out, and a stop in it does not count. Before a constrained answer
-  the gap that models write here is inserted.
+  it too. White space after ``</think>`` is left out, and a stop in it does not count. Before a constrained
+  answer the gap that models write here is inserted.
 
 ``max_tokens`` covers both. If it ends the thinking there is no answer.
 
