@@ -11,9 +11,9 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.chat.service import Chat
 from reason_spec.server import routes_chat, routes_completions, routes_models, routes_responses
 from reason_spec.server.admission import Admission
+from reason_spec.server.api_request import AppContext, target_name
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import Metrics
-from reason_spec.server.service import Service, target_name
 from reason_spec.settings_server import ServerSettings
 
 
@@ -42,7 +42,7 @@ def create_app(
         redirect_slashes=False,
     )
     models = settings.served_models or (target_name(accelerator.settings.target),)
-    service = Service(
+    app.state.context = AppContext(
         chat=chat,
         accelerator=accelerator,
         settings=settings,
@@ -51,7 +51,6 @@ def create_app(
         models=models,
         started=time.time(),
     )
-    app.state.service = service
     handle_failures(app)
     for module in (routes_chat, routes_completions, routes_models, routes_responses):
         app.include_router(module.router)

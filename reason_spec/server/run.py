@@ -18,6 +18,7 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.chat.service import Chat
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.server.admission import Admission
+from reason_spec.server.api_request import target_name
 from reason_spec.server.app import create_app
 from reason_spec.server.base import ApiError
 from reason_spec.server.connection import http_config
@@ -26,7 +27,6 @@ from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.ops import Operation, ops_router
-from reason_spec.server.service import target_name
 from reason_spec.settings import Settings
 
 logger = logging.getLogger(__name__)

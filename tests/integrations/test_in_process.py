@@ -98,7 +98,8 @@ def test_a_cancelled_call_leaves_nothing_running() -> None:
 
         asyncio.run(cancelled())
         assert models.chat(asked(APPLES)).content == SOLUTION
-        assert models._thread is not None and not models._thread.tasks
+        assert models._thread is not None
+        assert not models._thread.tasks
 
 
 def test_closing_ends_what_is_under_way_and_no_call_follows(tmp_path: Path) -> None:
