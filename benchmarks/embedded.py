@@ -19,15 +19,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from models import ModelsName, Task, target_flags, tasks_for
 
-from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.control.costs import Costs
-from reason_spec.control.planner import Planner
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.evaluation.statistics import compare_accuracy
 from reason_spec.settings import EngineSettings, Settings, load_settings
@@ -103,32 +102,27 @@ class Ours:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._planners: dict[str, Planner] = {}
+        self._generators: dict[str, Generator] = {}
         # Where no row has a draft nothing is planned.
         self.costs = None if accelerator.planner is None else accelerator.planner.costs
 
-    def take_settings(self, settings: Settings) -> None:
-        """Use settings, with a planner that has seen only what was written under them."""
-        self._accelerator.settings = settings
-        if self.costs is None:
-            return
-        if settings.hash not in self._planners:
-            strategy = settings.strategy
-            self._planners[settings.hash] = Planner(
-                self.costs, max_depth=strategy.depth, max_draft_tokens=strategy.num_draft_tokens
-            )
-        self._accelerator.planner = self._planners[settings.hash]
+    def generator(self, settings: Settings) -> Generator:
+        """Return the generator of these settings; its planner has seen only what was written under them."""
+        if settings.hash not in self._generators:
+            base = self._accelerator.generator
+            control = base.control.with_new_planner(settings.strategy, takes_hints=True)
+            self._generators[settings.hash] = replace(base, settings=settings, control=control)
+        return self._generators[settings.hash]
 
     async def prepare(self, settings: Settings) -> None:
         """Empty caches, and load what these settings need."""
-        self.take_settings(settings)
-        await self._accelerator.prepare(settings.strategy.name)
+        await self.generator(settings).prepare()
 
     async def solve(self, settings: Settings, problem: Task, index: int) -> Run:
         """Solve one problem; its index keys the sampling noise, the same for every row."""
-        self.take_settings(settings)
+        generator = self.generator(settings)
         started = time.perf_counter()
-        solution = await self._accelerator.answer(problem.question, problem=index)
+        solution = await generator.answer(generator.request(problem.question, problem=index))
         seconds = time.perf_counter() - started
         tokens = tuple(token for step in solution.steps for token in step.tokens)
         return Run(seconds, len(tokens), tokens, problem.is_right(solution.text), solution)

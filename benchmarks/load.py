@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,9 @@ class Bench:
     def __init__(self, accelerator: Accelerator, options: argparse.Namespace) -> None:
         self.accelerator = accelerator
         self.options = options
-        self._gate: LoadController | None = accelerator.gate
+        self._gate: LoadController | None = accelerator.load_controller
         self._base: Settings = accelerator.settings
+        self._generator = accelerator.generator
         self._seconds_before: dict[Any, float] = {}
         self._changes_before = 0
         self._questions = list(islice(problems("test", options.seed), 4096))
@@ -105,21 +106,22 @@ class Bench:
     async def prepare(self, arm: str) -> None:
         """Make the engines this arm's: settings, cores, nothing in the caches."""
         accelerator, strategy = self.accelerator, self._base.strategy
-        accelerator.gate = self._gate if arm == "gate" else None
         name = "autoregressive" if arm in BASELINES else "speculative" if arm == "tokens" else "lookahead"
         fixed: dict[str, Any] = {"name": name, "planner": arm == "gate"}
         if arm.startswith("depth-"):
             fixed["depth"] = int(arm.removeprefix("depth-"))
         settings = self._base.model_copy(update={"strategy": strategy.model_copy(update=fixed)})
-        accelerator.settings = settings
-        await accelerator.prepare(name)
-        if accelerator.gate is not None:
-            self._changes_before = accelerator.gate.num_changes
-            self._seconds_before = dict(accelerator.gate.seconds)
+        gate = self._gate if arm == "gate" else None
+        control = replace(accelerator.generator.control, controller=gate)
+        self._generator = replace(accelerator.generator, settings=settings, control=control)
+        await self._generator.prepare()
+        if gate is not None:
+            self._changes_before = gate.num_changes
+            self._seconds_before = dict(gate.seconds)
         if arm in BASELINES:
             # What `prepare` gives it was measured with one answer at a time.
-            cores = accelerator.all_target_cores
-            await accelerator.use_cores(cores if arm == "alone" else accelerator.target_cores("lookahead"))
+            cores = accelerator.bundle.cores
+            await cores.use(cores.every if arm == "alone" else cores.beside_draft)
 
     async def closed_loop(self, arm: str, load: int, repeat: int, num_answers: int) -> Run:
         await self.prepare(arm)
@@ -152,7 +154,8 @@ class Bench:
         return self._questions[start : start + number]
 
     async def _answer(self, index: int, question: Example, since: float) -> tuple[Solution, float]:
-        solution = await self.accelerator.answer(question.question, problem=index)
+        generator = self._generator
+        solution = await generator.answer(generator.request(question.question, problem=index))
         return solution, time.perf_counter() - since
 
     def _run(
@@ -166,7 +169,7 @@ class Bench:
     ) -> Run:
         num_tokens = sum(solution.num_tokens for solution, _ in answers)
         per_token = statistics.fmean(took / max(1, solution.num_tokens) for solution, took in answers)
-        gate = self.accelerator.gate
+        gate = self._generator.control.controller
         way, changes = "-", 0
         if gate is not None:
             changes = gate.num_changes - self._changes_before

@@ -27,13 +27,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reason_spec.accelerator import Accelerator, Solution
-from reason_spec.control.planner import Planner
+from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.pair.generator import problems
@@ -218,34 +217,31 @@ class Solver:
     def __init__(self, accelerator: Accelerator, settings: Settings) -> None:
         self._accelerator = accelerator
         self._strategy = settings.strategy
-        self._planners: dict[str, Planner] = {}
+        self._generators: dict[str, Generator] = {}
         self._num_cold = 0
 
     async def solve(self, arm: Arm, question: str, index: int, *, cold: bool) -> None:
         """Solve a question with the cache as it is, or with an empty one."""
-        accelerator = self._accelerator
-        if accelerator.planner is not None:
-            accelerator.planner = self._planner(arm.name)
-        await accelerator.prepare(self._strategy.name)
+        generator = self._generator(arm.name)
+        await generator.prepare()
         self._num_cold += cold
         scope = f"cold {self._num_cold}" if cold else ""
         # A scope begins with what was kept of the tenant, and of this one nothing is.
         tenant = "nobody" if cold else None
         started = time.perf_counter()
-        solution = await accelerator.answer(question, problem=index, tenant=tenant, scope=scope)
+        request = generator.request(question, problem=index, tenant=tenant, scope=scope)
+        solution = await generator.answer(request)
         arm.runs[index] = Run(time.perf_counter() - started, solution)
-        if cold and accelerator.memories is not None:
-            accelerator.memories.forget(scope)
+        if cold and self._accelerator.suffix_sessions is not None:
+            self._accelerator.suffix_sessions.forget(scope)
 
-    def _planner(self, name: str) -> Planner:
-        if name not in self._planners:
-            assert self._accelerator.planner is not None
-            self._planners[name] = Planner(
-                self._accelerator.planner.costs,
-                max_depth=self._strategy.depth,
-                max_draft_tokens=self._strategy.num_draft_tokens,
-            )
-        return self._planners[name]
+    def _generator(self, name: str) -> Generator:
+        """Return the generator of an arm; its planner has seen only what this arm wrote."""
+        if name not in self._generators:
+            base = self._accelerator.generator
+            control = base.control.with_new_planner(self._strategy, takes_hints=True)
+            self._generators[name] = replace(base, control=control)
+        return self._generators[name]
 
 
 async def take_turns(

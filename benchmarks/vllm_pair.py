@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from typing import Any
 from embedded import MAX_TOKENS, write_rows
 from models import REAL_TARGET, Task, tasks_for
 
-from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.events import Event
@@ -77,11 +77,13 @@ class Arm:
     def strategy(self) -> str:
         return self.settings.strategy.name
 
+    @property
+    def generator(self) -> Generator:
+        return replace(self.accelerator.generator, settings=self.settings, verifier=self.verifier)
+
     async def prepare(self) -> None:
         """Make the engines this row's: its settings, its verifier, its cores, nothing in the caches."""
-        self.accelerator.settings = self.settings
-        self.accelerator.verifier = self.verifier
-        await self.accelerator.prepare(self.strategy)
+        await self.generator.prepare()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +178,11 @@ async def run_group(arm: Arm, group: Sequence[tuple[int, Task]]) -> None:
         if event.kind == "final":
             marks.append(time.thread_time())
 
+    generator = arm.generator
     started = time.perf_counter()
     answers = (
-        arm.accelerator.answer(problem.question, problem=index, listener=mark) for index, problem in group
+        generator.answer(generator.request(problem.question, problem=index), listener=mark)
+        for index, problem in group
     )
     solutions = await asyncio.gather(*answers)
     arm.seconds += [(time.perf_counter() - started) / len(group)] * len(group)

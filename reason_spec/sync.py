@@ -1,42 +1,172 @@
-"""The accelerator for programs without an event loop, and the thread that has the loop for them."""
+"""The accelerator for programs without an event loop, and the thread that runs one for them."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 
-from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator import Accelerator, GenerationRequest, Solution
+from reason_spec.accelerator.requests import RequestOptions
 from reason_spec.engines.chat_template import Message
+from reason_spec.errors import EngineError
+from reason_spec.events import Listener
 from reason_spec.settings import Settings
 from reason_spec.types import Step
 
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class _Item(Generic[_T]):
+    value: _T
+
+
+_Put: TypeAlias = Callable[[_Item[_T] | BaseException | None], None]
+"""Takes the items of an iteration, then None, or the exception that ended it."""
+
+
 class LoopThread:
-    """An event loop on a thread of its own, which ends with the program at the latest."""
+    """An event loop on a daemon thread, for callers in other threads and event loops."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """The unfinished work."""
         self._thread = threading.Thread(target=self.loop.run_forever, name="reason-spec", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return what comes of work in the loop; not to be called from there."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
     def stop(self) -> None:
-        """End the thread; what is left in the loop goes no further."""
+        """End the thread; unfinished work is left as it is."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+    async def cancel_others(self) -> None:
+        """Cancel all work but the present, and wait for its end. Runs in this thread."""
+        others = self.tasks - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run work in the loop and return its result. An interrupted caller cancels it.
+
+        Raises:
+            EngineError: the work was cancelled, because the models were closed.
+        """
+        running = _Work(self, work)
+        try:
+            return running.over.result()
+        except BaseException:
+            running.abandon()
+            raise
+
+    async def run_async(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Like `run`, from any event loop."""
+        running = _Work(self, work)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(running.over))
+        except BaseException:
+            await running.abandon_async()
+            raise
+
+    def iterate(self, make: Callable[[], AsyncGenerator[_T]]) -> Generator[_T]:
+        """Yield what an asynchronous generator yields in the loop; closing this one closes it."""
+        items: queue.SimpleQueue[_Item[_T] | BaseException | None] = queue.SimpleQueue()
+        running = _Work(self, _pump(make, items.put))
+        try:
+            while (item := items.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item.value
+        finally:
+            running.abandon()
+
+    async def iterate_async(self, make: Callable[[], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
+        """Like `iterate`, from any event loop."""
+        items: asyncio.Queue[_Item[_T] | BaseException | None] = asyncio.Queue()
+        here = asyncio.get_running_loop()
+
+        def put(item: _Item[_T] | BaseException | None) -> None:
+            # The reader's event loop may have been closed meanwhile.
+            with suppress(RuntimeError):
+                here.call_soon_threadsafe(items.put_nowait, item)
+
+        running = _Work(self, _pump(make, put))
+        try:
+            while (item := await items.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item.value
+        finally:
+            await running.abandon_async()
+
+
+async def _pump(make: Callable[[], AsyncGenerator[_T]], put: _Put[_T]) -> None:
+    try:
+        async with aclosing(make()) as items:
+            async for item in items:
+                put(_Item(item))
+        put(None)
+    except BaseException as error:
+        put(closed_error() if isinstance(error, asyncio.CancelledError) else error)
+        raise
+
+
+class _Work(Generic[_T]):
+    """A coroutine in the loop of a thread, for a caller elsewhere.
+
+    ``over`` is done when the coroutine has ended. The future of `asyncio.run_coroutine_threadsafe` counts as
+    done as soon as it is cancelled, while engines may still work for it.
+    """
+
+    def __init__(self, thread: LoopThread, work: Coroutine[Any, Any, _T]) -> None:
+        self.over: Future[_T] = Future()
+        self._thread = thread
+        self._task: asyncio.Task[_T] | None = None
+        thread.loop.call_soon_threadsafe(self._begin, work)
+
+    def _begin(self, work: Coroutine[Any, Any, _T]) -> None:
+        self._task = self._thread.loop.create_task(work)
+        self._thread.tasks.add(self._task)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[_T]) -> None:
+        self._thread.tasks.discard(task)
+        if task.cancelled():
+            self.over.set_exception(closed_error())
+        elif (error := task.exception()) is not None:
+            self.over.set_exception(error)
+        else:
+            self.over.set_result(task.result())
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    def abandon(self) -> None:
+        """Cancel unfinished work, and wait for its end."""
+        if not self.over.done():
+            self._thread.loop.call_soon_threadsafe(self._cancel)
+            self.over.exception()
+
+    async def abandon_async(self) -> None:
+        if not self.over.done():
+            self._thread.loop.call_soon_threadsafe(self._cancel)
+            await asyncio.wait([asyncio.wrap_future(self.over)])
+
+
+def closed_error() -> EngineError:
+    return EngineError("the models were closed; make a new InProcess or SyncAccelerator")
 
 
 class SyncAccelerator:
@@ -50,7 +180,7 @@ class SyncAccelerator:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
-        self._runner = LoopThread()
+        self._thread = LoopThread()
 
     @classmethod
     def from_settings(
@@ -60,11 +190,11 @@ class SyncAccelerator:
         return cls(Accelerator.from_settings(settings, strategies=strategies, **flags))
 
     def __enter__(self) -> Self:
-        self._runner.start()
+        self._thread.start()
         try:
-            self._runner.run(self.accelerator.start())
+            self.run(self.accelerator.start())
         except BaseException:
-            self._runner.stop()
+            self._thread.stop()
             raise
         return self
 
@@ -75,37 +205,30 @@ class SyncAccelerator:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._runner.run(self.accelerator.close())
+            self.run(self.accelerator.close())
         finally:
-            self._runner.stop()
+            self._thread.stop()
 
-    def answer(self, prompt: str | Sequence[Message], **options: Any) -> Solution:
-        """Like `Accelerator.answer`."""
-        return self._runner.run(self.accelerator.answer(prompt, **options))
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the event loop of the accelerator and return its result."""
+        return self._thread.run(work)
 
-    def solve(self, prompt: str | Sequence[Message], **options: Any) -> Iterator[Step]:
+    def answer(
+        self,
+        prompt: str | Sequence[Message] | GenerationRequest,
+        *,
+        listener: Listener | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Solution:
+        """Like `Accelerator.answer`; the listener is called in the thread of the event loop."""
+        return self.run(self.accelerator.answer(prompt, listener=listener, **options))
+
+    def solve(
+        self,
+        prompt: str | Sequence[Message] | GenerationRequest,
+        *,
+        listener: Listener | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Iterator[Step]:
         """Like `Accelerator.solve`; closing the iterator abandons the solution."""
-        steps: queue.SimpleQueue[Step | BaseException | None] = queue.SimpleQueue()
-        ended = threading.Event()
-
-        async def pump() -> None:
-            try:
-                async with aclosing(self.accelerator.solve(prompt, **options)) as solving:
-                    async for step in solving:
-                        steps.put(step)
-                steps.put(None)
-            except BaseException as error:
-                steps.put(error)
-                raise
-            finally:
-                ended.set()
-
-        pumping = asyncio.run_coroutine_threadsafe(pump(), self._runner.loop)
-        try:
-            while (item := steps.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            pumping.cancel()
-            ended.wait()
+        return self._thread.iterate(lambda: self.accelerator.solve(prompt, listener=listener, **options))

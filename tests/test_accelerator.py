@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from reason_spec.accelerator import Accelerator, share_out_cores
+from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator.cores import CoreAllocator, share_out_cores
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import Settings, load_settings
@@ -71,9 +72,8 @@ async def test_the_target_leaves_the_drafts_core_alone_only_while_there_is_a_dra
     async with make() as accelerator:
         engine = accelerator.target
         assert isinstance(engine, CoreNotingEngine)
-        accelerator._cores = (0, 1)
-        accelerator._shared_target_cores = accelerator._cores_now = (0,)
-        accelerator._lone_target_cores = (0, 1)
+        accelerator.bundle.cores = CoreAllocator(engine, beside_draft=(0,), every=(0, 1))
+        accelerator.bundle.cores.alone = (0, 1)
         before = engine.num_resets
         await accelerator.prepare("autoregressive")
         await accelerator.prepare("lookahead")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.ask import GenerationRequest
+from reason_spec.accelerator.requests import GenerationRequest
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.settings import load_settings
@@ -38,15 +38,17 @@ def written(accelerator: Accelerator, text: str) -> Step:
 
 def test_the_settings_fill_in_what_is_not_asked() -> None:
     accelerator = make()
-    request = accelerator.resolve(GenerationRequest(messages=TURNS))
+    request = accelerator.generator.resolve(GenerationRequest(messages=TURNS))
     assert (request.max_tokens, request.stops) == (accelerator.settings.sampling.max_tokens, ("STOP",))
     assert request.cache_key == (accelerator.settings.suffix.tenant, "")
-    assert accelerator.resolve(GenerationRequest(messages=TURNS, tenant="ana", scope="b")).cache_key == (
+    assert accelerator.generator.resolve(
+        GenerationRequest(messages=TURNS, tenant="ana", scope="b")
+    ).cache_key == (
         "ana",
         "b",
     )
     named = GenerationRequest(messages=TURNS, max_tokens=7, stops=(), sampling=Sampling(temperature=0.5))
-    request = accelerator.resolve(named)
+    request = accelerator.generator.resolve(named)
     assert (request.max_tokens, request.stops, request.sampling.temperature) == (7, (), 0.5)
 
 
@@ -69,7 +71,7 @@ def test_both_prompts_end_with_what_is_written(other_tokens: bool) -> None:
     accelerator = make(other_tokens=other_tokens)
     assert accelerator.draft is not None
     steps = (written(accelerator, "One 12.\n\n"), written(accelerator, "Two"))
-    request = accelerator.resolve(GenerationRequest(messages=TURNS, written=steps, max_tokens=9))
+    request = accelerator.generator.resolve(GenerationRequest(messages=TURNS, written=steps, max_tokens=9))
     assert request.draft_prompt is not None
     for prompt, engine in (
         (request.target_prompt, accelerator.target),
@@ -87,7 +89,7 @@ def test_a_text_is_the_prompt_of_both_models(other_tokens: bool, as_tokens: bool
     assert accelerator.draft is not None
     text = "Once 12 birds"
     prompt = accelerator.target.tokenizer.encode(text) if as_tokens else text
-    request = accelerator.resolve(GenerationRequest(prompt=prompt))
+    request = accelerator.generator.resolve(GenerationRequest(prompt=prompt))
     assert request.draft_prompt is not None
     assert accelerator.target.tokenizer.decode(request.target_prompt.to_tuple()) == text
     assert accelerator.draft.tokenizer.decode(request.draft_prompt.to_tuple()) == text
@@ -98,7 +100,7 @@ async def test_prompts_that_were_encoded_are_taken_as_they_are() -> None:
         ask = GenerationRequest(messages=TURNS, strategy="autoregressive")
         prompts = accelerator.encode(ask)
         assert prompts.draft is None
-        request = accelerator.resolve(ask, prompts)
+        request = accelerator.generator.resolve(ask, prompts)
         assert request.target_prompt is prompts.target
         steps = [step.text async for step in accelerator.solve(ask, prompts=prompts)]
         assert steps == [step.text async for step in accelerator.solve(ask)]
@@ -129,10 +131,10 @@ async def test_a_solution_names_what_wrote_it(asked: dict[str, Any], expected: t
     assert (solution.strategy, solution.loss_class) == expected
 
 
-def test_only_a_constraint_or_a_bias_binds() -> None:
-    assert not GenerationRequest(prompt="x").is_bound
-    assert GenerationRequest(prompt="x", constraint=Constraint(regex="a")).is_bound
-    assert GenerationRequest(prompt="x", logit_bias=((1, 2.0),)).is_bound
+def test_only_a_constraint_or_a_bias_restricts() -> None:
+    assert not GenerationRequest(prompt="x").is_restricted
+    assert GenerationRequest(prompt="x", constraint=Constraint(regex="a")).is_restricted
+    assert GenerationRequest(prompt="x", logit_bias=((1, 2.0),)).is_restricted
 
 
 @pytest.mark.parametrize("given", [{}, {"messages": TURNS, "prompt": "x"}])

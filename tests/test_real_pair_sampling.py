@@ -334,7 +334,7 @@ async def sample_with_lookahead(
     async with lookahead_over(target, draft, truth.temperature, verifier) as accelerator:
         if suffix is not None:
             steps = SuffixSettings(use="steps")
-            accelerator.memories = SuffixCacheSessions(steps, suffix, accelerator.target)
+            accelerator.bundle.suffix_sessions = SuffixCacheSessions(steps, suffix, accelerator.target)
 
         async def answer(sample: int) -> Any:
             async with places:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 from reason_spec.accelerator import Solution
+from reason_spec.accelerator.requests import RequestOptions
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.settings import Settings, load_settings
 from reason_spec.sync import SyncAccelerator
@@ -49,14 +52,12 @@ def passes_of(solution: Solution) -> int:
     return solution.recorder.target_usage.num_passes
 
 
-def under(running: SyncAccelerator, settings: Settings, question: str, **options: object) -> Solution:
-    before = running.accelerator.settings
-    running.accelerator.settings = settings
-    try:
-        running._runner.run(running.accelerator.prepare(settings.strategy.name))
-        return running.answer(question, **options)
-    finally:
-        running.accelerator.settings = before
+def under(
+    running: SyncAccelerator, settings: Settings, question: str, **options: Unpack[RequestOptions]
+) -> Solution:
+    generator = replace(running.accelerator.generator, settings=settings)
+    running.run(generator.prepare())
+    return running.run(generator.answer(generator.request(question, **options)))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

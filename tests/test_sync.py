@@ -25,7 +25,7 @@ def test_abandoning_a_synchronous_solution_cancels_it() -> None:
         for _ in accelerator.solve("question"):
             break
         target = accelerator.accelerator.target
-        assert accelerator._runner.run(target.stats()).num_running == 0
+        assert accelerator.run(target.stats()).num_running == 0
 
 
 def test_an_error_reaches_the_synchronous_caller() -> None:
@@ -44,6 +44,6 @@ def test_the_thread_ends_with_its_accelerator_also_where_it_cannot_start() -> No
     broken = SyncAccelerator(make(target=BrokenEngine("target", StoryScript(1))))
     with pytest.raises(EngineError, match="no such model"), broken:
         pass
-    assert accelerator._runner.loop.is_closed()
-    assert broken._runner.loop.is_closed()
+    assert accelerator._thread.loop.is_closed()
+    assert broken._thread.loop.is_closed()
     assert threading.active_count() <= before + 1, "but for what runs blocking calls"

@@ -13,7 +13,6 @@ from math import exp
 from typing import Any, Final, NamedTuple
 
 from reason_spec.engines.base import Engine
-from reason_spec.errors import SettingsError
 from reason_spec.types import LossClass, Prefix, Step, Usage, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -53,6 +52,28 @@ class _Answers(NamedTuple):
     work: Usage
 
 
+class _OwnModel:
+    """A model that a verifier starts and closes."""
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self.engine: Engine | None = None
+        self._make = make
+        self._starting: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        if self._starting is None:
+            self.engine = self._make()
+            # Without it every verdict would be unknown from then on.
+            self.engine.keep_alive()
+            self._starting = asyncio.ensure_future(self.engine.start())
+        await asyncio.shield(self._starting)
+
+    async def close(self) -> None:
+        engine, self.engine, self._starting = self.engine, None, None
+        if engine is not None:
+            await engine.close()
+
+
 class AskingVerifier(Verifier):
     """Asks the target, or a model of its own.
 
@@ -71,36 +92,26 @@ class AskingVerifier(Verifier):
         questions: Questions | None = None,
     ) -> None:
         super().__init__(deadline_seconds)
-        if not 0 <= threshold <= 1:
-            raise SettingsError(f"threshold of {self.name} = {threshold!r}: it lies between 0 and 1")
-        self.threshold = threshold
+        self.threshold: float = self.checked_threshold(threshold)
         self._target = target
-        self._make_model = make_model
         self.asks_target = self.judges_alone and make_model is None
         self._questions = questions or Questions()
-        self._own: Engine | None = None
-        self._starting: asyncio.Future[None] | None = None
+        # One object for all copies with other thresholds.
+        self._own = None if make_model is None else _OwnModel(make_model)
 
     @property
     def _model(self) -> Engine:
-        model = self._target if self._make_model is None else self._own
+        model = self._target if self._own is None else self._own.engine
         assert model is not None, f"verifier {self.name} has no model to ask"
         return model
 
     async def start(self) -> None:
-        if self._make_model is None:
-            return
-        if self._starting is None:
-            self._own = self._make_model()
-            # Without it every verdict would be unknown from then on.
-            self._own.keep_alive()
-            self._starting = asyncio.ensure_future(self._own.start())
-        await asyncio.shield(self._starting)
+        if self._own is not None:
+            await self._own.start()
 
     async def close(self) -> None:
-        own, self._own, self._starting = self._own, None, None
-        if own is not None:
-            await own.close()
+        if self._own is not None:
+            await self._own.close()
 
     async def _ask(self, prompt: Prefix, opening: str, answers: Sequence[str]) -> _Answers:
         """Return the chances of ``answers`` behind a prompt, each by all of its tokens."""

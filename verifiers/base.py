@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, final
 
 from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError, unknown_name
@@ -71,11 +72,41 @@ class Verifier(ABC):
     """Whether it has the target read drafted steps."""
     compares: bool = True
     """Whether it may accept a drafted step beside the target's own."""
+    threshold: float | None = None
+    """The least score that is accepted; None: it has none."""
+    least_threshold: float = 0.0
+    """The least threshold that makes sense; the greatest is 1."""
 
     def __init__(self, deadline_seconds: float = 2.0) -> None:
         if not deadline_seconds > 0:
             raise SettingsError(f"verifier deadline = {deadline_seconds!r}: must be above 0 seconds")
         self.deadline_seconds = deadline_seconds
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
+        """Return this verifier with other thresholds, by the names of its parts.
+
+        Both share their models: starting or closing one starts or closes the other.
+
+        Raises:
+            SettingsError: a threshold is out of range.
+        """
+        if self.threshold is None or self.name not in thresholds:
+            return self
+        other = copy(self)
+        other.threshold = other.checked_threshold(thresholds[self.name])
+        return other
+
+    def checked_threshold(self, threshold: float) -> float:
+        """Return a threshold of this verifier.
+
+        Raises:
+            SettingsError: it is out of range.
+        """
+        if not self.least_threshold <= threshold <= 1:
+            raise SettingsError(
+                f"threshold of {self.name} = {threshold!r}: it lies between {self.least_threshold:g} and 1"
+            )
+        return threshold
 
     @final
     async def verify(
@@ -313,11 +344,11 @@ def create_verifier(
     """
     settings = settings or VerifierSettings()
     name = name or settings.name
-    names = [verifier_names()[0]] if name == AUTO else [part.strip() for part in name.split("+")]
+    names = _parts_of(name)
     for part in names:
         if part not in _FACTORIES:
             raise unknown_name("verifier", part, _FACTORIES)
-    thresholds = _thresholds(settings, names)
+    thresholds = thresholds_of(settings, name)
     stages = [
         _FACTORIES[part](_Given(settings, thresholds.get(part), models or Models()))
         for part in dict.fromkeys(names)
@@ -329,7 +360,17 @@ def create_verifier(
     return CascadeVerifier(stages, settings.deadline)
 
 
-def _thresholds(settings: VerifierSettings, names: Sequence[str]) -> dict[str, float]:
+def _parts_of(name: str) -> list[str]:
+    return [verifier_names()[0]] if name == AUTO else [part.strip() for part in name.split("+")]
+
+
+def thresholds_of(settings: VerifierSettings, name: str) -> dict[str, float]:
+    """Return the thresholds of the settings by the names of the parts of a verifier.
+
+    Raises:
+        SettingsError: a threshold is of an unknown verifier, or of none of several parts.
+    """
+    names = _parts_of(name)
     for name in settings.thresholds:
         if name not in _FACTORIES:
             raise unknown_name("verifier", name, _FACTORIES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Final, Self
 
 from reason_spec.errors import SettingsError
 from reason_spec.types import LossClass, Step, Verdict
@@ -29,6 +30,11 @@ class CascadeVerifier(Verifier):
         self.asks_target = any(stage.asks_target for stage in stages)
         self.judges_alone = any(stage.judges_alone for stage in stages)
         self.compares = any(stage.compares for stage in stages)
+
+    def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
+        other = copy(self)
+        other.stages = tuple(stage.with_thresholds(thresholds) for stage in self.stages)
+        return other
 
     async def start(self) -> None:
         for stage in self.stages:

@@ -10,7 +10,6 @@ import asyncio
 from abc import abstractmethod
 from typing import ClassVar, Final, NamedTuple
 
-from reason_spec.errors import SettingsError
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.encoder import MINILM_PACKAGE, MINILM_SHA256, Embedding, SentenceEncoder
@@ -52,12 +51,14 @@ class EncodingVerifier(Verifier):
     """
 
     default_threshold: ClassVar[float]
+    least_threshold = -1.0
 
     def __init__(
         self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
     ) -> None:
         super().__init__(deadline_seconds)
-        self.threshold = check_threshold(threshold, self.default_threshold)
+        given = self.default_threshold if threshold is None else threshold
+        self.threshold: float = self.checked_threshold(given)
         self._encoder = encoder
 
     async def start(self) -> None:
@@ -99,16 +100,3 @@ class EmbeddingVerifier(EncodingVerifier):
 
     async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
         return await self._judge_by_cosine(drafted, target, below="reject")
-
-
-def check_threshold(threshold: float | None, default: float) -> float:
-    """Return ``threshold`` or its default.
-
-    Raises:
-        SettingsError: it is no cosine.
-    """
-    if threshold is None:
-        return default
-    if not -1 <= threshold <= 1:
-        raise SettingsError(f"verifier.threshold = {threshold!r}: a cosine lies between -1 and 1")
-    return threshold

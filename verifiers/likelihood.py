@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Final
 
 from reason_spec.engines.base import Engine, has_digit
-from reason_spec.errors import SettingsError
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -43,9 +42,7 @@ class LikelihoodVerifier(Verifier):
 
     def __init__(self, target: Engine, threshold: float | None = None, deadline_seconds: float = 5.0) -> None:
         super().__init__(deadline_seconds)
-        self.threshold = DEFAULT_THRESHOLD if threshold is None else threshold
-        if not 0 <= self.threshold <= 1:
-            raise SettingsError(f"threshold of likelihood = {threshold!r}: a chance lies between 0 and 1")
+        self.threshold: float = self.checked_threshold(DEFAULT_THRESHOLD if threshold is None else threshold)
         self._target = target
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from reason_spec.errors import SettingsError
 from reason_spec.segment import Boundary, split_steps
 from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -56,9 +55,7 @@ class ByReward(Verifier):
 
     def __init__(self, threshold: float | None, deadline_seconds: float) -> None:
         super().__init__(deadline_seconds)
-        self.threshold = DEFAULT_THRESHOLD if threshold is None else threshold
-        if not 0 <= self.threshold <= 1:
-            raise SettingsError(f"threshold of reward = {threshold!r}: a reward lies between 0 and 1")
+        self.threshold: float = self.checked_threshold(DEFAULT_THRESHOLD if threshold is None else threshold)
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         reward = await self._rate(SoFar(context.question, context.prefix_text + drafted.text))
@@ -92,20 +89,34 @@ class RewardVerifier(ByReward):
         self, load: Callable[[], Reward], threshold: float | None = None, deadline_seconds: float = 5.0
     ) -> None:
         super().__init__(threshold, deadline_seconds)
+        # One object for all copies with other thresholds.
+        self._model = _RewardThread(load)
+
+    async def start(self) -> None:
+        await self._model.start()
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    async def _rate(self, so_far: SoFar) -> float:
+        return await self._model.batcher.ask(so_far)
+
+
+class _RewardThread:
+    """A reward model and the thread that runs it."""
+
+    def __init__(self, load: Callable[[], Reward]) -> None:
         self._load = load
         self._reward: Reward | None = None
-        self._batcher: Batcher[SoFar, float] = Batcher(self._rewards, "reward", initializer=use_one_core)
+        self.batcher: Batcher[SoFar, float] = Batcher(self._rewards, "reward", initializer=use_one_core)
 
     async def start(self) -> None:
         if self._reward is None:
-            await self._batcher.run(self._load_once)
+            await self.batcher.run(self._load_once)
 
     async def close(self) -> None:
-        await self._batcher.close()
+        await self.batcher.close()
         self._reward = None
-
-    async def _rate(self, so_far: SoFar) -> float:
-        return await self._batcher.ask(so_far)
 
     def _load_once(self) -> None:
         if self._reward is None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from reason_spec.engines.remote.servers import RemoteServer, ServerError, ServerPool
@@ -53,11 +54,11 @@ class ServedRewardVerifier(ByReward):
         api_key_variable: str | None = None,
     ) -> None:
         super().__init__(threshold, deadline_seconds)
-        self._urls = [f"{url.rstrip('/').removesuffix('/v1')}/v1" for url in urls]
-        self._model = model
-        self._step_token = step_token
-        self._remote = RemoteSettings(api_key_variable=api_key_variable)
-        self._servers: _RewardServers | None = None
+        urls = [f"{url.rstrip('/').removesuffix('/v1')}/v1" for url in urls]
+        remote = RemoteSettings(api_key_variable=api_key_variable)
+        self._connect = partial(_RewardServers, urls, model, step_token, remote)
+        # One list, of one entry at most, for all copies with other thresholds.
+        self._connected: list[_RewardServers] = []
 
     async def start(self) -> None:
         """Ask every server for its model and a first reward.
@@ -65,21 +66,19 @@ class ServedRewardVerifier(ByReward):
         Raises:
             EngineError: none answers, one has another model or rates nothing, or there is no key.
         """
-        servers = self._servers
-        if servers is None or servers.loop is not asyncio.get_running_loop():
+        if not self._connected or self._connected[0].loop is not asyncio.get_running_loop():
             # Connections belong to the loop that opened them.
-            servers = _RewardServers(self._urls, self._model, self._step_token, self._remote)
-            self._servers = servers
-        await servers.meet()
+            self._connected[:] = [self._connect()]
+        await self._connected[0].meet()
 
     async def close(self) -> None:
-        servers, self._servers = self._servers, None
-        if servers is not None and servers.loop is asyncio.get_running_loop():
-            await servers.close()
+        connected, self._connected[:] = list(self._connected), []
+        if connected and connected[0].loop is asyncio.get_running_loop():
+            await connected[0].close()
 
     async def _rate(self, so_far: SoFar) -> float:
-        assert self._servers is not None, "a reward was asked for before start"
-        return await self._servers.rate(so_far, _OUR_SHARE * self.deadline_seconds)
+        assert self._connected, "a reward was asked for before start"
+        return await self._connected[0].rate(so_far, _OUR_SHARE * self.deadline_seconds)
 
 
 class _RewardServers:

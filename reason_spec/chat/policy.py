@@ -1,16 +1,16 @@
-"""Who writes an answer: from what the settings say, what a request asks for, and what the accelerator has.
+"""Chooses the strategies of an answer from the settings, the request's policy and the loaded models.
 
 A request may name a strategy and a verifier, or bound what they may change by a loss class:
 
-- ``off``, or a server that sheds speculation: the target alone;
-- a loss class alone: the settings' strategy where it keeps to it, else ``lookahead`` with the verifier of
-  that class (``exact``, ``semantic``), else, without a draft, what writes tokens exactly;
-- a strategy that changes more than the loss class allows is refused.
+- ``off``, or a server without room for drafts: the target alone;
+- a loss class alone: the settings' strategy if it is within the class, else ``lookahead`` with the verifier
+  of the class (``exact``, ``semantic``), else, without a draft, exact token-level speculation;
+- a named strategy that changes more than the loss class allows is refused.
 
-A depth or a width that is asked for is kept to: the planner is left out.
+A requested depth or width is fixed: no planner changes it.
 
-What is bound (by a constraint, by biases) the target writes alone, whatever the policy. What ends at a token
-of the target is written without steps: a step of another model need not have that token.
+Constrained or biased output is written by the target alone. An answer that may end at a token id is written
+without drafted steps, because a step of another model need not have that token.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import Policy
 from reason_spec.errors import MissingDependencyError, RequestError, SettingsError, first_mistake
 from reason_spec.settings import StrategySettings
+from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.factory import strategy_class
 from reason_spec.types import LossClass
@@ -33,61 +34,45 @@ _COMPARING: Final = {"exact": "exact", "verified": "semantic"}
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
-    """Who writes: a strategy with everything set, the verifier it asks, and what it may change."""
+class AnswerStrategies:
+    """The strategies of one answer.
 
-    strategy: StrategySettings
-    verifier: str | None
-    loss_class: LossClass
-
-    @property
-    def name(self) -> str:
-        return self.strategy.name
-
-    @property
-    def needs_draft(self) -> bool:
-        return strategy_class(self.strategy.name).needs_draft
-
-    @property
-    def is_stepwise(self) -> bool:
-        return self.name not in ("autoregressive", "prompt_lookup", "speculative")
-
-
-@dataclass(frozen=True, slots=True)
-class Writers:
-    """Who writes what of an answer.
-
-    ``first`` writes the thinking, and all there is where the model does not think; ``answer`` what follows.
-    ``reason`` says why the target writes alone, or without steps, where more was asked for.
+    ``first`` writes the thinking, or the whole answer of a model that does not think; ``answer`` writes the
+    text after the thinking. ``reason`` says why they speculate less than requested.
     """
 
-    first: Writer
-    answer: Writer | None = None
+    first: Strategy
+    answer: Strategy | None = None
     reason: str | None = None
 
     @property
     def need_draft(self) -> bool:
         return self.first.needs_draft or (self.answer is not None and self.answer.needs_draft)
 
-    def without_drafts(self, accelerator: Accelerator, reason: str) -> Writers:
-        """Return the same with the target alone; where it was by itself before, nothing is the reason."""
+    def without_drafts(self, accelerator: Accelerator, reason: str) -> AnswerStrategies:
+        """Return the target alone for both; ``reason`` is left out if it was alone before."""
         alone = target_alone(accelerator)
-        if all(writer is None or writer.name == alone.name for writer in (self.first, self.answer)):
+        if all(one is None or one.name == alone.name for one in (self.first, self.answer)):
             return self
-        return Writers(alone, self.answer and alone, reason)
+        return AnswerStrategies(alone, self.answer and alone, reason)
 
-    def without_steps(self, accelerator: Accelerator, reason: str) -> Writers:
-        """Return the same with an answer that comes without steps; the thinking is left as it is."""
+    def without_steps(self, accelerator: Accelerator, reason: str) -> AnswerStrategies:
+        """Return the same with an answer without drafted steps; the thinking is left as it is."""
         last = self.answer or self.first
-        if not last.is_stepwise:
+        if not drafts_steps(last):
             return self
-        whole = exact_writer(accelerator)
+        whole = exact_strategy(accelerator)
         if self.answer is None:
-            return Writers(whole, None, reason)
+            return AnswerStrategies(whole, None, reason)
         return replace(self, answer=whole, reason=reason)
 
 
-def writers_for(
+def drafts_steps(strategy: Strategy) -> bool:
+    """Tell whether steps of a strategy may be the draft's: if so, no token of the target ends the answer."""
+    return not strategy.takes_stop_ids
+
+
+def choose_strategies(
     accelerator: Accelerator,
     policy: Policy,
     *,
@@ -97,73 +82,69 @@ def writers_for(
     is_biased: bool,
     ends_at_tokens: bool,
     draft_has_room: bool,
-) -> Writers:
-    """Return who writes an answer, thinking included; `reason_spec.chat.thinking` says why.
+) -> AnswerStrategies:
+    """Return the strategies of an answer; `reason_spec.chat.thinking` gives the reasons.
 
     Raises:
-        RequestError: the policy cannot be kept to.
+        RequestError: the policy cannot be followed.
     """
-    wanted = writer_for(accelerator, policy)
+    wanted = strategy_under(accelerator, policy)
     is_named = policy.loss_class is not None and policy.loss_class != "exact"
-    # Steps are what an answer has few of.
-    exact = exact_writer(accelerator) if wanted.is_stepwise and not is_named else wanted
+    # An answer after thinking, or a call, is too short for drafted steps.
+    exact = exact_strategy(accelerator) if drafts_steps(wanted) and not is_named else wanted
     if thinks:
-        writers = Writers(wanted, exact)
+        chosen = AnswerStrategies(wanted, exact)
     else:
-        writers = Writers(exact if offers_tools else wanted)
-    if not draft_has_room:
-        alone = writers.without_drafts(accelerator, "the prompt is longer than the draft's context")
-        writers = alone if wanted.needs_draft or exact.needs_draft else writers
+        chosen = AnswerStrategies(exact if offers_tools else wanted)
+    if not draft_has_room and (wanted.needs_draft or exact.needs_draft):
+        chosen = chosen.without_drafts(accelerator, "the prompt is longer than the draft's context")
     if is_biased:
-        return writers.without_drafts(accelerator, "logit bias")
+        return chosen.without_drafts(accelerator, "logit bias")
     if is_constrained and not thinks:
-        return writers.without_drafts(accelerator, "bound output")
+        return chosen.without_drafts(accelerator, "bound output")
     if is_constrained and exact.name != "autoregressive":
-        return replace(writers, answer=target_alone(accelerator), reason="bound output")
+        return replace(chosen, answer=target_alone(accelerator), reason="bound output")
     if ends_at_tokens:
-        return writers.without_steps(accelerator, "stop token ids")
-    return writers
+        return chosen.without_steps(accelerator, "stop token ids")
+    return chosen
 
 
-def writer_for(accelerator: Accelerator, policy: Policy) -> Writer:
-    """Return who writes under a policy.
+def strategy_under(accelerator: Accelerator, policy: Policy) -> Strategy:
+    """Return the strategy that a policy asks for.
 
     Raises:
-        RequestError: a name is unknown, a number is out of range, or what is asked for cannot be had here.
+        RequestError: a name is unknown, a number is out of range, or a needed model is not loaded.
     """
     if policy.off:
         return target_alone(accelerator)
     settings = _settings(accelerator, policy)
-    wanted = policy.loss_class
-    writer = _checked(accelerator, settings, policy.verifier)
-    if wanted is None or _ORDER.index(writer.loss_class) <= _ORDER.index(wanted):
-        return writer
+    allowed = policy.loss_class
+    strategy = _checked(accelerator, settings, policy.verifier)
+    if allowed is None or _ORDER.index(strategy.loss_class) <= _ORDER.index(allowed):
+        return strategy
     if policy.strategy is not None or policy.verifier is not None:
         raise RequestError(
-            f"strategy {writer.name} is of loss class {writer.loss_class}, and {wanted} is asked for: name "
-            "none, or another",
+            f"strategy {strategy.name} is of loss class {strategy.loss_class}, and {allowed} is asked for: "
+            "name none, or another",
             param="reason_spec.loss_class",
         )
     if accelerator.draft is None:
-        return exact_writer(accelerator)
+        return exact_strategy(accelerator)
     lookahead = settings.model_copy(update={"name": "lookahead"})
-    return _checked(accelerator, lookahead, _COMPARING[wanted])
+    return _checked(accelerator, lookahead, _COMPARING[allowed])
 
 
-def exact_writer(accelerator: Accelerator) -> Writer:
-    """Return what writes the target's own tokens the soonest, without steps."""
+def exact_strategy(accelerator: Accelerator) -> Strategy:
+    """Return the fastest strategy that writes the target's own tokens without drafted steps."""
     target, draft = accelerator.target, accelerator.draft
     if draft is not None and target.takes_hints and can_share_tokens(draft, target):
-        name = "speculative"
-    else:
-        name = "prompt_lookup" if target.takes_hints else "autoregressive"
-    return Writer(accelerator.settings.strategy.model_copy(update={"name": name}), None, "exact")
+        return accelerator.generator.strategy("speculative")
+    return accelerator.generator.strategy("prompt_lookup" if target.takes_hints else "autoregressive")
 
 
-def target_alone(accelerator: Accelerator) -> Writer:
+def target_alone(accelerator: Accelerator) -> Strategy:
     """Return the target without any drafts."""
-    settings = accelerator.settings.strategy.model_copy(update={"name": "autoregressive"})
-    return Writer(settings, None, "exact")
+    return accelerator.generator.strategy("autoregressive")
 
 
 def _settings(accelerator: Accelerator, policy: Policy) -> StrategySettings:
@@ -179,17 +160,17 @@ def _settings(accelerator: Accelerator, policy: Policy) -> StrategySettings:
         raise RequestError(first_mistake(error), param=f"reason_spec.{place}") from None
 
 
-def _checked(accelerator: Accelerator, settings: StrategySettings, verifier: str | None) -> Writer:
-    _check_strategy(accelerator, settings.name)
+def _checked(accelerator: Accelerator, settings: StrategySettings, verifier: str | None) -> Strategy:
+    _check_models(accelerator, settings.name)
     try:
-        strategy = accelerator.strategy(settings, verifier)
+        return accelerator.generator.strategy(settings, verifier)
     except (SettingsError, MissingDependencyError) as error:
         param = "reason_spec.strategy" if verifier is None else "reason_spec.verifier"
         raise RequestError(str(error), param=param) from None
-    return Writer(settings, verifier if strategy.uses_verifier else None, strategy.loss_class)
 
 
-def _check_strategy(accelerator: Accelerator, name: str) -> None:
+def _check_models(accelerator: Accelerator, name: str) -> None:
+    """Check that the models of a strategy are loaded."""
     try:
         wanted = strategy_class(name)
     except SettingsError as error:
@@ -199,7 +180,7 @@ def _check_strategy(accelerator: Accelerator, name: str) -> None:
         missing = "a draft"
     elif wanted.needs_router and not any(strategy_class(one).needs_router for one in accelerator.strategies):
         missing = "a router"
-    elif name == "speculative" and exact_writer(accelerator).name != "speculative":
+    elif name == "speculative" and exact_strategy(accelerator).name != "speculative":
         missing = "a draft with the target's tokens, and an engine that takes them"
     if missing is not None:
         raise RequestError(

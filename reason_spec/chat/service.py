@@ -1,4 +1,4 @@
-"""Conversations on top of the accelerator: requests in, text, calls and an end out."""
+"""Conversations over an accelerator: requests in; text, calls and an end out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.chat.answering import Answering
+from reason_spec.chat.answer_stream import AnswerStream
 from reason_spec.chat.base import (
     ChatAnswer,
     ChatEnd,
@@ -20,11 +20,16 @@ from reason_spec.chat.base import (
     ToolCall,
     ToolCallDelta,
 )
-from reason_spec.chat.preparing import Preparation
+from reason_spec.chat.preparing import Preparation, PreparedRequest
 
 
 class Chat:
-    """Answers conversations, and goes on with texts.
+    """Answers conversations, and continues texts.
+
+    ::
+
+        prepared = await chat.prepare(ChatRequest(messages=[...]))
+        answer = await chat.answer(prepared)
 
     The accelerator is started and closed by its owner. One object serves any number of requests at once.
     """
@@ -33,19 +38,18 @@ class Chat:
         self.accelerator = accelerator
         self._preparation = Preparation(accelerator)
 
-    async def check(self, request: ChatRequest | TextRequest) -> int:
-        """Find out whether a request can be answered, before anything runs; return its prompt's tokens.
+    async def prepare(self, request: ChatRequest | TextRequest) -> PreparedRequest:
+        """Check and encode a request; nothing is generated yet.
 
         Raises:
-            RequestError: it cannot; ``param`` names the field at fault.
+            RequestError: it cannot be answered; ``param`` names the field at fault.
         """
-        prepared = await self._preparation.prepare(request)
-        return len(prepared.prompts.target)
+        return await self._preparation.prepare(request)
 
     async def stream(
-        self, request: ChatRequest | TextRequest, *, index: int = 0, speculate: bool = True
+        self, request: PreparedRequest, *, index: int = 0, speculate: bool = True
     ) -> AsyncGenerator[ChatEvent]:
-        """Yield what is certain of the answer, and its end.
+        """Yield the answer as it becomes final, and its end.
 
         Closing the generator (``aclosing``) cancels the work, and returns when the engines are free of it.
 
@@ -54,20 +58,15 @@ class Chat:
             speculate: False leaves the target alone: there is no room for drafts.
 
         Raises:
-            RequestError: the request cannot be answered; nothing was run.
             EngineError: an engine failed.
         """
-        started = time.perf_counter()
-        prepared = await self._preparation.prepare(request)
-        answering = Answering(self.accelerator, prepared, index, speculate, started)
-        async with aclosing(answering.events()) as events:
+        stream = AnswerStream(self.accelerator, request, index, speculate, time.perf_counter())
+        async with aclosing(stream.events()) as events:
             async for event in events:
                 yield event
 
-    async def answer(
-        self, request: ChatRequest | TextRequest, *, index: int = 0, speculate: bool = True
-    ) -> ChatAnswer:
-        """Return the whole answer; see ``stream``."""
+    async def answer(self, request: PreparedRequest, *, index: int = 0, speculate: bool = True) -> ChatAnswer:
+        """Return the whole answer; see `stream`."""
         gathered = _Gathered()
         async with aclosing(self.stream(request, index=index, speculate=speculate)) as events:
             async for event in events:
@@ -76,7 +75,7 @@ class Chat:
 
 
 class _Gathered:
-    """Events put together to a whole answer."""
+    """Gathers the events of one answer."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {"content": [], "reasoning": []}
@@ -109,7 +108,7 @@ class _Gathered:
             content=None if self._calls and not content else content,
             reasoning="".join(self._texts["reasoning"]) or None,
             tool_calls=tuple(self._calls),
-            # Where a step is not the target's, those of the others would be in the wrong places.
+            # If a step is not the target's, its tokens are missing and the others are out of place.
             logprobs=tuple(logprobs) if logprobs and rated.startswith(content.lstrip()) else None,
             end=self._end,
         )

@@ -1,23 +1,23 @@
 """Models that think before they answer: whether they do, and where the thinking ends.
 
-A model thinks where its prompt ends within an open ``<think>``, or where its chat template has a switch for
-it (``enable_thinking``) that is not off; the tag is then put behind the prompt, so that it is certain. It
-does not where the prompt ends with ``</think>``, where the template has no such switch, and where the
-tokenizer hides the tags. A message that is gone on with is thinking only if a tag is open in it.
+A model thinks if its prompt ends within an open ``<think>``, or if its chat template has a switch for it
+(``enable_thinking``) that is not off; the tag is then appended to the prompt. It does not think if the prompt
+ends with ``</think>``, if the template has no such switch, or if the tokenizer hides the tags. A message that
+is continued is thinking only if a tag is open in it.
 
-The answer of such a model is written in two asks:
+The answer of such a model is written in two generations:
 
-- the thinking, by the strategy that the policy names, up to ``</think>``. The user's stops and a constraint
-  are for the answer, and do not touch it;
-- the answer behind it, exactly: by the draft model and the token level where they share tokens, else by the
-  token level or the target alone. Only a policy that names a loss class beside ``exact`` has it written by
-  the strategy too. White space behind ``</think>`` is left out, and a stop that ends in it does not count;
-  where the answer is bound a blank line is put there for the model.
+- the thinking, by the strategy of the policy, up to ``</think>``. Stops and constraints of the request do not
+  apply to it;
+- the answer after it, exactly: by the draft model at the token level where they share tokens, else by the
+  token level or the target alone. Only a policy with a loss class beside ``exact`` lets the strategy write
+  it too. White space after ``</think>`` is left out, and a stop in it does not count. Before a constrained
+  answer the gap that models write here is inserted.
 
-``max_tokens`` covers both. Where it ends the thinking there is no answer.
+``max_tokens`` covers both. If it ends the thinking there is no answer.
 
-What a model without thinking writes is the answer, and the strategy acts on all of it, except where tools are
-offered: calls must not be reworded, so it is exact too unless a loss class is named.
+A model that does not think writes its answer by the strategy of the policy. If tools are offered the answer
+is exact as well, because calls must not be reworded, unless a loss class is named.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from reason_spec.engines.base import Tokenizer
 
 OPENER: Final = "<think>"
 CLOSER: Final = "</think>"
-BEHIND: Final = "\n\n"
-"""What models write between ``</think>`` and the answer."""
+GAP: Final = "\n\n"
+"""The text that models write between ``</think>`` and the answer."""
 SWITCH: Final = "enable_thinking"
 _TAIL_TOKENS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """A model that thinks now. ``opening`` is put behind its prompt; empty where the prompt has it."""
+    """A model that thinks. ``opening`` is appended to its prompt; empty where the prompt has it."""
 
     opening: str = ""
 
@@ -49,11 +49,11 @@ def thinking_after(
     arguments: Mapping[str, Any],
     continued: str | None = None,
 ) -> Thinking | None:
-    """Return how a model thinks behind a prompt; None where it does not.
+    """Return how a model thinks after a prompt; None where it does not.
 
     Args:
-        arguments: what the chat template was told.
-        continued: the text of the message that is gone on with; None where a new one begins.
+        arguments: arguments of the chat template.
+        continued: the text of the message that is continued; None where a new one begins.
     """
     if CLOSER not in tokenizer.decode(tokenizer.encode_prompt(CLOSER)):
         return None

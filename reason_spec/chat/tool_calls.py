@@ -1,59 +1,14 @@
-"""Calls of tools in what a model writes, found while it is written.
-
-Models write calls into their text, each family in a form of its own:
-
-- ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` for each call (Hermes, Qwen);
-- ``mistral``: ``[TOOL_CALLS]`` and a list of such objects, or ``name{...}``; the tag is a special token,
-  which the text does not show, so both may also begin the answer;
-- ``llama``: the object alone, with ``parameters``, where the answer begins or behind ``<|python_tag|>``;
-- ``qwen3_coder``: ``<function=...>`` with tags for its parameters; `reason_spec.chat.xml_calls` reads it.
-
-A call is handed on as soon as its name is known and its arguments begin. From there on it stays a call: what
-is wrong with its arguments is the client's to find, as with every model. What is no call by then (no JSON, no
-name, a name that was not offered) is text like any other. Nothing is lost but white space around calls, and
-no argument is added or changed.
-
-Text is read character by character, so that how it was cut into pieces changes nothing.
-"""
+"""Calls of tools in JSON, parsed while the model writes them: all forms but that of Qwen3-Coder."""
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final
 
 from reason_spec.chat.base import ToolCallDelta
-
-FormName: TypeAlias = Literal["hermes", "mistral", "llama", "qwen3_coder"]
-Found: TypeAlias = str | ToolCallDelta
-
-
-@dataclass(frozen=True, slots=True)
-class CallForm:
-    """How a family of models writes calls.
-
-    ``bare`` calls may begin the answer without ``opener``; ``named`` ones are a name with its arguments
-    behind it. A ``closer`` ends what ``opener`` began; empty: nothing does.
-    """
-
-    name: FormName
-    opener: str
-    closer: str = ""
-    bare: bool = False
-    named: bool = False
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return tuple(tag for tag in (self.opener, self.closer) if tag)
-
-
-HERMES: Final = CallForm("hermes", "<tool_call>", "</tool_call>")
-MISTRAL: Final = CallForm("mistral", "[TOOL_CALLS]", bare=True, named=True)
-QWEN3_CODER: Final = CallForm("qwen3_coder", "<tool_call>", "</tool_call>")
-LLAMA: Final = CallForm("llama", "<|python_tag|>", bare=True)
+from reason_spec.chat.call_forms import CallForm, CallParser
 
 _BEGUN: Final = re.compile(
     r'\{\s*(?:"(?:type|id)"\s*:\s*"[^"\\]*"\s*,\s*)*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,'
@@ -63,40 +18,19 @@ _JSON_CHARACTERS: Final = frozenset('{}[]:,"+-. \t\r\n0123456789truefalsenullNaN
 _ARGUMENTS_TAG: Final = "[ARGS]"
 
 
-def form_of(template: str | None) -> CallForm:
-    """Return the form in which a model with this chat template writes calls."""
-    if template is None:
-        return HERMES
-    if "<function=" in template and "<parameter=" in template:
-        return QWEN3_CODER
-    # Templates that convert between forms mention Hermes' tag last of all: their own is another.
-    for form in (MISTRAL, LLAMA):
-        if form.opener in template and HERMES.opener not in template:
-            return form
-    if '"parameters": ' in template and "ipython" in template and HERMES.opener not in template:
-        return LLAMA
-    return HERMES
-
-
-class ToolCallParser:
-    """Tells calls from text, piece by piece.
+class ToolCallParser(CallParser):
+    """Separates calls in JSON from text; see `CallParser`.
 
     Args:
         names: the functions that may be called.
-        parallel: False keeps the first call only, and ``done`` says that it is complete.
     """
 
     def __init__(self, form: CallForm, names: Iterable[str], *, parallel: bool = True) -> None:
+        super().__init__(parallel=parallel)
         self._form = form
         self._names = frozenset(names)
-        self._parallel = parallel
-        self._take: Callable[[str], None] = self._in_text
-        self._found: list[Found] = []
         self._at_start = True
-        # White space before a call, and what may be the beginning of a tag.
-        self._spaces = ""
-        self._word = ""
-        # What is given back if no call comes of it.
+        # Becomes text again if no call comes of it.
         self._raw: list[str] = []
         self._called_here = False
         self._in_list = False
@@ -107,30 +41,14 @@ class ToolCallParser:
         self._escaped = False
         self._call_open = False
         self._arguments_open = False
-        self.num_calls = 0
-        self.done = False
 
-    def feed(self, text: str) -> list[Found]:
-        """Take more text; return what is certain: text that is no call, and pieces of calls."""
-        for character in text:
-            if self.done:
-                break
-            self._take(character)
-        return self._hand_over()
-
-    def close(self) -> list[Found]:
-        """Return what is left at the end of the text."""
-        if self.done:
-            return []
+    def _end(self) -> None:
         if self._take == self._in_text:
             self._emit(self._spaces + self._word if self._word or not self.num_calls else "")
         elif not self._call_open:
             is_tag = any(tag.startswith(self._word) for tag in self._form.tags)
             if not (self._called_here and is_tag and self._take == self._in_region):
                 self._give_back()
-        return self._hand_over()
-
-    # --- text, and where a call may begin ----------------------------------------------------------
 
     def _in_text(self, character: str) -> None:
         if character.isspace():
@@ -166,7 +84,7 @@ class ToolCallParser:
         self._take = self._in_region
 
     def _give_back(self) -> None:
-        """Let what was held be text."""
+        """Emit the held characters as text."""
         self._emit(self._spaces + "".join(self._raw))
         self._leave_region()
 
@@ -177,8 +95,6 @@ class ToolCallParser:
     def _forget(self) -> None:
         self._spaces = self._word = ""
         self._raw, self._object = [], []
-
-    # --- where calls stand: between them -----------------------------------------------------------
 
     def _in_region(self, character: str) -> None:
         self._raw.append(character)
@@ -224,8 +140,6 @@ class ToolCallParser:
         elif not (self._form.named and any(one.startswith(self._word) for one in named)):
             self._give_back()
 
-    # --- inside one call ---------------------------------------------------------------------------
-
     def _begin_object(self, begun: str) -> None:
         self._object, self._depth = list(begun), len(begun)
         self._in_string = self._escaped = False
@@ -268,10 +182,9 @@ class ToolCallParser:
             self._begin_call(name)
 
     def _begin_call(self, name: str) -> None:
-        self.num_calls += 1
         self._call_open = self._arguments_open = True
         self._arguments_depth = self._depth
-        self._emit(ToolCallDelta(self.num_calls - 1, "", new_call_id(), name))
+        self._begin(name, "")
 
     def _end_object(self) -> None:
         if self._call_open:
@@ -283,8 +196,7 @@ class ToolCallParser:
         if name not in self._names or arguments is None:
             self._give_back()
             return
-        self.num_calls += 1
-        self._emit(ToolCallDelta(self.num_calls - 1, arguments, new_call_id(), name))
+        self._begin(name, arguments)
         self._end_call()
 
     def _end_call(self) -> None:
@@ -304,31 +216,6 @@ class ToolCallParser:
             self._give_back()
             self._in_text(character)
 
-    # --- what was found ----------------------------------------------------------------------------
-
-    def _emit(self, found: Found) -> None:
-        last = self._found[-1] if self._found else None
-        if isinstance(found, str) and isinstance(last, str):
-            self._found[-1] = last + found
-        elif (
-            isinstance(found, ToolCallDelta)
-            and isinstance(last, ToolCallDelta)
-            and last.index == found.index
-            and found.id is None
-        ):
-            self._found[-1] = ToolCallDelta(last.index, last.arguments + found.arguments, last.id, last.name)
-        elif found:
-            self._found.append(found)
-
-    def _hand_over(self) -> list[Found]:
-        found, self._found = self._found, []
-        return found
-
-
-def new_call_id() -> str:
-    """Return an id as OpenAI's clients know them."""
-    return f"call_{secrets.token_hex(12)}"
-
 
 def _ends(word: str) -> Iterable[str]:
     """Yield all true ends of a word, the longest first; the last is empty."""
@@ -336,7 +223,7 @@ def _ends(word: str) -> Iterable[str]:
 
 
 def _loaded(text: str) -> Any:
-    """Return JSON's value, None where it is none."""
+    """Return the value of a JSON text; None where it is not JSON."""
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):

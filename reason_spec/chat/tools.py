@@ -1,12 +1,11 @@
-"""Tools as models are told of them, and answers that have to be calls.
+"""Tools in prompts, and answers that have to be calls.
 
-Where a chat template shows tools, calls or their results they are its business. Where it does not, they
-become text in Hermes' form: tools are described in a system message, calls stand in ``<tool_call>``, results
-in ``<tool_response>`` in the user's turn.
+A chat template that shows tools, calls or their results does so itself. What it does not show becomes text in
+Hermes' form: tools are described in a system message, calls stand in ``<tool_call>``, results in
+``<tool_response>`` in the user's turn.
 
-An answer that has to call (``tool_choice`` ``required`` or a name) is bound by a grammar to one call in
-Hermes' form, or several where parallel ones are allowed, where the engine takes constraints; else the model
-is trusted, and what it writes is read like any answer.
+An answer that has to be a call (``tool_choice`` ``required`` or a name) is restricted by a grammar to calls
+in Hermes' form, if the engine takes constraints. Otherwise the model is trusted to call.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _PROBE_TOOL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TemplateAbilities:
-    """What a chat template shows by itself."""
+    """What a chat template shows itself."""
 
     system: bool
     tools: bool
@@ -61,7 +60,7 @@ class TemplateAbilities:
 
 
 def abilities_of(tokenizer: Tokenizer) -> TemplateAbilities:
-    """Find out what a model's chat template shows, by trying."""
+    """Return what a model's chat template shows, found by rendering probes."""
     asked = [Message(role="user", content="?")]
     return TemplateAbilities(
         system=_shows(tokenizer, [Message(role="system", content=PROBE), *asked]),
@@ -130,10 +129,10 @@ def _tool(place: str, tool: object) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": schema}}
 
 
-def told(
+def render_messages(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], abilities: TemplateAbilities
 ) -> tuple[Message, ...]:
-    """Return a conversation as a chat template can show it, with what it would leave out as text."""
+    """Return a conversation with everything that the chat template does not show as text."""
     made: list[Message] = []
     joins = False
     for message in messages:
@@ -182,20 +181,18 @@ def _with_description(
     return [Message(role=role, content=description), *messages]
 
 
-# --- answers that have to be calls -------------------------------------------------------------------------
-
 _SPACE: Final = "SPACE?"
 
 
 def calls_grammar(
     tools: Sequence[Mapping[str, Any]], *, parallel: bool, answer_schema: str | None = None
 ) -> Constraint:
-    """Return what binds an answer to calls in Hermes' form: one, or one and more.
+    """Return the constraint to calls in Hermes' form: to one call, or with ``parallel`` to one or more.
 
-    Each function's parameters are a schema of their own, so that references in it are found.
+    The parameters of each function are a schema of their own, so that its references resolve.
 
     Args:
-        answer_schema: a JSON schema, as text, of what may be said in the place of calls.
+        answer_schema: a JSON schema, as text, of an answer that is allowed in the place of calls.
 
     Raises:
         ConstraintError: a schema is none, or too large.

@@ -1,4 +1,4 @@
-"""Calls of tools in the form of Qwen3-Coder, found while they are written.
+"""Calls of tools in the form of Qwen3-Coder, parsed while the model writes them.
 
 ::
 
@@ -10,21 +10,20 @@
     </function>
     </tool_call>
 
-A value stands between two line breaks that are no part of it; what type it has the function's schema says.
-Texts are handed on piece by piece; other values are read when they are complete, and are texts where they
-cannot be read. The tag ``<tool_call>`` may be missing, as these models leave it out at times. What holds for
-other forms (`reason_spec.chat.tool_calls`) holds here: how the text was cut changes nothing, a call is handed
-on as soon as its name is known, and what is no call by then stays text.
+A value stands between two line breaks that are not part of it. Its type is that of the function's schema.
+Texts are handed on piece by piece; other values when they are complete, as texts if they cannot be read. The
+tag ``<tool_call>`` may be missing, because these models sometimes leave it out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
 from reason_spec.chat.base import ToolCallDelta
-from reason_spec.chat.tool_calls import QWEN3_CODER, CallForm, Found, ToolCallParser, new_call_id
+from reason_spec.chat.call_forms import QWEN3_CODER, CallForm, CallParser
+from reason_spec.chat.tool_calls import ToolCallParser
 
 _OPENER: Final = "<tool_call>"
 _CLOSER: Final = "</tool_call>"
@@ -48,55 +47,34 @@ def schemas_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, Schemas]:
     return found
 
 
-def parser_for(
-    form: CallForm, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True
-) -> ToolCallParser | XmlCallParser:
-    """Return what finds calls of these tools in a text."""
+def parser_for(form: CallForm, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> CallParser:
+    """Return a parser for calls of these tools."""
     functions = schemas_of(tools)
     if form == QWEN3_CODER:
         return XmlCallParser(functions, parallel=parallel)
     return ToolCallParser(form, functions, parallel=parallel)
 
 
-class XmlCallParser:
-    """Tells calls from text, piece by piece; see `ToolCallParser`.
+class XmlCallParser(CallParser):
+    """Separates calls in tags from text; see `CallParser`.
 
     Args:
         functions: those that may be called, with the schemas of their parameters.
-        parallel: False keeps the first call only, and ``done`` says that it is complete.
     """
 
     def __init__(self, functions: Mapping[str, Schemas], *, parallel: bool = True) -> None:
+        super().__init__(parallel=parallel)
         self._functions = functions
-        self._parallel = parallel
-        self._take: Callable[[str], None] = self._in_text
-        self._found: list[Found] = []
-        self._spaces = ""
-        self._word = ""
         self._called_here = False
         self._schemas: Schemas = {}
         self._num_arguments = 0
         self._types: frozenset[str] = frozenset()
-        self.num_calls = 0
-        self.done = False
 
-    def feed(self, text: str) -> list[Found]:
-        """Take more text; return what is certain: text that is no call, and pieces of calls."""
-        for character in text:
-            if self.done:
-                break
-            self._take(character)
-        return self._hand_over()
-
-    def close(self) -> list[Found]:
-        """Return what is left at the end of the text; a call that was not complete stays so."""
-        if self._take == self._in_text and not self.done:
+    def _end(self) -> None:
+        if self._take == self._in_text:
             is_tag = self._called_here and _CLOSER.startswith(self._word)
             is_said = not is_tag if self._word else not self.num_calls
             self._say(self._spaces + self._word if is_said else "")
-        return self._hand_over()
-
-    # --- text, and where a call may begin ----------------------------------------------------------
 
     def _in_text(self, character: str) -> None:
         if not self._word and character.isspace():
@@ -130,13 +108,10 @@ class XmlCallParser:
             return True
         return any(known.startswith(name) for known in self._functions)
 
-    # --- inside one call ---------------------------------------------------------------------------
-
     def _begin_call(self, name: str) -> None:
         self._spaces = self._word = ""
         self._schemas, self._num_arguments = self._functions[name], 0
-        self._found.append(ToolCallDelta(self.num_calls, "{", new_call_id(), name))
-        self.num_calls += 1
+        self._begin(name, "{")
         self._take = self._in_call
 
     def _in_call(self, character: str) -> None:
@@ -163,8 +138,6 @@ class XmlCallParser:
         self.done = not self._parallel
         for character in behind if not self.done else "":
             self._take(character)
-
-    # --- one value ---------------------------------------------------------------------------------
 
     def _begin_value(self, name: str) -> None:
         types = _types_of(self._schemas.get(name, {}))
@@ -210,26 +183,13 @@ class XmlCallParser:
         self._word = ""
         self._take = self._in_call
 
-    # --- what was found ----------------------------------------------------------------------------
-
     def _say(self, text: str) -> None:
         self._spaces = ""
-        if text and self._found and isinstance(self._found[-1], str):
-            self._found[-1] += text
-        elif text:
-            self._found.append(text)
+        self._emit(text)
 
     def _write(self, arguments: str) -> None:
-        index = self.num_calls - 1
-        last = self._found[-1] if self._found else None
-        if isinstance(last, ToolCallDelta) and last.index == index:
-            self._found[-1] = ToolCallDelta(index, last.arguments + arguments, last.id, last.name)
-        elif arguments:
-            self._found.append(ToolCallDelta(index, arguments))
-
-    def _hand_over(self) -> list[Found]:
-        found, self._found = self._found, []
-        return found
+        if arguments:
+            self._emit(ToolCallDelta(self.num_calls - 1, arguments))
 
 
 def _types_of(schema: Mapping[str, Any]) -> frozenset[str]:

@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from reason_spec.accelerator import available_cores, judge_settings, share_out_cores
+from reason_spec.accelerator.cores import available_cores, share_out_cores
+from reason_spec.accelerator.verifier_models import judge_settings
 from reason_spec.engines.footprint import footprint
 from reason_spec.engines.machine import available_memory_bytes
 from reason_spec.evaluation.amounts import size

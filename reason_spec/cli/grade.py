@@ -55,7 +55,7 @@ def verify(
     quiet: QuietOption = False,
 ) -> None:
     """Judge pairs of steps: may the first stand in the place of the second?"""
-    from reason_spec.accelerator import models_to_ask
+    from reason_spec.accelerator.verifier_models import models_to_ask
     from reason_spec.verifiers.base import create_verifier
     from reason_spec.verifiers.pairs import verify_file_async
 

@@ -59,7 +59,7 @@ async def _answer(
     accelerator: Accelerator, item: WorkItem, session: str, screen: Screen, show_rejected: bool
 ) -> Outcome:
     transcript = Transcript(screen.out, plain=screen.quiet, show_rejected=show_rejected)
-    strategy = accelerator.strategy()
+    strategy = accelerator.generator.strategy()
     await accelerator.prepare(strategy.name)
     recorder = Recorder(transcript.listen)
     asked = ask_for(item.problem, accelerator.settings, sample=item.sample)

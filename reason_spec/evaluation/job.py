@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -27,6 +27,7 @@ from reason_spec.evaluation.timeline import TIMELINES, Timeline
 from reason_spec.evaluation.view import RunView, SilentView, UnitListener
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.types import Problem
+from reason_spec.verifiers.base import Verifier
 
 MAX_BAD_LINES_SHOWN = 5
 _PHASE_SECONDS = 0.5
@@ -244,13 +245,14 @@ class LocalBackend:
     """Generates answers with an accelerator of this process.
 
     Args:
-        accelerator: used instead of one of its own, started at the first ``start``, and left open by
-            ``close``.
+        accelerator: used instead of one of its own, under the settings of the job; started at the first
+            ``start``, and left open by ``close``.
+        verifier: used instead of that of the accelerator.
     """
 
     accelerator: Accelerator | None = None
+    verifier: Verifier | None = None
     _owns: bool = field(init=False)
-    _started: bool = field(default=False, init=False)
     _session: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -263,10 +265,8 @@ class LocalBackend:
         strategies = job.options.strategies
         if self.accelerator is None:
             self.accelerator = Accelerator.from_settings(job.settings, strategies=strategies)
-            self._started = False
-        if not self._started:
+        if not self.accelerator.bundle.is_started:
             await start_engines(self.accelerator, job.settings, view)
-            self._started = True
         if len(strategies) > 1:
             with view.status("Measuring on which cores the target is fastest alone"):
                 await self.accelerator.calibrate()
@@ -286,8 +286,10 @@ class LocalBackend:
             # The progress is on the screen, and a terminal takes one live display at a time.
             return await self._start(job, SilentView())
 
+        generator = self.accelerator.generator
+        verifier = self.verifier or generator.verifier
         return run(
-            self.accelerator,
+            self.accelerator if self._owns else replace(generator, settings=job.settings, verifier=verifier),
             job.problems,
             options.strategies,
             samples=options.samples,

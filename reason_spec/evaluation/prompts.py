@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from reason_spec.ask import GenerationRequest
+from reason_spec.accelerator.requests import GenerationRequest
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import lacks_chat_template

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.errors import EngineError, ReasonSpecError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.prompts import ask_for
@@ -83,7 +83,7 @@ def new_session() -> str:
 
 
 async def run(
-    accelerator: Accelerator,
+    accelerator: Accelerator | Generator,
     problems: Sequence[Problem],
     strategies: Sequence[str] = (),
     *,
@@ -186,7 +186,7 @@ class _Runner:
 
     def __init__(
         self,
-        accelerator: Accelerator,
+        accelerator: Accelerator | Generator,
         concurrency: int,
         session: str,
         listener: UnitListener | None,
@@ -265,7 +265,7 @@ class _Runner:
 
 
 async def answer_batch(
-    accelerator: Accelerator,
+    accelerator: Accelerator | Generator,
     items: Sequence[WorkItem],
     settings: Settings,
     *,
@@ -286,11 +286,13 @@ async def answer_batch(
         failing: errors that fail an answer and not the batch.
     """
 
+    generator = accelerator if isinstance(accelerator, Generator) else accelerator.generator
+
     async def answer(item: WorkItem) -> Solution:
         key, separated = item.key(strategy), "" if scope is None else scope(item)
         asked = ask_for(item.problem, settings, sample=item.sample, strategy=strategy, scope=separated)
         hear = None if listener is None else lambda event: listener(key, event)
-        return await accelerator.answer(asked, listener=hear)
+        return await generator.answer(asked, listener=hear)
 
     started = time.perf_counter()
     solutions = await asyncio.gather(*map(answer, items), return_exceptions=True)

@@ -1,48 +1,37 @@
-"""What all wrappers share: the models on a thread of their own, and requests from what frameworks pass."""
+"""What all wrappers share: the models on a thread of their own, and requests from a framework's arguments."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import json
-import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import aclosing, suppress
-from dataclasses import asdict, fields
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import fields
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.chat.base import (
-    ChatAnswer,
-    ChatEnd,
-    ChatEvent,
-    ChatRequest,
-    ChatSampling,
-    Policy,
-    SpeculationReport,
-)
+from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, ChatSampling, Policy
 from reason_spec.chat.service import Chat
-from reason_spec.errors import EngineError, MissingDependencyError, RequestError, did_you_mean
+from reason_spec.errors import MissingDependencyError, RequestError, did_you_mean
 from reason_spec.settings import Settings
-from reason_spec.sync import LoopThread
+from reason_spec.sync import LoopThread, closed_error
 from reason_spec.types import Constraint
 
-_T = TypeVar("_T")
 _SAMPLING = frozenset(field.name for field in fields(ChatSampling))
 _POLICY = frozenset(field.name for field in fields(Policy))
 _REQUEST = frozenset({"chat_arguments", "continue_final", "parallel_tool_calls", "tenant"})
 OPTIONS = _SAMPLING | _POLICY | _REQUEST
-"""What wrappers take as arguments and for single calls: fields of ChatSampling, Policy and ChatRequest."""
+"""Options of wrappers and of single calls: fields of ChatSampling, Policy and ChatRequest."""
 
 
 class InProcess:
     """The accelerator for frameworks: its models start with the first call, on a thread of their own.
 
     Several wrappers may share one, from any thread and any event loop. Close it, or use it as a context
-    manager; what is still open when the program ends is closed then.
+    manager. The end of the program closes it too.
 
     ::
 
@@ -62,8 +51,8 @@ class InProcess:
         """Args:
         settings, strategies, flags: as in `Accelerator.from_settings`.
         accelerator: one that is not started yet, in the place of settings.
-        on_end: called with the end of every answer, in the models' thread: what speculation did, for
-            frameworks that have no place to keep it.
+        on_end: called with the end of every answer, in the models' thread. It holds the report about
+            speculation, for frameworks that cannot return it.
 
         Raises:
             SettingsError: a name is unknown or a value is out of range.
@@ -76,8 +65,7 @@ class InProcess:
         self._chat = Chat(accelerator)
         self._on_end = on_end
         self._starting = threading.Lock()
-        self._runner: LoopThread | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._thread: LoopThread | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -98,206 +86,100 @@ class InProcess:
         return self.accelerator.settings.target.model
 
     def start(self) -> None:
-        """Load the models; nothing happens where they are loaded. Calls do it by themselves.
+        """Load the models, unless they are loaded. Calls do it themselves.
 
         Raises:
             EngineError: one of them could not start, or they were closed.
         """
-        self._running_loop()
+        self._running()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _running(self) -> LoopThread:
         with self._starting:
             if self._closed:
-                raise _closed()
-            if self._runner is None:
-                runner = LoopThread()
-                runner.start()
+                raise closed_error()
+            if self._thread is None:
+                thread = LoopThread()
+                thread.start()
                 try:
-                    _Work(runner.loop, self.accelerator.start(), self._tasks).wait()
+                    thread.run(self.accelerator.start())
                 except BaseException:
-                    runner.stop()
+                    thread.stop()
                     raise
-                self._runner = runner
+                self._thread = thread
                 atexit.register(self.close)
-            return self._runner.loop
+            return self._thread
 
     def close(self) -> None:
-        """End what is under way and free the models; may be called twice."""
+        """Cancel unfinished work and free the models; may be called twice."""
         with self._starting:
             self._closed = True
-            runner, self._runner = self._runner, None
-        if runner is None:
+            thread, self._thread = self._thread, None
+        if thread is None:
             return
         atexit.unregister(self.close)
         try:
-            runner.run(self._end())
+            thread.run(self._end(thread))
         finally:
-            runner.stop()
+            thread.stop()
 
-    async def _end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def _end(self, thread: LoopThread) -> None:
+        await thread.cancel_others()
         await self.accelerator.close()
-
-    def _work(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _Work[_T]:
-        return _Work(loop, work, self._tasks)
 
     def chat(self, request: ChatRequest) -> ChatAnswer:
         """Return a whole answer.
 
         Raises:
-            RequestError: the request asks for what cannot be done.
+            RequestError: the request cannot be answered.
             EngineError: a model failed.
         """
-        return self._work(self._running_loop(), self._answer(request)).wait()
+        return self._running().run(self._answer(request))
 
     async def achat(self, request: ChatRequest) -> ChatAnswer:
         """Like `chat`, from any event loop; cancelling it frees the models."""
-        loop = await asyncio.to_thread(self._running_loop)
-        return await self._work(loop, self._answer(request)).wait_async()
+        thread = await asyncio.to_thread(self._running)
+        return await thread.run_async(self._answer(request))
 
     def stream(self, request: ChatRequest) -> Generator[ChatEvent]:
         """Yield the events of an answer; closing the generator abandons it. Raises what `chat` raises."""
-        events: queue.SimpleQueue[ChatEvent | BaseException | None] = queue.SimpleQueue()
-        work = self._work(self._running_loop(), self._pump(request, events.put))
-        try:
-            while (event := events.get()) is not None:
-                if isinstance(event, BaseException):
-                    raise event
-                yield event
-        finally:
-            work.abandon()
+        yield from self._running().iterate(lambda: self._events(request))
 
     async def astream(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
         """Like `stream`, from any event loop."""
-        events: asyncio.Queue[ChatEvent | BaseException | None] = asyncio.Queue()
-        here = asyncio.get_running_loop()
-        loop = await asyncio.to_thread(self._running_loop)
-
-        def put(event: ChatEvent | BaseException | None) -> None:
-            here.call_soon_threadsafe(events.put_nowait, event)
-
-        work = self._work(loop, self._pump(request, put))
-        try:
-            while (event := await events.get()) is not None:
-                if isinstance(event, BaseException):
-                    raise event
+        thread = await asyncio.to_thread(self._running)
+        async with aclosing(thread.iterate_async(lambda: self._events(request))) as events:
+            async for event in events:
                 yield event
-        finally:
-            await work.abandon_async()
 
     async def _answer(self, request: ChatRequest) -> ChatAnswer:
-        await self._chat.check(request)
-        answer = await self._chat.answer(request)
-        self._tell(answer.end)
+        answer = await self._chat.answer(await self._chat.prepare(request))
+        if self._on_end is not None:
+            self._on_end(answer.end)
         return answer
 
-    def _tell(self, end: ChatEnd) -> None:
-        if self._on_end is not None:
-            self._on_end(end)
-
-    async def _pump(
-        self, request: ChatRequest, put: Callable[[ChatEvent | BaseException | None], None]
-    ) -> None:
-        try:
-            await self._chat.check(request)
-            async with aclosing(self._chat.stream(request)) as events:
-                async for event in events:
-                    if isinstance(event, ChatEnd):
-                        self._tell(event)
-                    put(event)
-            put(None)
-        except BaseException as error:
-            # Whoever reads has gone where this was cancelled, and maybe its event loop too.
-            with suppress(RuntimeError):
-                put(_closed() if isinstance(error, asyncio.CancelledError) else error)
-            raise
+    async def _events(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
+        async with aclosing(self._chat.stream(await self._chat.prepare(request))) as events:
+            async for event in events:
+                if isinstance(event, ChatEnd) and self._on_end is not None:
+                    self._on_end(event)
+                yield event
 
 
-class _Work(Generic[_T]):
-    """A coroutine on the models' event loop, for those who wait in other threads.
-
-    The future of `asyncio.run_coroutine_threadsafe` counts as done the moment it is cancelled; ``over`` is
-    done when the coroutine is. ``tasks`` holds the tasks of all that is under way.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T], tasks: set[asyncio.Task[Any]]
-    ) -> None:
-        self.over: Future[_T] = Future()
-        self._loop = loop
-        self._tasks = tasks
-        self._task: asyncio.Task[_T] | None = None
-        loop.call_soon_threadsafe(self._begin, work)
-
-    def _begin(self, work: Coroutine[Any, Any, _T]) -> None:
-        self._task = self._loop.create_task(work)
-        self._tasks.add(self._task)
-        self._task.add_done_callback(self._end)
-
-    def _end(self, task: asyncio.Task[_T]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            self.over.set_exception(_closed())
-        elif (error := task.exception()) is not None:
-            self.over.set_exception(error)
-        else:
-            self.over.set_result(task.result())
-
-    def _cancel(self) -> None:
-        assert self._task is not None
-        self._task.cancel()
-
-    def wait(self) -> _T:
-        try:
-            return self.over.result()
-        except BaseException:
-            self.abandon()
-            raise
-
-    async def wait_async(self) -> _T:
-        try:
-            return await asyncio.shield(asyncio.wrap_future(self.over))
-        except BaseException:
-            await self.abandon_async()
-            raise
-
-    def abandon(self) -> None:
-        """Cancel what is not over, and wait until it is."""
-        if not self.over.done():
-            self._loop.call_soon_threadsafe(self._cancel)
-            self.over.exception()
-
-    async def abandon_async(self) -> None:
-        if not self.over.done():
-            self._loop.call_soon_threadsafe(self._cancel)
-            await asyncio.wait([asyncio.wrap_future(self.over)])
-
-
-def _closed() -> EngineError:
-    return EngineError("the models were closed; make a new InProcess")
-
-
-def chat_request(
-    messages: Sequence[Mapping[str, Any]],
-    options: Mapping[str, Any],
-    *,
-    tools: Sequence[Mapping[str, Any]] = (),
-    tool_choice: str | Mapping[str, Any] | None = None,
-    response_format: Mapping[str, Any] | None = None,
-) -> ChatRequest:
-    """Return the request for what a framework passes, in OpenAI's forms.
+def chat_request(messages: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> ChatRequest:
+    """Return the request for a conversation in OpenAI's form.
 
     Args:
-        options: by the names in OPTIONS; those that are None count as not given.
-        tool_choice: a ToolChoice, a function's name, or an object that names one; None: ``auto``.
-        response_format: of type text, json_object or json_schema.
+        options: by the names in OPTIONS, and ``tools``, ``tool_choice`` (a ToolChoice, a function's name, or
+            an object that names one) and ``response_format`` (of type text, json_object or json_schema) in
+            OpenAI's form. None counts as not given.
 
     Raises:
         RequestError: an option has an unknown name, or a form is none of these.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    tools = tuple(given.pop("tools", ()))
+    tool_choice = _tool_choice(given.pop("tool_choice", "auto"))
+    constraint = _constraint(given.pop("response_format", None))
     check_options(given)
     if isinstance(stop := given.get("stop"), str):
         given["stop"] = (stop,)
@@ -306,9 +188,9 @@ def chat_request(
             given[name] = tuple(given[name])
     return ChatRequest(
         messages=tuple(messages),
-        tools=tuple(tools),
-        tool_choice=_tool_choice(tool_choice),
-        constraint=_constraint(response_format),
+        tools=tools,
+        tool_choice=tool_choice,
+        constraint=constraint,
         sampling=ChatSampling(**{name: value for name, value in given.items() if name in _SAMPLING}),
         policy=Policy(**{name: value for name, value in given.items() if name in _POLICY}),
         **{name: value for name, value in given.items() if name in _REQUEST},
@@ -316,7 +198,7 @@ def chat_request(
 
 
 def check_options(names: Iterable[str]) -> None:
-    """Refuse names that are none of OPTIONS.
+    """Check that names are of OPTIONS.
 
     Raises:
         RequestError: there is one.
@@ -329,9 +211,7 @@ def check_options(names: Iterable[str]) -> None:
             )
 
 
-def _tool_choice(choice: str | Mapping[str, Any] | None) -> str:
-    if choice is None:
-        return "auto"
+def _tool_choice(choice: str | Mapping[str, Any]) -> str:
     if isinstance(choice, str):
         return choice
     try:
@@ -357,13 +237,24 @@ def _constraint(response_format: Mapping[str, Any] | None) -> Constraint | None:
         ) from None
 
 
+def call_body(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """Return a call in OpenAI's form; ``arguments`` is JSON text."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tool_body(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool in OpenAI's form; ``parameters`` is a JSON schema."""
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response format of a JSON schema."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
 def missing(error: ModuleNotFoundError, package: str, extra: str) -> Exception:
-    """Return what to raise where an import failed: with the install line if it is the framework's."""
+    """Return the error for a failed import, with the install line if the framework itself is missing."""
     if (error.name or "").partition(".")[0].replace("_", "-") not in (package, extra):
         return error
     return MissingDependencyError(package, f"the wrapper for {package}", extra)
-
-
-def shown_report(report: SpeculationReport) -> dict[str, Any]:
-    """Return a report as plain values, for what frameworks keep beside an answer."""
-    return asdict(report)

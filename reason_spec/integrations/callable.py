@@ -1,4 +1,4 @@
-"""Anything else in process: a plain function ``messages -> text`` over an accelerator."""
+"""A plain function ``messages -> text`` over an accelerator, for any other program."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, TypeAlias, TypeVar
 
-from reason_spec.chat.base import ChatAnswer, ChatRequest, TextDelta
-from reason_spec.integrations.base import InProcess, chat_request, check_options
+from reason_spec.chat.base import ChatAnswer, ChatEvent, ChatRequest, TextDelta
+from reason_spec.integrations.base import InProcess, call_body, chat_request, check_options
 
 Messages: TypeAlias = str | Sequence[Mapping[str, Any]]
 """A question, or a conversation in OpenAI's form."""
@@ -19,10 +19,9 @@ _T = TypeVar("_T")
 class Answerer:
     """A function of messages that returns the text of the next one.
 
-    Its methods say more than text: ``message`` is the whole next message in OpenAI's form, calls of tools
-    included, ``answer`` is all there is to know, ``stream`` yields the text as it is certain. Those with an
-    ``a`` are asynchronous. All take a call's ``tools``, ``tool_choice`` and ``response_format`` in
-    OpenAI's form, and options by the names in `integrations.base.OPTIONS`.
+    ``message`` returns the whole next message in OpenAI's form, calls of tools included. ``answer`` adds
+    usage and the report about speculation. ``stream`` yields the text as it becomes final. Methods with an
+    ``a`` are asynchronous. All take the options of `integrations.base.chat_request`.
 
     ::
 
@@ -34,7 +33,7 @@ class Answerer:
     def __init__(self, models: InProcess | None = None, **options: Any) -> None:
         """Args:
         models: shared with other wrappers; None: those of the default settings.
-        options: of every call; a call's own go first.
+        options: of every call, by the names in `integrations.base.OPTIONS`; those of a call go first.
 
         Raises:
             RequestError: an option has an unknown name.
@@ -52,7 +51,7 @@ class Answerer:
         return (await self.aanswer(messages, **call)).content or ""
 
     def message(self, messages: Messages, **call: Any) -> dict[str, Any]:
-        """Return the next message in OpenAI's form, to be put behind the others as it is."""
+        """Return the next message in OpenAI's form, to be appended to the others."""
         return openai_message(self.answer(messages, **call))
 
     async def amessage(self, messages: Messages, **call: Any) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class Answerer:
         """Return the whole answer.
 
         Raises:
-            RequestError: it is asked for what cannot be done.
+            RequestError: the request cannot be answered.
             EngineError: a model failed.
         """
         return self.models.chat(self._request(messages, call))
@@ -76,33 +75,26 @@ class Answerer:
         """Yield the text of the next message; closing the generator abandons it."""
         with closing(self.models.stream(self._request(messages, call))) as events:
             for event in events:
-                if isinstance(event, TextDelta) and event.channel == "content" and event.text:
-                    yield event.text
+                if text := _content(event):
+                    yield text
 
     async def astream(self, messages: Messages, **call: Any) -> AsyncGenerator[str]:
         """Like `stream`, from any event loop."""
         async with aclosing(self.models.astream(self._request(messages, call))) as events:
             async for event in events:
-                if isinstance(event, TextDelta) and event.channel == "content" and event.text:
-                    yield event.text
+                if text := _content(event):
+                    yield text
 
     def _request(self, messages: Messages, call: Mapping[str, Any]) -> ChatRequest:
-        given = {**self.options, **call}
-        placed = {name: given.pop(name, None) for name in ("tools", "tool_choice", "response_format")}
-        return chat_request(
-            [{"role": "user", "content": messages}] if isinstance(messages, str) else messages,
-            given,
-            tools=placed["tools"] or (),
-            tool_choice=placed["tool_choice"],
-            response_format=placed["response_format"],
-        )
+        turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return chat_request(turns, {**self.options, **call})
 
 
 def wrap(function: Callable[..., _T], models: InProcess | None = None, **options: Any) -> Callable[..., _T]:
-    """Return a function with its first argument filled in: a model to call, sped up.
+    """Return a function with its first argument filled in: an accelerated model to call.
 
-    The program around a model call is often one function that is handed the call. Such a function,
-    synchronous or not, is wrapped without a change to it:
+    Programs around a model are often one function that takes the model call as an argument. It may be
+    synchronous or not:
 
     ::
 
@@ -130,14 +122,16 @@ def wrap(function: Callable[..., _T], models: InProcess | None = None, **options
     return wrapped
 
 
+def _content(event: ChatEvent) -> str:
+    return event.text if isinstance(event, TextDelta) and event.channel == "content" else ""
+
+
 def openai_message(answer: ChatAnswer) -> dict[str, Any]:
     """Return an answer as a message in OpenAI's form."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.content}
     if answer.reasoning:
         message["reasoning"] = answer.reasoning
     if answer.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.tool_calls
-        ]
+        calls = answer.tool_calls
+        message["tool_calls"] = [call_body(call.id, call.name, call.arguments) for call in calls]
     return message

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from reason_spec.chat.base import ChatAnswer, ChatRequest
 from reason_spec.errors import RequestError, SettingsError
-from reason_spec.integrations.base import OPTIONS, InProcess, chat_request, missing, shown_report
+from reason_spec.integrations.base import (
+    OPTIONS,
+    InProcess,
+    call_body,
+    chat_request,
+    missing,
+    schema_format,
+    tool_body,
+)
 from reason_spec.settings import load_settings
 
 try:
@@ -46,17 +55,17 @@ _HONOURED: Final = {
     "logit_bias": "logit_bias",
     "parallel_tool_calls": "parallel_tool_calls",
 }
-"""Fields of GenerateConfig, and what they are called here."""
+"""Fields of GenerateConfig, and their names in `integrations.base.OPTIONS`."""
 
 _PLACED: Final = frozenset({"logprobs", "response_schema", "extra_body", "num_choices", "top_logprobs"})
-"""Those that are looked at one by one."""
+"""Fields with a check or a form of their own."""
 
 _INSPECTS_OWN: Final = frozenset(
     "max_retries timeout attempt_timeout stream_idle_timeout max_connections adaptive_connections batch "
     "system_message max_tool_output cache cache_prompt fail_on_refusal reasoning_history "
     "internal_tools".split()
 )
-"""Those that Inspect acts on by itself, or that say how to talk to a service."""
+"""Fields that Inspect handles itself, or that are about a connection."""
 
 _STOP: Final[Mapping[str, StopReason]] = {
     "stop": "stop",
@@ -69,10 +78,14 @@ class ReasonSpecAPI(ModelAPI):
     """The accelerator as a model of Inspect's.
 
     ``reason-spec/embedded`` is the demonstration pair, ``reason-spec/ID`` a target of that id or folder.
-    Arguments of the model (``-M``) are options of every call by the names in `integrations.base.OPTIONS`, as
-    ``strategy``; settings with two underscores for the dot, as ``draft__model``; ``config``, a settings file;
-    and ``concurrency``, how many answers are written at once. Thinking is a ContentReasoning; what
-    speculation did is in the output's metadata, as ``reason_spec``.
+    Arguments of the model (``-M``) are:
+
+    - options of every call by the names in `integrations.base.OPTIONS`, as ``strategy``;
+    - settings with two underscores for the dot, as ``draft__model``;
+    - ``config``, a settings file;
+    - ``concurrency``, the number of answers written at once.
+
+    Thinking is a ContentReasoning. The report about speculation is ``reason_spec`` in the output's metadata.
     """
 
     def __init__(
@@ -87,9 +100,9 @@ class ReasonSpecAPI(ModelAPI):
         **model_args: Any,
     ) -> None:
         """Args:
-        model_name: what is behind the provider's name: the target.
-        concurrency: answers written at once, if Inspect's ``max_connections`` does not say; others wait.
-        models: those of a program that has them; they stay open.
+        model_name: the target: the part of the model's name after the provider.
+        concurrency: answers written at once, unless Inspect's ``max_connections`` says; others wait.
+        models: shared with other wrappers; they stay open.
 
         Raises:
             SettingsError: an argument has an unknown name or a value that does not fit.
@@ -118,11 +131,11 @@ class ReasonSpecAPI(ModelAPI):
         """Return the next message.
 
         Raises:
-            RequestError: the configuration or a message asks for what cannot be done; it is named.
+            RequestError: the configuration or a message cannot be followed; it is named.
             EngineError: a model failed.
         """
         request = self._request(input, tools, tool_choice, config)
-        # Made here: an event loop of Inspect's is there now.
+        # Made here, where Inspect's event loop runs.
         self._turns = self._turns or asyncio.Semaphore(self._concurrency)
         async with self._turns:
             answer = await self.models.achat(request)
@@ -140,16 +153,17 @@ class ReasonSpecAPI(ModelAPI):
         options = {**self.options}
         options |= {ours: given[name] for name, ours in _HONOURED.items() if name in given}
         options |= given.get("extra_body", {})
-        return chat_request(
-            [turn for message in messages for turn in _turns(message)],
-            options,
-            tools=[_tool(tool) for tool in tools],
-            tool_choice=_tool_choice(choice) if tools else None,
-            response_format=_response_format(config),
-        )
+        if config.response_schema is not None:
+            schema = config.response_schema.json_schema.model_dump(exclude_none=True)
+            options["response_format"] = schema_format(schema)
+        options |= {
+            "tools": [_tool(tool) for tool in tools],
+            "tool_choice": _tool_choice(choice) if tools else None,
+        }
+        return chat_request(map(_turn, messages), options)
 
     def max_connections(self) -> int:
-        """How many answers are written at once."""
+        """The number of answers written at once."""
         return self._concurrency
 
     def connection_key(self) -> str:
@@ -157,7 +171,7 @@ class ReasonSpecAPI(ModelAPI):
         return f"{self.model_name} {id(self.models)}"
 
     def should_retry(self, ex: Exception) -> bool:
-        """Nothing here goes away by itself."""
+        """No failure here is temporary."""
         return False
 
     async def aclose(self) -> None:
@@ -182,7 +196,7 @@ def _models(target: str, arguments: Mapping[str, Any]) -> InProcess:
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Refuse what is asked for and cannot be honoured."""
+    """Refuse fields that cannot be honoured."""
     for name, value in given.items():
         neutral = (name, value) in (("num_choices", 1), ("frequency_penalty", 0), ("presence_penalty", 0))
         if name not in _HONOURED and name not in _INSPECTS_OWN and name not in _PLACED and not neutral:
@@ -198,10 +212,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
         )
 
 
-# What Inspect says ---------------------------------------------------------------------------
-
-
-def _turns(message: ChatMessage) -> Iterator[dict[str, Any]]:
+def _turn(message: ChatMessage) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": _text(message)}
     if isinstance(message, ChatMessageTool):
         turn |= {"tool_call_id": message.tool_call_id, "name": message.function}
@@ -215,14 +226,9 @@ def _turns(message: ChatMessage) -> Iterator[dict[str, Any]]:
             turn["reasoning"] = thinking
         if message.tool_calls:
             turn["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.function, "arguments": json.dumps(call.arguments)},
-                }
-                for call in message.tool_calls
+                call_body(call.id, call.function, json.dumps(call.arguments)) for call in message.tool_calls
             ]
-    yield turn
+    return turn
 
 
 def _contents(message: ChatMessage) -> Sequence[Content]:
@@ -239,29 +245,13 @@ def _text(message: ChatMessage) -> str:
 
 
 def _tool(tool: ToolInfo) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters.model_dump(exclude_none=True),
-    }
-    return {"type": "function", "function": function}
+    return tool_body(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True))
 
 
 def _tool_choice(choice: ToolChoice) -> str:
     if isinstance(choice, ToolFunction):
         return str(choice.name)
     return "required" if choice == "any" else choice
-
-
-def _response_format(config: GenerateConfig) -> dict[str, Any] | None:
-    wanted = config.response_schema
-    if wanted is None:
-        return None
-    schema = wanted.json_schema.model_dump(exclude_none=True)
-    return {"type": "json_schema", "json_schema": {"name": wanted.name, "schema": schema}}
-
-
-# What it is told -----------------------------------------------------------------------------
 
 
 def _output(model: str, answer: ChatAnswer, *, with_logprobs: bool) -> ModelOutput:
@@ -302,7 +292,7 @@ def _output(model: str, answer: ChatAnswer, *, with_logprobs: bool) -> ModelOutp
             total_tokens=end.num_prompt_tokens + end.num_tokens,
         ),
         time=end.report.seconds,
-        metadata={"reason_spec": shown_report(end.report)},
+        metadata={"reason_spec": asdict(end.report)},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
+from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
@@ -11,7 +12,14 @@ from pydantic import ConfigDict, Field
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextDelta, ToolCallDelta
 from reason_spec.errors import RequestError
-from reason_spec.integrations.base import InProcess, chat_request, check_options, missing, shown_report
+from reason_spec.integrations.base import (
+    InProcess,
+    call_body,
+    chat_request,
+    check_options,
+    missing,
+    schema_format,
+)
 
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -38,15 +46,14 @@ except ModuleNotFoundError as error:
     raise missing(error, "langchain-core", "langchain") from error
 
 _REASONING = "reasoning_content"
-"""Where LangChain's messages carry thinking; content blocks are made from it."""
+"""The place of thinking in LangChain's messages; content blocks are made from it."""
 
 
 class ChatReasonSpec(BaseChatModel):
     """A chat model for chains and graphs.
 
-    Thinking stands in ``additional_kwargs["reasoning_content"]``, and as a block in ``content_blocks``;
-    messages that come back with it are told to the model again. What speculation did stands in
-    ``response_metadata["reason_spec"]``.
+    Thinking is in ``additional_kwargs["reasoning_content"]``, and a block of ``content_blocks``; the model
+    reads it again in later turns. The report about speculation is ``response_metadata["reason_spec"]``.
 
     ::
 
@@ -54,8 +61,8 @@ class ChatReasonSpec(BaseChatModel):
             model = ChatReasonSpec(models=models, options={"strategy": "lookahead"})
             graph.add_node("speak", lambda state: {"messages": [model.invoke(state["messages"])]})
 
-    ``options`` are of every call, by the names in `integrations.base.OPTIONS`; those given with a
-    call or by ``bind`` go first.
+    ``options`` are of every call, by the names in `integrations.base.OPTIONS`; those of a call or of ``bind``
+    go first.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -139,18 +146,17 @@ class ChatReasonSpec(BaseChatModel):
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """Return this model with its answer bound to a schema.
+        """Return this model with its answer restricted to a schema.
 
         Args:
             schema: a pydantic class, a TypedDict, or a JSON schema.
-            kwargs: ``method``: ``json_schema`` (unless given) or ``function_calling``.
+            kwargs: ``method`` is ``json_schema`` (the default) or ``function_calling``.
         """
         if kwargs.pop("method", "json_schema") == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         json_schema = convert_to_json_schema(schema)
-        bound = {"type": "json_schema", "json_schema": {"name": "answer", "schema": json_schema}}
         model = self.bind(
-            response_format=bound,
+            response_format=schema_format(json_schema),
             ls_structured_output_format={"kwargs": {"method": "json_schema"}, "schema": json_schema},
         )
         parser: Any = JsonOutputParser()
@@ -166,22 +172,16 @@ class ChatReasonSpec(BaseChatModel):
         self, messages: Sequence[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
     ) -> ChatRequest:
         given = {**self.options, **kwargs}
-        # For tracers alone.
+        # Only tracers read it.
         given.pop("ls_structured_output_format", None)
-        return chat_request(
-            [_told(message) for message in messages],
-            {**given_options(given), "stop": stop or given.get("stop")},
-            tools=given.get("tools") or (),
-            tool_choice=given.get("tool_choice"),
-            response_format=given.get("response_format"),
-        )
+        return chat_request(map(_turn, messages), {**given, "stop": stop or given.get("stop")})
 
     def _result(self, answer: ChatAnswer) -> ChatResult:
         calls: list[LangChainToolCall] = []
         invalid: list[InvalidToolCall] = []
         for call in answer.tool_calls:
-            raw = {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
             try:
+                raw = call_body(call.id, call.name, call.arguments)
                 calls.append(parse_tool_call(raw, return_id=True))
             except Exception as error:
                 invalid.append(
@@ -221,23 +221,17 @@ class ChatReasonSpec(BaseChatModel):
         return {
             "model_name": self.models.model_name,
             "finish_reason": end.finish,
-            "reason_spec": shown_report(end.report),
+            "reason_spec": asdict(end.report),
         }
 
 
-def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given without what a request has a place of its own for."""
-    placed = ("tools", "tool_choice", "response_format", "stop")
-    return {name: value for name, value in given.items() if name not in placed}
-
-
-def _told(message: BaseMessage) -> dict[str, Any]:
-    told = convert_to_openai_messages(message)
-    if not isinstance(told, dict):
+def _turn(message: BaseMessage) -> dict[str, Any]:
+    turn = convert_to_openai_messages(message)
+    if not isinstance(turn, dict):
         raise RequestError(f"a message is {message!r}; it is no message of a chat", param="messages")
     if reasoning := message.additional_kwargs.get(_REASONING):
-        told[_REASONING] = reasoning
-    return told
+        turn[_REASONING] = reasoning
+    return turn
 
 
 def _usage(end: ChatEnd) -> UsageMetadata:

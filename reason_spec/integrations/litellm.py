@@ -1,14 +1,15 @@
-"""LiteLLM in process: a `CustomLLM`, for whatever calls models through LiteLLM."""
+"""LiteLLM in process: a `CustomLLM`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextDelta, ToolCallDelta
 from reason_spec.errors import RequestError
-from reason_spec.integrations.base import InProcess, chat_request, check_options, missing, shown_report
+from reason_spec.integrations.base import InProcess, call_body, chat_request, check_options, missing
 
 try:
     import litellm
@@ -30,22 +31,21 @@ except ModuleNotFoundError as error:
 
 PROVIDER = "reason-spec"
 Chunk: TypeAlias = ModelResponseStream | GenericStreamingChunk
-_PLACED = frozenset({"tools", "tool_choice", "response_format", "max_completion_tokens"})
-# What LiteLLM adds by itself, or handles by itself.
 _NOT_OURS = frozenset({"stream", "stream_options", "max_retries", "extra_body", "user"})
+"""Parameters that LiteLLM adds or handles itself."""
 
 
 class ReasonSpecLLM(CustomLLM):
     """A provider for LiteLLM: ``litellm.completion("reason-spec/embedded", ...)`` once it is registered.
 
-    Thinking is ``reasoning_content``, what speculation did ``reason_spec`` of a response. ``extra_body`` of
-    a call takes options of that call, as ``{"strategy": "autoregressive"}``.
+    Thinking is ``reasoning_content`` of a response, the report about speculation ``reason_spec``. A call
+    takes options in ``extra_body``, as ``{"strategy": "autoregressive"}``.
     """
 
     def __init__(self, models: InProcess | None = None, **options: Any) -> None:
         """Args:
         models: shared with other wrappers; None: those of the default settings.
-        options: of every call, by the names in `integrations.base.OPTIONS`; a call's own go first.
+        options: of every call, by the names in `integrations.base.OPTIONS`; those of a call go first.
 
         Raises:
             RequestError: an option has an unknown name.
@@ -81,24 +81,18 @@ class ReasonSpecLLM(CustomLLM):
 
     def _request(self, call: Mapping[str, Any]) -> ChatRequest:
         given: dict[str, Any] = dict(call["optional_params"])
-        own = {name: value for name, value in given.items() if name not in _PLACED | _NOT_OURS}
-        if given.get("max_completion_tokens") is not None:
-            own["max_tokens"] = given["max_completion_tokens"]
-        return chat_request(
-            call["messages"],
-            {**self.options, **own, **(given.get("extra_body") or {})},
-            tools=given.get("tools") or (),
-            tool_choice=given.get("tool_choice"),
-            response_format=given.get("response_format"),
-        )
+        own = {name: value for name, value in given.items() if name not in _NOT_OURS}
+        if (most := own.pop("max_completion_tokens", None)) is not None:
+            own["max_tokens"] = most
+        return chat_request(call["messages"], {**self.options, **own, **(given.get("extra_body") or {})})
 
 
 def register(models: InProcess | None = None, *, provider: str = PROVIDER, **options: Any) -> ReasonSpecLLM:
-    """Make LiteLLM know a provider, in the place of one of that name; models are then ``reason-spec/...``.
+    """Register a provider with LiteLLM, in the place of one of that name: models are ``reason-spec/...``.
 
     Args:
         models, options: as in ReasonSpecLLM.
-        provider: what stands before the slash of a model's name.
+        provider: the part of a model's name before the slash.
     """
     handler = ReasonSpecLLM(models, **options)
     others = [known for known in litellm.custom_provider_map if known["provider"] != provider]
@@ -109,7 +103,7 @@ def register(models: InProcess | None = None, *, provider: str = PROVIDER, **opt
 
 @contextmanager
 def _refusals(model: str) -> Iterator[None]:
-    """Raise what LiteLLM's callers expect where a request is refused."""
+    """Raise LiteLLM's error for a refused request."""
     try:
         yield
     except RequestError as error:
@@ -117,16 +111,13 @@ def _refusals(model: str) -> Iterator[None]:
 
 
 def _response(answer: ChatAnswer, call: Mapping[str, Any]) -> ModelResponse:
-    calls = [
-        {"id": made.id, "type": "function", "function": {"name": made.name, "arguments": made.arguments}}
-        for made in answer.tool_calls
-    ]
+    calls = [call_body(made.id, made.name, made.arguments) for made in answer.tool_calls]
     message = Message(content=answer.content, reasoning_content=answer.reasoning, tool_calls=calls or None)
     response: ModelResponse = call["model_response"]
     response.model = call["model"]
     response.choices = [Choices(index=0, message=message, finish_reason=answer.end.finish)]
     response.usage = _usage(answer.end)
-    response.reason_spec = shown_report(answer.end.report)
+    response.reason_spec = asdict(answer.end.report)
     return response
 
 
@@ -141,14 +132,14 @@ def _chunks(event: ChatEvent) -> Iterator[Chunk]:
             piece = {"index": index, "id": id_, "type": "function", "function": function}
             yield _chunk(Delta(role="assistant", tool_calls=[piece]))
         case ChatEnd():
-            # The generic form: LiteLLM counts tokens by itself where usage comes in its own.
+            # In its own form LiteLLM would ignore the usage and count tokens itself.
             yield GenericStreamingChunk(
                 text="",
                 tool_use=None,
                 is_finished=True,
                 finish_reason=event.finish,
                 usage=_usage(event).model_dump(),
-                provider_specific_fields={"reason_spec": shown_report(event.report)},
+                provider_specific_fields={"reason_spec": asdict(event.report)},
             )
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextDelta, ToolCallDelta
 from reason_spec.errors import RequestError
-from reason_spec.integrations.base import InProcess, chat_request, check_options, missing, shown_report
+from reason_spec.integrations.base import (
+    InProcess,
+    call_body,
+    chat_request,
+    check_options,
+    missing,
+    schema_format,
+    tool_body,
+)
 
 try:
     from pydantic_ai.messages import (
@@ -44,7 +52,7 @@ _PROVIDER = "reason-spec"
 class ReasonSpecModel(Model):
     """A model for the agents of Pydantic AI.
 
-    Thinking is a ThinkingPart, and is told to the model again. What speculation did stands in
+    Thinking is a ThinkingPart, which the model reads again in later turns. The report about speculation is
     ``provider_details["reason_spec"]`` of a ModelResponse.
 
     ::
@@ -52,8 +60,8 @@ class ReasonSpecModel(Model):
         with InProcess() as models:
             agent = Agent(ReasonSpecModel(models, strategy="lookahead"))
 
-    ``extra_body`` of a call's ModelSettings takes options of that call, as
-    ``{"strategy": "autoregressive"}``; settings that mean nothing here are refused.
+    A call takes options in ``extra_body`` of its ModelSettings, as ``{"strategy": "autoregressive"}``.
+    Unknown settings are refused.
     """
 
     def __init__(
@@ -67,8 +75,8 @@ class ReasonSpecModel(Model):
         """Args:
         models: shared with other wrappers; None: those of the default settings.
         settings: Pydantic AI's, for every call.
-        profile: what the model can do; given names go before those known here.
-        options: of every call, by the names in `integrations.base.OPTIONS`; a call's own go first.
+        profile: overrides single abilities of the model.
+        options: of every call, by the names in `integrations.base.OPTIONS`; those of a call go first.
 
         Raises:
             RequestError: an option has an unknown name.
@@ -93,7 +101,7 @@ class ReasonSpecModel(Model):
 
     @property
     def system(self) -> str:
-        """The provider, as Pydantic AI names it in telemetry."""
+        """The provider's name in telemetry."""
         return _PROVIDER
 
     async def request(
@@ -110,7 +118,7 @@ class ReasonSpecModel(Model):
             usage=_usage(answer.end),
             model_name=self.model_name,
             provider_name=_PROVIDER,
-            provider_details={"reason_spec": shown_report(answer.end.report)},
+            provider_details={"reason_spec": asdict(answer.end.report)},
             finish_reason=_FINISH[answer.end.finish],
         )
 
@@ -143,29 +151,26 @@ class ReasonSpecModel(Model):
             arguments = {"enable_thinking": parameters.thinking is not False}
             options["chat_arguments"] = {**arguments, **options.get("chat_arguments", {})}
         tools, choice = _tools(given.get("tool_choice"), parameters)
-        return chat_request(
-            self._told(messages, parameters),
-            options,
-            tools=[_tool(tool) for tool in tools],
-            tool_choice=choice if tools else None,
-            response_format=_response_format(parameters),
-        )
+        options |= {"tools": [_tool(tool) for tool in tools], "tool_choice": choice if tools else None}
+        if parameters.output_mode == "native" and parameters.output_object is not None:
+            options["response_format"] = schema_format(parameters.output_object.json_schema)
+        return chat_request(self._conversation(messages, parameters), options)
 
-    def _told(
+    def _conversation(
         self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> list[dict[str, Any]]:
-        told = [turn for message in messages for turn in _turns(message)]
+        turns = [turn for message in messages for turn in _turns(message)]
         instructions = self._get_instruction_parts(messages, parameters) or ()
         if instructions:
             text = "\n\n".join(part.content for part in instructions)
-            first = next((place for place, turn in enumerate(told) if turn["role"] != "system"), len(told))
-            told.insert(first, {"role": "system", "content": text})
-        return told
+            first = next((place for place, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
+            turns.insert(first, {"role": "system", "content": text})
+        return turns
 
 
 @dataclass
 class ReasonSpecStream(StreamedResponse):
-    """An answer that is being written."""
+    """A streamed answer."""
 
     _events: AsyncGenerator[ChatEvent]
     _model_name: str
@@ -191,10 +196,10 @@ class ReasonSpecStream(StreamedResponse):
                 case ChatEnd():
                     self._usage = _usage(event)
                     self.finish_reason = _FINISH[event.finish]
-                    self.provider_details = {"reason_spec": shown_report(event.report)}
+                    self.provider_details = {"reason_spec": asdict(event.report)}
 
     async def close_stream(self) -> None:
-        """Abandon what is left; the engines are free then."""
+        """Abandon the rest of the answer; the engines are free afterwards."""
         await self._events.aclose()
 
     @property
@@ -204,17 +209,17 @@ class ReasonSpecStream(StreamedResponse):
 
     @property
     def provider_name(self) -> str:
-        """The provider, as Pydantic AI names it in telemetry."""
+        """The provider's name in telemetry."""
         return _PROVIDER
 
     @property
     def provider_url(self) -> None:
-        """There is none: nothing is sent."""
+        """None: the provider runs in process."""
         return
 
     @property
     def timestamp(self) -> datetime:
-        """When the answer was begun."""
+        """The time of the answer's begin."""
         return self._timestamp
 
 
@@ -262,11 +267,7 @@ def _assistant_turn(message: ModelResponse) -> dict[str, Any]:
     if thinking:
         turn["reasoning"] = thinking
     calls = [
-        {
-            "id": part.tool_call_id,
-            "type": "function",
-            "function": {"name": part.tool_name, "arguments": part.args_as_json_str()},
-        }
+        call_body(part.tool_call_id, part.tool_name, part.args_as_json_str())
         for part in message.parts
         if isinstance(part, ToolCallPart)
     ]
@@ -278,7 +279,7 @@ def _assistant_turn(message: ModelResponse) -> dict[str, Any]:
 def _tools(choice: Any, parameters: ModelRequestParameters) -> tuple[list[ToolDefinition], str]:
     """Return the tools that may be called, and the choice among them.
 
-    ``choice`` is about the agent's functions alone; those that stand for its output are always there.
+    ``choice`` is about the functions of the agent; the tools for its output are always offered.
     """
     functions, outputs = list(parameters.declared_function_tools), list(parameters.output_tools)
     free = "auto" if parameters.allow_text_output else "required"
@@ -296,19 +297,7 @@ def _tools(choice: Any, parameters: ModelRequestParameters) -> tuple[list[ToolDe
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description or "",
-        "parameters": tool.parameters_json_schema,
-    }
-    return {"type": "function", "function": function}
-
-
-def _response_format(parameters: ModelRequestParameters) -> dict[str, Any] | None:
-    wanted = parameters.output_object
-    if parameters.output_mode != "native" or wanted is None:
-        return None
-    return {"type": "json_schema", "json_schema": {"name": wanted.name, "schema": wanted.json_schema}}
+    return tool_body(tool.name, tool.description or "", tool.parameters_json_schema)
 
 
 def _parts(answer: ChatAnswer) -> Iterator[ModelResponsePart]:

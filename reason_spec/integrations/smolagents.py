@@ -28,8 +28,8 @@ except ModuleNotFoundError as error:
 class ReasonSpecModel(Model):
     """A model for the agents of smolagents.
 
-    A message's ``raw`` is the ChatAnswer, with the thinking and what speculation did. smolagents has no place
-    for these in a stream: see ``on_end`` of InProcess.
+    A message's ``raw`` is the ChatAnswer, with the thinking and the report about speculation. In a stream
+    smolagents has no place for these: see ``on_end`` of InProcess.
 
     ::
 
@@ -42,8 +42,8 @@ class ReasonSpecModel(Model):
     ) -> None:
         """Args:
         models: shared with other wrappers; None: those of the default settings.
-        tool_choice: where there are tools; ``required`` is what smolagents' agents go by.
-        options: of every call, by the names in `integrations.base.OPTIONS`; a call's own go first.
+        tool_choice: of calls with tools; the agents of smolagents expect ``required``.
+        options: of every call, by the names in `integrations.base.OPTIONS`; those of a call go first.
 
         Raises:
             RequestError: an option has an unknown name.
@@ -56,7 +56,7 @@ class ReasonSpecModel(Model):
 
     @property
     def supports_stop_parameter(self) -> bool:
-        """Whatever the model's name: stops are the engine's."""
+        """Whether stops work: the engine handles them for every model."""
         return True
 
     def generate(
@@ -99,19 +99,17 @@ class ReasonSpecModel(Model):
         tools: list[Tool] | None,
         options: Mapping[str, Any],
     ) -> ChatRequest:
-        # Joins turns of one role and gives the roles of tools to user and assistant, as agents expect.
+        # It joins turns of one role and maps the roles of tools to user and assistant.
         prepared = self._prepare_completion_kwargs(
             messages=list(messages), stop_sequences=stops, tools_to_call_from=tools, tool_choice=None
         )
-        given = {**self.options, **options}
-        choice = given.pop("tool_choice", self.tool_choice)
-        return chat_request(
-            [{**message, "role": str(message["role"].value)} for message in prepared["messages"]],
-            {**given, "stop": prepared.get("stop") or given.get("stop")},
-            tools=prepared.get("tools", ()),
-            tool_choice=choice if tools else None,
-            response_format=response_format,
-        )
+        given = {"tool_choice": self.tool_choice, **self.options, **options}
+        if not tools:
+            given["tool_choice"] = None
+        given |= {"tools": prepared.get("tools"), "response_format": response_format}
+        given["stop"] = prepared.get("stop") or given.get("stop")
+        turns = [{**message, "role": str(message["role"].value)} for message in prepared["messages"]]
+        return chat_request(turns, given)
 
 
 def _message(answer: ChatAnswer) -> ChatMessage:

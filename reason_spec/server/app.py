@@ -16,10 +16,10 @@ from reason_spec.chat.service import Chat
 from reason_spec.engines.base import Engine
 from reason_spec.server import routes_chat, routes_completions, routes_models, routes_responses
 from reason_spec.server.admission import Admission
+from reason_spec.server.api_request import AppContext, target_name
 from reason_spec.server.base import ApiError
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import CONTENT_TYPE, Metrics
-from reason_spec.server.service import Service, target_name
 from reason_spec.settings import ServerSettings
 
 Phase: TypeAlias = Literal["starting", "ready", "draining"]
@@ -74,7 +74,7 @@ def create_app(
     )
     models = settings.served_models or (target_name(accelerator.settings.target),)
     metrics = metrics or Metrics(models[0])
-    app.state.service = Service(
+    app.state.context = AppContext(
         chat=chat,
         accelerator=accelerator,
         settings=settings,

@@ -1,7 +1,7 @@
-"""Request bodies of the endpoints that go on with a chat or a text: OpenAI's fields, vLLM's and ours.
+"""Request bodies of chats and completions: OpenAI's fields, vLLM's and those of this server.
 
-A field that is not known here is refused by its name, and so is one that is known and cannot be honoured,
-unless its value asks for nothing (``presence_penalty: 0``).
+Unknown fields are refused by name. So are known fields that cannot be honoured, unless their value asks for
+nothing (``presence_penalty: 0``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT64 = 2**63
 
 
 class Part(BaseModel):
-    """A JSON object of a request; what it does not know is refused with the name that may be meant."""
+    """A JSON object of a request; unknown fields are refused, with the nearest known name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     refused: ClassVar[Mapping[str, Refusal]] = {}
@@ -49,38 +49,73 @@ def _named(kind: Literal["unknown_field", "refused_field"], name: str, message: 
     return PydanticCustomError(kind, "{message}", {"message": message, "name": name})
 
 
-def refuse_no_text(body: Any) -> Any:
-    """Refuse halves of surrogate pairs in a body: no tokenizer and no answer can hold them."""
-    if isinstance(body, bytes):
-        return body  # it was not sent as JSON, and is refused as no object
-    try:
-        json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise PydanticCustomError("not_text", "the body holds half of a surrogate pair") from None
-    return body
+class SpeculationOptions(Part):
+    """How the answer is accelerated; only for trusted clients."""
+
+    strategy: str | None = None
+    verifier: str | None = None
+    depth: int | None = Field(default=None, ge=0, le=64)
+    width: int | None = Field(default=None, ge=1, le=8)
+    loss_class: LossClass | None = None
+    off: bool = False
 
 
-class _Loose(BaseModel):
-    """A JSON object whose further fields are of no meaning here."""
+class WholeBody(Part):
+    """The fields of every request body."""
+
+    model: str
+    temperature: float | None = Field(default=None, ge=0, le=5)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    stream: bool | None = None
+    reason_spec: SpeculationOptions | None = None
+    user: str | None = Field(default=None, description="ignored")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, body: Any) -> Any:
+        """Refuse halves of surrogate pairs: no tokenizer and no answer can hold them."""
+        if isinstance(body, bytes):
+            return body  # It was not sent as JSON; it is refused as no object.
+        try:
+            json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise PydanticCustomError("not_text", "the body holds half of a surrogate pair") from None
+        return body
+
+
+class ConversationBody(WholeBody):
+    """The fields of every request body about a conversation."""
+
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, str] | None = Field(default=None, description="given back by responses alone")
+    store: bool | None = Field(default=None, description="ignored: nothing is stored")
+    service_tier: str | None = Field(default=None, description="ignored")
+    safety_identifier: str | None = Field(default=None, description="ignored")
+    prompt_cache_key: str | None = Field(default=None, description="ignored: prompts are known by content")
+    prompt_cache_retention: str | None = Field(default=None, description="ignored")
+
+
+class Loose(BaseModel):
+    """A JSON object whose other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class TextPart(_Loose):
-    """A piece of a message's content; only text is read."""
+class TextPart(Loose):
+    """A text part of a message's content."""
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(_Loose):
-    """What an earlier turn called; ``arguments`` is JSON text."""
+class CalledFunction(Loose):
+    """The function of an earlier call; ``arguments`` is JSON text."""
 
     name: str
     arguments: str
 
 
-class EarlierCall(_Loose):
+class EarlierCall(Loose):
     """A call of an earlier turn."""
 
     id: str
@@ -111,13 +146,13 @@ class ChatMessage(Part):
     )
 
     @model_validator(mode="after")
-    def _a_user_says_something(self) -> ChatMessage:
+    def _user_has_content(self) -> ChatMessage:
         if self.role == "user" and (self.content is None or self.content == []):
             raise _named("refused_field", "content", "a user's message has no content; give its text")
         return self
 
     def to_message(self) -> dict[str, Any]:
-        """Return the turn as the chat takes it."""
+        """Return the turn in the form of the chat."""
         ignored = {"refusal", "annotations", "id", "provider_specific_fields"}
         return {"content": None, **self.model_dump(exclude_none=True, exclude=ignored)}
 
@@ -132,7 +167,7 @@ class Function(Part):
 
 
 class Tool(Part):
-    """Something that the model may call."""
+    """A function that the model may call, in OpenAI's form."""
 
     type: Literal["function"]
     function: Function
@@ -152,7 +187,7 @@ class NamedTool(Part):
 
 
 class StreamOptions(Part):
-    """What a stream has beside its text."""
+    """Additions to a stream."""
 
     refused: ClassVar[Mapping[str, Refusal]] = {
         "continuous_usage_stats": Refusal("usage comes once, at the end; give 'include_usage'", (False,))
@@ -175,7 +210,7 @@ class JsonObjectFormat(Part):
 
 
 class NamedSchema(Part):
-    """A JSON schema and what it is called."""
+    """A JSON schema and its name."""
 
     name: str
     description: str | None = None
@@ -196,7 +231,7 @@ ResponseFormat: TypeAlias = Annotated[
 
 
 class StructuredOutputs(Part):
-    """vLLM's way to bind the answer; exactly one of the fields is given."""
+    """vLLM's constraints of the answer; exactly one of the fields is given."""
 
     json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="a JSON schema")
     regex: str | None = None
@@ -205,25 +240,11 @@ class StructuredOutputs(Part):
     json_object: bool | None = None
 
 
-class SpeculationOptions(Part):
-    """How this answer is sped up; only clients that the operator trusts may say."""
+class Body(WholeBody):
+    """The common fields of chats and completions."""
 
-    strategy: str | None = None
-    verifier: str | None = None
-    depth: int | None = Field(default=None, ge=0, le=64)
-    width: int | None = Field(default=None, ge=1, le=8)
-    loss_class: LossClass | None = None
-    off: bool = False
-
-
-class Body(Part):
-    """What both endpoints take."""
-
-    model: str
     max_tokens: int | None = Field(default=None, ge=1, lt=_INT64)
     n: int | None = Field(default=None, ge=1, lt=_INT64, description="answers; the operator sets the most")
-    temperature: float | None = Field(default=None, ge=0, le=5)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, lt=_INT64, description="vLLM's; 0 and -1: off")
     seed: int | None = Field(default=None, ge=-_INT64, lt=_INT64)
     stop: str | list[str] | None = None
@@ -232,24 +253,16 @@ class Body(Part):
     )
     ignore_eos: bool | None = Field(default=None, description="vLLM's: write on to the last token")
     logit_bias: dict[str, float] | None = Field(default=None, description="token id to what is added")
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = Field(default=None, description="vLLM's")
-    reason_spec: SpeculationOptions | None = None
     cache_salt: str | None = Field(
         default=None,
         min_length=1,
         max_length=1024,
         description="vLLM's; prefixes are shared under one salt alone",
     )
-    user: str | None = Field(default=None, description="ignored")
     priority: int | None = Field(default=None, description="ignored")
     request_id: str | None = Field(default=None, description="ignored: the server gives its own")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_text(cls, body: Any) -> Any:
-        return refuse_no_text(body)
 
     @model_validator(mode="after")
     def _stops_are_few_and_short(self) -> Body:
@@ -274,7 +287,7 @@ class Body(Part):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class ChatBody(Body):
+class ChatBody(Body, ConversationBody):
     """Body of ``POST /v1/chat/completions``."""
 
     refused: ClassVar[Mapping[str, Refusal]] = CHAT_REFUSED
@@ -285,18 +298,11 @@ class ChatBody(Body):
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
     reasoning_effort: str | None = Field(default=None, description="told to the chat template; none: off")
     add_generation_prompt: bool | None = Field(default=None, description="vLLM's")
     continue_final_message: bool | None = Field(default=None, description="vLLM's: the last turn goes on")
     include_reasoning: bool | None = Field(default=None, description="vLLM's; false leaves the thinking out")
-    metadata: dict[str, str] | None = Field(default=None, description="ignored")
-    store: bool | None = Field(default=None, description="ignored: nothing is stored")
-    service_tier: str | None = Field(default=None, description="ignored")
-    safety_identifier: str | None = Field(default=None, description="ignored")
-    prompt_cache_key: str | None = Field(default=None, description="ignored: prompts are known by content")
-    prompt_cache_retention: str | None = Field(default=None, description="ignored")
     prediction: dict[str, Any] | None = Field(default=None, description="ignored")
 
     @property
@@ -311,7 +317,7 @@ class CompletionBody(Body):
     refused: ClassVar[Mapping[str, Refusal]] = COMPLETION_REFUSED
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(
-        description="text, or tokens of the target; several of them are gone on from at once"
+        description="text, or tokens of the target; several are continued at once"
     )
     logprobs: int | None = Field(default=None, ge=0, le=0, description="0: those of the chosen tokens")
     response_format: ResponseFormat | None = Field(default=None, description="vLLM's")

@@ -1,4 +1,4 @@
-"""From the bodies of requests to what the chat is asked."""
+"""Turns request bodies into requests of the chat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANY_OBJECT = '{"type": "object"}'
 
 
 def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> ChatRequest:
-    """Return what a chat is asked; ``max_tokens`` is what the body asks for, within what is allowed.
+    """Return the request of a body; ``max_tokens`` is the limit that the operator allows.
 
     Raises:
         RequestError: two fields do not go together.
@@ -50,7 +50,7 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
 
 
 def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) -> list[TextRequest]:
-    """Return what is asked for each prompt; see ``chat_request``."""
+    """Return the request for each prompt; see `chat_request`."""
     prompts = body.prompts
     if not prompts or any(not prompt for prompt in prompts):
         raise RequestError("a prompt is empty; give text or token ids", param="prompt")
@@ -68,10 +68,10 @@ def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) 
 
 
 def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool = False) -> Policy:
-    """Return how an answer may be sped up.
+    """Return how an answer may be accelerated.
 
     Args:
-        rated: each token is to have the target's log-probability, so that no drafted step may stand.
+        rated: each token needs the target's log-probability, so no drafted step is accepted.
 
     Raises:
         ApiError: the client may not choose.
@@ -87,7 +87,7 @@ def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool
 def constraint_of(
     response_format: ResponseFormat | None, structured: StructuredOutputs | None
 ) -> Constraint | None:
-    """Return what the answer has to be; None: it is free.
+    """Return the constraint of the answer; None: it is free.
 
     Raises:
         RequestError: both are given, or not exactly one way of the second.
@@ -146,7 +146,7 @@ def _logit_bias(given: dict[str, float]) -> dict[int, float]:
 
 
 def _chat_arguments(body: ChatBody) -> dict[str, Any]:
-    """Return what the chat template is told; what the request says by name goes before its free form."""
+    """Return the arguments of the chat template; named fields of the body go before its free ones."""
     arguments = dict(body.chat_template_kwargs or {})
     if "chat_template" in arguments:
         message = "a chat template comes from the operator alone; leave it out"

@@ -1,4 +1,4 @@
-"""Between the items of ``/v1/responses`` and what a chat is asked and says."""
+"""Turns bodies of ``/v1/responses`` into requests of the chat, and its answers into response bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from reason_spec.server.protocol_responses import (
     SchemaFormat,
     Texts,
 )
-from reason_spec.server.replies import ReplyStyle, SpeculationBody, speculation_of
+from reason_spec.server.replies import ReplyStyle, speculation_of
+from reason_spec.server.reply_bodies import SpeculationBody
 from reason_spec.server.requests import ANY_OBJECT, policy_of
 from reason_spec.types import Constraint
 
@@ -60,7 +61,7 @@ class ResponseBody(TypedDict):
 
 
 def response_request(body: ResponsesBody, client: Client, max_tokens: int | None) -> ChatRequest:
-    """Return what a chat is asked; ``max_tokens`` is what the body asks for, within what is allowed.
+    """Return the request of a body; ``max_tokens`` is the limit that the operator allows.
 
     Raises:
         RequestError: thinking is followed by nothing of the assistant.
@@ -99,7 +100,7 @@ def _constraint(body: ResponsesBody) -> Constraint | None:
 
 
 def messages_of(body: ResponsesBody) -> list[dict[str, Any]]:
-    """Return a conversation's turns: what the model thought, said and called side by side is one of them."""
+    """Return the turns of a conversation; adjacent items of the assistant are one turn."""
     turns: list[dict[str, Any]] = []
     if body.instructions is not None:
         turns.append({"role": "system", "content": body.instructions})
@@ -130,13 +131,9 @@ def _turn(item: InputItem) -> dict[str, Any]:
 
 
 def _starts_anew(item: InputItem, turn: dict[str, Any]) -> bool:
-    """Whether an item of the assistant stands behind all that one turn may hold."""
-    match item:
-        case ReasoningItem():
-            return turn["content"] is not None or "tool_calls" in turn
-        case MessageItem():
-            return turn["content"] is not None or "tool_calls" in turn
-    return False
+    """Tell whether an item of the assistant begins a turn of its own."""
+    is_full = turn["content"] is not None or "tool_calls" in turn
+    return isinstance(item, ReasoningItem | MessageItem) and is_full
 
 
 def _add(item: InputItem, turn: dict[str, Any]) -> None:
@@ -164,7 +161,7 @@ def response_body(
     end: ChatEnd | None = None,
     error: dict[str, Any] | None = None,
 ) -> ResponseBody:
-    """Return a response as far as it has come; ``end`` None: it goes on, or failed."""
+    """Return a response so far; without ``end`` it continues, or failed."""
     is_cut = status == "incomplete"
     given = body.model_dump(mode="json", exclude_none=True, by_alias=True)
     found: ResponseBody = {
@@ -198,7 +195,7 @@ def response_body(
 
 
 def _usage(end: ChatEnd, style: ReplyStyle) -> dict[str, Any]:
-    # What is cached may be there because of somebody else's prompt.
+    # Cached tokens may tell of prompts of other clients.
     cached = end.num_cached_tokens if style.tells else 0
     return {
         "input_tokens": end.num_prompt_tokens,

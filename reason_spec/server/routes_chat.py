@@ -9,11 +9,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta, ToolCallDelta
+from reason_spec.server.api_request import ERRORS, ApiRequest
 from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import ChatBody
-from reason_spec.server.replies import ChatCompletion, ReplyStyle, chat_completion, chat_logprobs
+from reason_spec.server.replies import ReplyStyle, chat_completion, chat_logprobs
+from reason_spec.server.reply_bodies import ChatCompletion
 from reason_spec.server.requests import chat_request
-from reason_spec.server.service import ERRORS, Call
 from reason_spec.server.streaming import STREAM_CONTENT
 
 router = APIRouter(tags=["chat"])
@@ -27,19 +28,19 @@ router = APIRouter(tags=["chat"])
 )
 async def chat_completions(body: ChatBody, request: Request) -> Response:
     """Answer as a whole or, with ``stream``, as server-sent events that end with ``data: [DONE]``."""
-    call = Call(request)
-    call.check_model(body.model)
-    call.check_choices(body.num_choices)
-    asked = chat_request(body, call.client, call.max_tokens(body.most_tokens))
-    style = call.style(
+    api = ApiRequest(request)
+    api.check_model(body.model)
+    api.check_choices(body.num_choices)
+    asked = chat_request(body, api.client, api.max_tokens(body.most_tokens))
+    style = api.style(
         "chatcmpl-",
         body.model,
         with_reasoning=body.include_reasoning is not False,
         with_logprobs=bool(body.logprobs),
     )
     if body.stream:
-        return await call.stream([asked], body.num_choices, ChatChunks(style, body))
-    answers = await call.answers([asked], body.num_choices)
+        return await api.stream([asked], body.num_choices, ChatChunks(style, body))
+    answers = await api.answers([asked], body.num_choices)
     return JSONResponse(chat_completion(answers, style))
 
 

@@ -9,17 +9,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta
+from reason_spec.server.api_request import ERRORS, ApiRequest
 from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import CompletionBody
-from reason_spec.server.replies import (
-    Completion,
-    ReplyStyle,
-    completion,
-    completion_finish,
-    completion_logprobs,
-)
+from reason_spec.server.replies import ReplyStyle, completion, completion_finish, completion_logprobs
+from reason_spec.server.reply_bodies import Completion
 from reason_spec.server.requests import text_requests
-from reason_spec.server.service import ERRORS, Call
 from reason_spec.server.streaming import STREAM_CONTENT
 
 router = APIRouter(tags=["completions"])
@@ -33,15 +28,15 @@ router = APIRouter(tags=["completions"])
 )
 async def completions(body: CompletionBody, request: Request) -> Response:
     """Go on with texts as they are, as a whole or, with ``stream``, as server-sent events."""
-    call = Call(request)
-    call.check_model(body.model)
-    call.check_choices(body.num_choices)
-    asked = text_requests(body, call.client, call.max_tokens(body.max_tokens))
-    call.check_choices(len(asked) * body.num_choices)
-    style = call.style("cmpl-", body.model, with_logprobs=body.logprobs is not None)
+    api = ApiRequest(request)
+    api.check_model(body.model)
+    api.check_choices(body.num_choices)
+    asked = text_requests(body, api.client, api.max_tokens(body.max_tokens))
+    api.check_choices(len(asked) * body.num_choices)
+    style = api.style("cmpl-", body.model, with_logprobs=body.logprobs is not None)
     if body.stream:
-        return await call.stream(asked, body.num_choices, CompletionChunks(style, body))
-    answers = await call.answers(asked, body.num_choices)
+        return await api.stream(asked, body.num_choices, CompletionChunks(style, body))
+    answers = await api.answers(asked, body.num_choices)
     return JSONResponse(completion(answers, style, choices_of_a_prompt=body.num_choices))
 
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, TextDelta, ToolCallDelta
+from reason_spec.server.api_request import ERRORS, ApiRequest
 from reason_spec.server.base import ApiError
 from reason_spec.server.protocol_responses import ResponsesBody
 from reason_spec.server.replies import ReplyStyle
 from reason_spec.server.responses import ResponseBody, Status, response_body, response_request
-from reason_spec.server.service import ERRORS, Call
 from reason_spec.server.streaming import STREAM_CONTENT, data_event
 
 router = APIRouter(tags=["responses"])
@@ -28,15 +28,15 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 )
 async def responses(body: ResponsesBody, request: Request) -> Response:
     """Answer as a whole or, with ``stream``, as typed server-sent events. Nothing is stored."""
-    call = Call(request)
-    call.check_model(body.model)
-    most = call.max_tokens(body.max_output_tokens, "max_output_tokens")
-    asked = response_request(body, call.client, most)
-    style = call.style("resp_", body.model)
+    api = ApiRequest(request)
+    api.check_model(body.model)
+    most = api.max_tokens(body.max_output_tokens, "max_output_tokens")
+    asked = response_request(body, api.client, most)
+    style = api.style("resp_", body.model)
     events = ResponseEvents(style, body)
     if body.stream:
-        return await call.stream([asked], 1, events)
-    (answer,) = await call.answers([asked], 1)
+        return await api.stream([asked], 1, events)
+    (answer,) = await api.answers([asked], 1)
     return JSONResponse(events.whole(answer))
 
 

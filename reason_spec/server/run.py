@@ -17,13 +17,13 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.chat.service import Chat
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.server.admission import Admission
+from reason_spec.server.api_request import target_name
 from reason_spec.server.app import Operation, create_app, starting_app
 from reason_spec.server.connection import http_config
 from reason_spec.server.guard import Guard
 from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
 from reason_spec.server.metrics import Metrics
-from reason_spec.server.service import target_name
 from reason_spec.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Server:
 
     def _sheds(self) -> bool:
         """Shed speculation by the load alone while the load controller does not know what passes cost."""
-        controller = self._accelerator.gate
+        controller = self._accelerator.load_controller
         return self.settings.load_control.use == "on" and not (controller is not None and controller.knows)
 
     @property
@@ -85,7 +85,7 @@ class Server:
         configure_logging(with_values=settings.log_prompts)
         self._admission = Admission(settings, self._metrics, sheds=self._sheds)
         self._metrics.watch(self._admission)
-        self._metrics.watch_controller(lambda: self._accelerator.gate)
+        self._metrics.watch_controller(lambda: self._accelerator.load_controller)
         self._guard = Guard(
             starting_app(self._operation), self._keys, settings, on_response=self._metrics.responded
         )
@@ -102,8 +102,8 @@ class Server:
 
     async def _start(self) -> None:
         await self._start_engines(self._accelerator)
-        if self._accelerator.memories is not None:
-            await asyncio.to_thread(self._accelerator.memories.load, self._keys.tenants)
+        if self._accelerator.suffix_sessions is not None:
+            await asyncio.to_thread(self._accelerator.suffix_sessions.load, self._keys.tenants)
         app = create_app(
             Chat(self._accelerator),
             self._accelerator,
@@ -126,8 +126,8 @@ class Server:
                 await asyncio.wait_for(self._stopped.wait(), self.settings.server.save_seconds)
             except TimeoutError:
                 # So that a kill loses little.
-                if (memories := self._accelerator.memories) is not None:
-                    await asyncio.to_thread(memories.save)
+                if (sessions := self._accelerator.suffix_sessions) is not None:
+                    await asyncio.to_thread(sessions.save)
         await self._drain()
 
     async def _drain(self) -> None:

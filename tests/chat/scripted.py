@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.chat.base import ChatEvent, ChatRequest, TextRequest
+from reason_spec.chat.base import ChatAnswer, ChatEvent, ChatRequest, TextRequest
 from reason_spec.chat.service import Chat
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
 from reason_spec.settings import Settings, load_settings
@@ -60,8 +60,12 @@ def asks(question: str, **more: Any) -> ChatRequest:
     return ChatRequest(messages=[{"role": "user", "content": question}], **more)
 
 
+async def answer_of(chat: Chat, request: ChatRequest | TextRequest, **options: Any) -> ChatAnswer:
+    return await chat.answer(await chat.prepare(request), **options)
+
+
 async def events_of(chat: Chat, request: ChatRequest | TextRequest, **options: Any) -> Sequence[ChatEvent]:
-    async with aclosing(chat.stream(request, **options)) as events:
+    async with aclosing(chat.stream(await chat.prepare(request), **options)) as events:
         return [event async for event in events]
 
 

@@ -9,7 +9,7 @@ import pytest
 from reason_spec.chat.base import ChatRequest, ChatSampling, Policy
 from reason_spec.errors import EngineError, RequestError
 from reason_spec.types import Constraint
-from tests.chat.scripted import ADD, LOOK, asks, chat_with
+from tests.chat.scripted import ADD, LOOK, answer_of, asks, chat_with
 
 ONE = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
 TWO = '\n<tool_call>{"name": "look", "arguments": {}}</tool_call>'
@@ -32,7 +32,7 @@ def needs_llguidance() -> None:
 )
 async def test_an_answer_that_has_to_call_calls(text: str, more: dict[str, Any], names: list[str]) -> None:
     async with chat_with({"sums": text}) as chat:
-        answer = await chat.answer(asks("sums", tools=TOOLS, **more))
+        answer = await answer_of(chat, asks("sums", tools=TOOLS, **more))
     assert [call.name for call in answer.tool_calls] == names
     assert (answer.content, answer.end.finish) == (None, "tool_calls")
 
@@ -42,7 +42,7 @@ async def test_a_model_that_is_trusted_to_call_and_does_not_has_said_something(
 ) -> None:
     async with chat_with({"sums": "No."}) as chat:
         monkeypatch.setattr(chat.accelerator.target, "takes_constraints", False)
-        answer = await chat.answer(asks("sums", tools=TOOLS, tool_choice="required"))
+        answer = await answer_of(chat, asks("sums", tools=TOOLS, tool_choice="required"))
     assert (answer.content, answer.tool_calls, answer.end.finish) == ("No.", (), "stop")
 
 
@@ -50,11 +50,11 @@ async def test_a_format_binds_the_answer_and_not_the_thinking() -> None:
     needs_llguidance()
     request = asks("sums", constraint=Constraint(json_schema=SCHEMA))
     async with chat_with({"sums": JSON}) as chat:
-        answer = await chat.answer(request)
+        answer = await answer_of(chat, request)
     assert answer.content == JSON
     assert (answer.end.report.strategy, answer.end.report.reason) == ("autoregressive", "bound output")
     async with chat_with({"sums": f"Four it is.\n\n</think>\n\n{JSON}"}, thinking=True) as chat:
-        answer = await chat.answer(request)
+        answer = await answer_of(chat, request)
     assert (answer.content, answer.reasoning) == (JSON, "Four it is.\n\n")
     report = answer.end.report
     assert (report.strategy, report.exact_answer_by, report.reason) == (
@@ -68,12 +68,13 @@ async def test_a_format_binds_the_answer_and_not_the_thinking() -> None:
 async def test_beside_tools_a_format_leaves_room_for_calls(text: str) -> None:
     needs_llguidance()
     async with chat_with({"sums": text}) as chat:
-        answer = await chat.answer(asks("sums", tools=TOOLS, constraint=Constraint(json_schema=SCHEMA)))
+        answer = await answer_of(chat, asks("sums", tools=TOOLS, constraint=Constraint(json_schema=SCHEMA)))
         with pytest.raises(EngineError, match="breaks"):
-            await chat.answer(
+            await answer_of(
+                chat,
                 asks("sums", tools=TOOLS, constraint=Constraint(json_schema='{"type": "boolean"}'))
                 if text == JSON
-                else asks("sums", tools=[ADD], constraint=Constraint(json_schema=SCHEMA))
+                else asks("sums", tools=[ADD], constraint=Constraint(json_schema=SCHEMA)),
             )
     assert answer.content == (JSON if text == JSON else None)
     assert len(answer.tool_calls) == (0 if text == JSON else 2)
@@ -101,7 +102,7 @@ async def test_what_cannot_bind_is_refused_before_anything_runs(
     needs_llguidance()
     async with chat_with({"sums": JSON}) as chat:
         with pytest.raises(RequestError) as error:
-            await chat.check(asks("sums", constraint=constraint, tools=tools, tool_choice=choice))
+            await chat.prepare(asks("sums", constraint=constraint, tools=tools, tool_choice=choice))
     assert error.value.param == param
 
 
@@ -110,19 +111,19 @@ async def test_an_engine_that_cannot_bind_says_so(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(chat.accelerator.target, "takes_constraints", False)
         monkeypatch.delattr(type(chat.accelerator.target), "check_constraint")
         with pytest.raises(RequestError, match="cannot") as error:
-            await chat.check(asks("sums", constraint=Constraint(json_schema=SCHEMA)))
+            await chat.prepare(asks("sums", constraint=Constraint(json_schema=SCHEMA)))
         assert error.value.param == "response_format"
         with pytest.raises(RequestError) as error:
-            await chat.check(asks("sums", sampling=ChatSampling(logit_bias={1: 1.0})))
+            await chat.prepare(asks("sums", sampling=ChatSampling(logit_bias={1: 1.0})))
         assert error.value.param == "logit_bias"
 
 
 async def test_biases_leave_the_target_alone() -> None:
     request = asks("sums", sampling=ChatSampling(logit_bias={1: 1.0}))
     async with chat_with({"sums": JSON}) as chat:
-        answer = await chat.answer(request)
-        off = await chat.answer(
-            ChatRequest(messages=request.messages, sampling=request.sampling, policy=Policy(off=True))
+        answer = await answer_of(chat, request)
+        off = await answer_of(
+            chat, ChatRequest(messages=request.messages, sampling=request.sampling, policy=Policy(off=True))
         )
     assert (answer.end.report.strategy, answer.end.report.reason) == ("autoregressive", "logit bias")
     assert off.end.report.reason is None
@@ -132,5 +133,5 @@ async def test_biases_leave_the_target_alone() -> None:
 async def test_biases_of_no_token_or_without_a_number_are_refused(bias: dict[int, float]) -> None:
     async with chat_with({"sums": JSON}) as chat:
         with pytest.raises(RequestError) as error:
-            await chat.check(asks("sums", sampling=ChatSampling(logit_bias=bias)))
+            await chat.prepare(asks("sums", sampling=ChatSampling(logit_bias=bias)))
     assert error.value.param == "logit_bias"

@@ -17,7 +17,7 @@ from reason_spec.chat.base import ChatEnd, ChatSampling, Policy, TextDelta
 from reason_spec.chat.service import Chat
 from reason_spec.errors import RequestError
 from reason_spec.settings import load_settings
-from tests.chat.scripted import ADD, asks, events_of, num_running
+from tests.chat.scripted import ADD, answer_of, asks, events_of, num_running
 
 SAMPLE = Path(reason_spec.pair.__file__).parent / "sample.jsonl"
 QUESTION = json.loads(SAMPLE.read_text().splitlines()[3])["question"]
@@ -51,8 +51,9 @@ async def test_what_streams_is_the_answer(chat: Chat, policy: Policy, temperatur
     assert isinstance(end, ChatEnd)
     assert await num_running(chat) == 0
     if end.report.loss_class == "exact":
-        alone = await chat.answer(
-            asks(QUESTION, policy=Policy(off=True), sampling=ChatSampling(temperature=temperature, seed=5))
+        alone = await answer_of(
+            chat,
+            asks(QUESTION, policy=Policy(off=True), sampling=ChatSampling(temperature=temperature, seed=5)),
         )
         assert text == alone.content
         assert end.num_tokens == alone.end.num_tokens
@@ -61,18 +62,18 @@ async def test_what_streams_is_the_answer(chat: Chat, policy: Policy, temperatur
 
 
 async def test_a_second_turn_finds_its_prompt(chat: Chat) -> None:
-    first = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
-    again = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    first = await answer_of(chat, asks(QUESTION, policy=Policy(off=True)))
+    again = await answer_of(chat, asks(QUESTION, policy=Policy(off=True)))
     assert again.content == first.content
     assert 0 < again.end.num_cached_tokens <= again.end.num_prompt_tokens
 
 
 async def test_a_stop_inside_a_step_cuts_the_same_everywhere(chat: Chat) -> None:
-    whole = (await chat.answer(asks(QUESTION, policy=Policy(off=True)))).content
+    whole = (await answer_of(chat, asks(QUESTION, policy=Policy(off=True)))).content
     assert whole is not None
     stop = whole[len(whole) // 2 :][:3]
     for policy in (Policy(off=True), Policy(loss_class="exact"), Policy(strategy="speculative")):
-        answer = await chat.answer(asks(QUESTION, policy=policy, sampling=ChatSampling(stop=(stop,))))
+        answer = await answer_of(chat, asks(QUESTION, policy=policy, sampling=ChatSampling(stop=(stop,))))
         assert answer.content == whole[: whole.index(stop)]
         assert answer.end.stop == stop
 
@@ -85,7 +86,7 @@ async def test_a_token_that_ends_an_answer_cuts_the_targets_own_text(
     tokenizer = chat.accelerator.target.tokenizer
     sampling = ChatSampling(temperature=temperature, seed=5)
     request = asks(QUESTION, policy=Policy(off=True), sampling=sampling)
-    whole = (await chat.answer(request)).content or ""
+    whole = (await answer_of(chat, request)).content or ""
     tokens = tokenizer.encode(whole)
     assert tokenizer.decode(tokens) == whole
     stop = tokens[int(share * len(tokens))]
@@ -111,11 +112,11 @@ async def test_a_token_that_ends_an_answer_cuts_the_targets_own_text(
 
 
 async def test_the_end_of_a_text_is_a_stop_where_it_is_ignored_and_asked_for(chat: Chat) -> None:
-    free = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    free = await answer_of(chat, asks(QUESTION, policy=Policy(off=True)))
     (end,) = chat.accelerator.target.tokenizer.eos_ids
     for ignore_eos in (False, True):
         sampling = ChatSampling(stop_token_ids=(end,), ignore_eos=ignore_eos)
-        answer = await chat.answer(asks(QUESTION, policy=Policy(off=True), sampling=sampling))
+        answer = await answer_of(chat, asks(QUESTION, policy=Policy(off=True), sampling=sampling))
         assert (answer.content, answer.end.finish) == (free.content, "stop")
         assert answer.end.stop == (end if ignore_eos else None)
 
@@ -127,27 +128,29 @@ async def test_a_token_that_there_is_not_ends_nothing(chat: Chat) -> None:
         with pytest.raises(
             RequestError, match=rf"stop_token_ids\[1\]: .* {wrong}; .* 0 to {size - 1}: .*leave"
         ):
-            await chat.check(asks(QUESTION, sampling=sampling))
+            await chat.prepare(asks(QUESTION, sampling=sampling))
 
 
 @pytest.mark.parametrize("num_events", [1, 6])
 async def test_closing_a_stream_frees_both_engines(chat: Chat, num_events: int) -> None:
-    async with aclosing(chat.stream(asks(QUESTION, policy=Policy(loss_class="exact")))) as events:
+    async with aclosing(
+        chat.stream(await chat.prepare(asks(QUESTION, policy=Policy(loss_class="exact"))))
+    ) as events:
         for _ in range(num_events):
             await anext(events)
     assert await num_running(chat) == 0
 
 
 async def test_an_answer_with_tools_is_exact(chat: Chat) -> None:
-    answer = await chat.answer(asks(QUESTION, tools=[ADD]))
+    answer = await answer_of(chat, asks(QUESTION, tools=[ADD]))
     assert answer.end.report.loss_class == "exact"
     assert answer.content
 
 
 async def test_with_the_end_ignored_an_answer_has_all_its_tokens(chat: Chat) -> None:
-    free = await chat.answer(asks(QUESTION, policy=Policy(off=True)))
+    free = await answer_of(chat, asks(QUESTION, policy=Policy(off=True)))
     sampling = ChatSampling(ignore_eos=True, max_tokens=free.end.num_tokens + 9)
-    answer = await chat.answer(asks(QUESTION, sampling=sampling))
+    answer = await answer_of(chat, asks(QUESTION, sampling=sampling))
     assert (answer.end.finish, answer.end.num_tokens) == ("length", free.end.num_tokens + 9)
     assert (answer.content or "").startswith(free.content or "")
     assert answer.end.report.reason == "logit bias"
@@ -158,7 +161,7 @@ async def test_prompts_of_tenants_and_salts_share_no_prefix(chat: Chat) -> None:
 
     async def num_cached(**whose: str) -> int:
         request = asks("Whose prompt is this?", sampling=sampling, policy=Policy(off=True), **whose)
-        return (await chat.answer(request)).end.num_cached_tokens
+        return (await answer_of(chat, request)).end.num_cached_tokens
 
     for whose in (
         {"tenant": "ana"},

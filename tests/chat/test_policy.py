@@ -9,10 +9,11 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import Policy
-from reason_spec.chat.policy import exact_writer, writer_for, writers_for
+from reason_spec.chat.policy import choose_strategies, exact_strategy, strategy_under
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import RequestError
 from reason_spec.settings import load_settings
+from reason_spec.strategies.base import Strategy
 from tests.strategies.scripts import StoryScript
 
 
@@ -28,41 +29,45 @@ def accelerator(
     yield Accelerator(settings, target, draft, None, (name,))
 
 
+def verifier_of(strategy: Strategy) -> str | None:
+    return strategy.verifier.name if strategy.uses_verifier else None
+
+
 @pytest.mark.parametrize(
     ("policy", "name", "verifier", "loss_class"),
     [
-        (Policy(), "lookahead", None, "verified"),
+        (Policy(), "lookahead", "semantic", "verified"),
         (Policy(off=True), "autoregressive", None, "exact"),
         (Policy(loss_class="exact"), "lookahead", "exact", "exact"),
-        (Policy(loss_class="verified"), "lookahead", None, "verified"),
-        (Policy(loss_class="routed"), "lookahead", None, "verified"),
+        (Policy(loss_class="verified"), "lookahead", "semantic", "verified"),
+        (Policy(loss_class="routed"), "lookahead", "semantic", "verified"),
         (Policy(strategy="prompt_lookup"), "prompt_lookup", None, "exact"),
         (Policy(strategy="token"), "prompt_lookup", None, "exact"),
-        (Policy(strategy="hybrid"), "hybrid", None, "routed"),
+        (Policy(strategy="hybrid"), "hybrid", "likelihood+semantic", "routed"),
         (Policy(verifier="numbers"), "lookahead", "numbers", "verified"),
         (Policy(verifier="exact", loss_class="exact"), "lookahead", "exact", "exact"),
     ],
 )
 def test_a_policy_names_who_writes(policy: Policy, name: str, verifier: str | None, loss_class: str) -> None:
     with accelerator() as running:
-        writer = writer_for(running, policy)
-    assert (writer.name, writer.verifier, writer.loss_class) == (name, verifier, loss_class)
+        strategy = strategy_under(running, policy)
+    assert (strategy.name, verifier_of(strategy), strategy.loss_class) == (name, verifier, loss_class)
 
 
 def test_a_loss_class_bounds_the_strategy_of_the_settings() -> None:
     with accelerator("specreason") as running:
-        assert writer_for(running, Policy(loss_class="routed")).name == "specreason"
-        writer = writer_for(running, Policy(loss_class="verified"))
-        assert (writer.name, writer.verifier) == ("lookahead", "semantic")
+        assert strategy_under(running, Policy(loss_class="routed")).name == "specreason"
+        strategy = strategy_under(running, Policy(loss_class="verified"))
+        assert (strategy.name, verifier_of(strategy)) == ("lookahead", "semantic")
     with accelerator("prompt_lookup", with_draft=False) as running:
-        assert writer_for(running, Policy(loss_class="exact")).name == "prompt_lookup"
+        assert strategy_under(running, Policy(loss_class="exact")).name == "prompt_lookup"
 
 
 def test_a_depth_is_kept_to() -> None:
     with accelerator() as running:
-        writer = writer_for(running, Policy(depth=2, width=3))
-        assert (writer.strategy.depth, writer.strategy.width, writer.strategy.planner) == (2, 3, False)
-        assert writer_for(running, Policy()).strategy.planner
+        strategy = strategy_under(running, Policy(depth=2, width=3))
+        assert (strategy.settings.depth, strategy.settings.width, strategy.settings.planner) == (2, 3, False)
+        assert strategy_under(running, Policy()).settings.planner
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,7 @@ def test_a_depth_is_kept_to() -> None:
 )
 def test_what_cannot_be_had_is_refused_by_name(policy: Policy, param: str) -> None:
     with accelerator() as running, pytest.raises(RequestError) as error:
-        writer_for(running, policy)
+        strategy_under(running, policy)
     assert error.value.param == param
 
 
@@ -91,7 +96,7 @@ def test_without_a_draft_nothing_is_drafted(name: str) -> None:
         accelerator("prompt_lookup", with_draft=False) as running,
         pytest.raises(RequestError, match="a draft") as error,
     ):
-        writer_for(running, Policy(strategy=name))
+        strategy_under(running, Policy(strategy=name))
     assert error.value.param == "reason_spec.strategy"
 
 
@@ -109,7 +114,7 @@ def test_what_is_exact_is_written_with_all_there_is_for_tokens(
     with_draft: bool, shared: bool, hints: bool, name: str
 ) -> None:
     with accelerator("prompt_lookup", with_draft=with_draft, shared=shared, hints=hints) as running:
-        assert exact_writer(running).name == name
+        assert exact_strategy(running).name == name
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_what_is_asked_decides_what_speculation_may_touch(
     names = ("thinks", "offers_tools", "is_constrained", "is_biased", "ends_at_tokens")
     usual = {**dict.fromkeys(names, False), "draft_has_room": True}
     with accelerator() as running:
-        writers = writers_for(running, Policy(), **{**usual, **situation})
-    assert writers.first.name == first
-    assert (writers.answer.name if writers.answer else None) == answer
-    assert writers.reason == reason
+        chosen = choose_strategies(running, Policy(), **{**usual, **situation})
+    assert chosen.first.name == first
+    assert (chosen.answer.name if chosen.answer else None) == answer
+    assert chosen.reason == reason

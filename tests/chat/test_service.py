@@ -17,9 +17,9 @@ from reason_spec.chat.base import (
     TextDelta,
     TextRequest,
 )
-from reason_spec.chat.writing import TextOrder
+from reason_spec.chat.generation import TextOrder
 from reason_spec.errors import RequestError
-from tests.chat.scripted import asks, chat_with, events_of, num_running
+from tests.chat.scripted import answer_of, asks, chat_with, events_of, num_running
 
 BIRDS = "One bird sang.\n\nTwo birds flew off.\n\nNone is left, é."
 OTHER = "One bird sang.\n\nNo bird flew off.\n\nNone is left, é."
@@ -39,7 +39,7 @@ OTHER = "One bird sang.\n\nNo bird flew off.\n\nNone is left, é."
 async def test_the_pieces_of_an_answer_are_the_answer(policy: Policy) -> None:
     async with chat_with({"birds": BIRDS}, draft={"birds": OTHER}) as chat:
         *pieces, end = await events_of(chat, asks("birds", policy=policy))
-        whole = await chat.answer(asks("birds", policy=policy))
+        whole = await answer_of(chat, asks("birds", policy=policy))
         assert await num_running(chat) == 0
     texts = [piece.text for piece in pieces if isinstance(piece, TextDelta)]
     assert "".join(texts) == BIRDS == whole.content
@@ -54,7 +54,7 @@ async def test_the_pieces_of_an_answer_are_the_answer(policy: Policy) -> None:
 async def test_text_streams_before_its_step_is_final() -> None:
     async with (
         chat_with({"birds": BIRDS}, seconds_per_pass=0.001) as chat,
-        aclosing(chat.stream(asks("birds"))) as events,
+        aclosing(chat.stream(await chat.prepare(asks("birds")))) as events,
     ):
         first = await anext(events)
         assert isinstance(first, TextDelta)
@@ -66,7 +66,7 @@ async def test_text_streams_before_its_step_is_final() -> None:
 @pytest.mark.parametrize("num_events", [0, 1, 5])
 async def test_closing_a_stream_frees_the_engines(policy: Policy, num_events: int) -> None:
     async with chat_with({"birds": BIRDS}, seconds_per_pass=0.001) as chat:
-        async with aclosing(chat.stream(asks("birds", policy=policy))) as events:
+        async with aclosing(chat.stream(await chat.prepare(asks("birds", policy=policy)))) as events:
             for _ in range(num_events):
                 await anext(events)
         assert await num_running(chat) == 0
@@ -86,19 +86,19 @@ async def test_a_stop_cuts_inside_a_step_and_is_named(policy: Policy, stop: str)
 
 async def test_an_answer_ends_at_its_limit() -> None:
     async with chat_with({"birds": BIRDS}) as chat:
-        answer = await chat.answer(asks("birds", sampling=ChatSampling(max_tokens=3)))
+        answer = await answer_of(chat, asks("birds", sampling=ChatSampling(max_tokens=3)))
     assert (answer.content, answer.end.finish, answer.end.num_tokens) == ("One bird sang", "length", 3)
 
 
 async def test_the_context_bounds_answers_and_refuses_prompts() -> None:
     async with chat_with({"birds": BIRDS}, max_context=8) as chat:
-        answer = await chat.answer(asks("birds", sampling=ChatSampling(max_tokens=100)))
+        answer = await answer_of(chat, asks("birds", sampling=ChatSampling(max_tokens=100)))
         assert answer.end.num_prompt_tokens + answer.end.num_tokens == 8
         with pytest.raises(RequestError, match="maximum context length is 8 tokens") as error:
-            await chat.check(asks("birds " * 20))
+            await chat.prepare(asks("birds " * 20))
         assert error.value.param == "messages"
         with pytest.raises(RequestError) as error:
-            await chat.check(TextRequest(prompt="birds " * 20))
+            await chat.prepare(TextRequest(prompt="birds " * 20))
         assert error.value.param == "prompt"
 
 
@@ -118,41 +118,42 @@ async def test_the_context_bounds_answers_and_refuses_prompts() -> None:
 async def test_what_cannot_be_sampled_is_refused_by_name(sampling: ChatSampling, param: str) -> None:
     async with chat_with({"birds": BIRDS}) as chat:
         with pytest.raises(RequestError) as error:
-            await chat.check(asks("birds", sampling=sampling))
+            await chat.prepare(asks("birds", sampling=sampling))
     assert error.value.param == param
 
 
-async def test_a_request_is_encoded_once_however_often_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_prepared_request_is_encoded_once_for_all_its_choices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with chat_with({"birds": BIRDS}) as chat:
         calls = []
         encode = chat.accelerator.encode
         monkeypatch.setattr(chat.accelerator, "encode", lambda ask: calls.append(ask) or encode(ask))
         request = asks("birds")
-        await chat.check(request)
-        await chat.answer(request)
-        await chat.answer(request, index=1)
-        await chat.answer(asks("birds"))
-    assert len(calls) == 2
+        prepared = await chat.prepare(request)
+        await chat.answer(prepared)
+        await chat.answer(prepared, index=1)
+    assert len(calls) == 1
 
 
 async def test_choices_have_noise_of_their_own_and_a_seed_repeats_it() -> None:
     async with chat_with({"birds": BIRDS}) as chat:
         warm = asks("birds", sampling=ChatSampling(temperature=1.0, seed=7))
-        prepared = await chat._preparation.prepare(warm)
+        prepared = await chat.prepare(warm)
         assert prepared.sampling(0) == prepared.sampling(0) != prepared.sampling(1)
-        loose = await chat._preparation.prepare(asks("birds", sampling=ChatSampling(temperature=1.0)))
+        loose = await chat.prepare(asks("birds", sampling=ChatSampling(temperature=1.0)))
         assert loose.sampling(0).noise.seed != loose.sampling(0).noise.seed
-        cold = await chat._preparation.prepare(asks("birds", sampling=ChatSampling(temperature=0.0)))
+        cold = await chat.prepare(asks("birds", sampling=ChatSampling(temperature=0.0)))
         assert cold.sampling(0) == cold.sampling(0)
 
 
 async def test_a_server_without_room_has_the_target_alone_and_says_so() -> None:
     async with chat_with({"birds": BIRDS}) as chat:
-        answer = await chat.answer(asks("birds"), speculate=False)
+        answer = await answer_of(chat, asks("birds"), speculate=False)
         assert (answer.content, answer.end.report.strategy) == (BIRDS, "autoregressive")
         assert answer.end.report.reason == "load"
         assert answer.end.report.draft_usage.num_passes == 0
-        off = await chat.answer(asks("birds", policy=Policy(off=True)), speculate=False)
+        off = await answer_of(chat, asks("birds", policy=Policy(off=True)), speculate=False)
         assert off.end.report.reason is None
 
 
@@ -160,7 +161,7 @@ async def test_a_server_without_room_has_the_target_alone_and_says_so() -> None:
 async def test_a_text_is_gone_on_with_as_it_is(prompt: str | None) -> None:
     async with chat_with({"birds": BIRDS}) as chat:
         tokens = chat.accelerator.target.tokenizer.encode("user: birds\nOne bird")
-        answer = await chat.answer(TextRequest(prompt=prompt or tokens))
+        answer = await answer_of(chat, TextRequest(prompt=prompt or tokens))
     assert answer.content == (BIRDS if prompt else BIRDS.removeprefix("One bird"))
 
 
@@ -168,26 +169,26 @@ async def test_a_text_is_gone_on_with_as_it_is(prompt: str | None) -> None:
 async def test_a_prompt_without_known_tokens_is_refused(prompt: str | tuple[int, ...]) -> None:
     async with chat_with({"birds": BIRDS}) as chat:
         with pytest.raises(RequestError) as error:
-            await chat.check(TextRequest(prompt=prompt))
+            await chat.prepare(TextRequest(prompt=prompt))
     assert error.value.param == "prompt"
 
 
 async def test_a_message_is_gone_on_with() -> None:
     messages = [{"role": "user", "content": "birds"}, {"role": "assistant", "content": "One bird"}]
     async with chat_with({"assistant: One": " One bird sang."}) as chat:
-        prepared = await chat._preparation.prepare(ChatRequest(messages=messages, continue_final=True))
+        prepared = await chat.prepare(ChatRequest(messages=messages, continue_final=True))
         tokenizer = chat.accelerator.target.tokenizer
         assert tokenizer.decode(prepared.prompts.target.to_tuple()).endswith("assistant: One bird")
         with pytest.raises(RequestError, match="assistant"):
-            await chat.check(asks("birds", continue_final=True))
+            await chat.prepare(asks("birds", continue_final=True))
 
 
 async def test_the_targets_own_words_come_with_their_logprobs() -> None:
     async with chat_with({"birds": BIRDS}) as chat:
-        answer = await chat.answer(
-            asks("birds", policy=Policy(off=True), sampling=ChatSampling(stop=(" left",)))
+        answer = await answer_of(
+            chat, asks("birds", policy=Policy(off=True), sampling=ChatSampling(stop=(" left",)))
         )
-        drafted = await chat.answer(asks("birds"))
+        drafted = await answer_of(chat, asks("birds"))
     assert answer.logprobs is not None
     assert b"".join(one.content for one in answer.logprobs).decode() == answer.content
     # Drafted steps stand here, and the target's ratings of them are not known.

@@ -10,7 +10,7 @@ from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, Te
 from reason_spec.chat.thinking import Thinking, thinking_after
 from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
-from tests.chat.scripted import ADD, asks, chat_with, events_of, num_running
+from tests.chat.scripted import ADD, answer_of, asks, chat_with, events_of, num_running
 from tests.engines.tiny_models import EOS, byte_level_tokenizer
 
 THOUGHT = "Two and two.\n\nThat makes four.\n"
@@ -29,7 +29,7 @@ SWITCHED = (
 async def test_thinking_and_answer_come_in_channels_of_their_own() -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
         *pieces, end = await events_of(chat, asks("two and two"))
-        answer = await chat.answer(asks("two and two"))
+        answer = await answer_of(chat, asks("two and two"))
     texts = {"reasoning": "", "content": ""}
     for piece in pieces:
         assert isinstance(piece, TextDelta)
@@ -44,12 +44,14 @@ async def test_thinking_and_answer_come_in_channels_of_their_own() -> None:
 
 async def test_thinking_is_written_by_the_strategy_and_the_answer_exactly() -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        usual = (await chat.answer(asks("two and two"))).end.report
-        off = (await chat.answer(asks("two and two", policy=Policy(off=True)))).end.report
+        usual = (await answer_of(chat, asks("two and two"))).end.report
+        off = (await answer_of(chat, asks("two and two", policy=Policy(off=True)))).end.report
         named = Policy(strategy="lookahead", loss_class="verified")
-        loose = (await chat.answer(asks("two and two", policy=named))).end.report
-        token = (await chat.answer(asks("two and two", policy=Policy(strategy="prompt_lookup")))).end.report
-        shed = (await chat.answer(asks("two and two"), speculate=False)).end.report
+        loose = (await answer_of(chat, asks("two and two", policy=named))).end.report
+        token = (
+            await answer_of(chat, asks("two and two", policy=Policy(strategy="prompt_lookup")))
+        ).end.report
+        shed = (await answer_of(chat, asks("two and two"), speculate=False)).end.report
     assert (usual.strategy, usual.exact_answer_by) == ("lookahead", "speculative")
     assert (off.strategy, off.exact_answer_by, off.reason) == ("autoregressive", "autoregressive", None)
     assert (loose.strategy, loose.exact_answer_by) == ("lookahead", "lookahead")
@@ -60,7 +62,7 @@ async def test_thinking_is_written_by_the_strategy_and_the_answer_exactly() -> N
 @pytest.mark.parametrize("stop", ["\n\n", "\n", "That", "4"])
 async def test_stops_are_for_the_answer_alone(stop: str) -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        answer = await chat.answer(asks("two and two", sampling=ChatSampling(stop=(stop,))))
+        answer = await answer_of(chat, asks("two and two", sampling=ChatSampling(stop=(stop,))))
     assert answer.reasoning == THOUGHT
     found = SAID.find(stop)
     assert answer.content == (SAID[:found] if found >= 0 else SAID)
@@ -69,11 +71,11 @@ async def test_stops_are_for_the_answer_alone(stop: str) -> None:
 
 async def test_stop_tokens_are_for_the_answer_alone_and_may_be_its_first() -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        whole = await chat.answer(asks("two and two"))
+        whole = await answer_of(chat, asks("two and two"))
         tokens = chat.accelerator.target.tokenizer.encode(whole.content or "")
         for place, stop in enumerate(tokens):
             sampling = ChatSampling(stop_token_ids=(stop,))
-            answer = await chat.answer(asks("two and two", sampling=sampling))
+            answer = await answer_of(chat, asks("two and two", sampling=sampling))
             assert answer.reasoning == whole.reasoning
             assert (whole.content or "").startswith(answer.content or "")
             assert (answer.end.finish, answer.end.stop) == ("stop", stop)
@@ -83,7 +85,7 @@ async def test_stop_tokens_are_for_the_answer_alone_and_may_be_its_first() -> No
 @pytest.mark.parametrize("max_tokens", [1, 4, 9])
 async def test_thinking_without_an_end_leaves_no_answer(max_tokens: int) -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        answer = await chat.answer(asks("two and two", sampling=ChatSampling(max_tokens=max_tokens)))
+        answer = await answer_of(chat, asks("two and two", sampling=ChatSampling(max_tokens=max_tokens)))
     assert not answer.content
     assert THOUGHT.startswith(answer.reasoning or "")
     assert (answer.end.finish, answer.end.num_tokens) == ("length", max_tokens)
@@ -91,10 +93,10 @@ async def test_thinking_without_an_end_leaves_no_answer(max_tokens: int) -> None
 
 async def test_the_limit_covers_thinking_and_answer() -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        whole = await chat.answer(asks("two and two"))
+        whole = await answer_of(chat, asks("two and two"))
         limit = whole.end.num_reasoning_tokens + 3
-        cut = await chat.answer(asks("two and two", sampling=ChatSampling(max_tokens=limit)))
-        bare = await chat.answer(asks("two and two", sampling=ChatSampling(max_tokens=limit - 3)))
+        cut = await answer_of(chat, asks("two and two", sampling=ChatSampling(max_tokens=limit)))
+        bare = await answer_of(chat, asks("two and two", sampling=ChatSampling(max_tokens=limit - 3)))
     assert (cut.end.num_tokens, cut.end.finish) == (limit, "length")
     assert SAID.startswith(cut.content or "?")
     assert (bare.content, bare.end.finish) == ("", "length")
@@ -102,8 +104,8 @@ async def test_the_limit_covers_thinking_and_answer() -> None:
 
 async def test_thinking_that_is_switched_off_is_not_looked_for() -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
-        answer = await chat.answer(asks("two and two", chat_arguments={"enable_thinking": False}))
-        text = await chat.answer(TextRequest(prompt="user: two and two\n<think>\n"))
+        answer = await answer_of(chat, asks("two and two", chat_arguments={"enable_thinking": False}))
+        text = await answer_of(chat, TextRequest(prompt="user: two and two\n<think>\n"))
     assert (answer.reasoning, answer.content) == (None, SAID)
     # A text has no channels.
     assert (text.reasoning, text.content) == (None, WRITTEN)
@@ -113,7 +115,7 @@ async def test_calls_are_found_behind_thinking() -> None:
     call = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
     answers = {"two and two": f"Let me <tool_call>.</think>\n\n{call}"}
     async with chat_with(answers, thinking=True) as chat:
-        answer = await chat.answer(asks("two and two", tools=[ADD]))
+        answer = await answer_of(chat, asks("two and two", tools=[ADD]))
     assert answer.reasoning == "Let me <tool_call>."
     assert (answer.content, answer.end.finish) == (None, "tool_calls")
     assert [(one.name, one.arguments) for one in answer.tool_calls] == [("add", '{"a": 2}')]
@@ -122,7 +124,7 @@ async def test_calls_are_found_behind_thinking() -> None:
 @pytest.mark.parametrize("num_events", [2, 14])
 async def test_closing_frees_the_engines_in_thinking_and_answer(num_events: int) -> None:
     async with chat_with(ANSWERS, thinking=True, seconds_per_pass=0.001) as chat:
-        stream = chat.stream(asks("two and two"))
+        stream = chat.stream(await chat.prepare(asks("two and two")))
         for _ in range(num_events):
             await anext(stream)
         await stream.aclose()
@@ -169,5 +171,5 @@ async def test_a_message_is_gone_on_with_where_it_stands(continued: str, thinks:
     messages = [*QUESTION, {"role": "assistant", "content": continued}]
     async with chat_with(ANSWERS, thinking=True) as chat:
         request = ChatRequest(messages=messages, continue_final=True)
-        prepared = await chat._preparation.prepare(request)
+        prepared = await chat.prepare(request)
     assert prepared.thinking == (Thinking() if thinks else None)

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.chat.base import ChatRequest, ChatSampling, ToolCallDelta
-from reason_spec.chat.tool_calls import HERMES, LLAMA, MISTRAL, CallForm, ToolCallParser, form_of
+from reason_spec.chat.call_forms import HERMES, LLAMA, MISTRAL, CallForm, form_of
+from reason_spec.chat.tool_calls import ToolCallParser
 from reason_spec.errors import RequestError
-from tests.chat.scripted import ADD, LOOK, asks, chat_with, events_of, num_running
+from tests.chat.scripted import ADD, LOOK, answer_of, asks, chat_with, events_of, num_running
 
 NAMES = ("add", "look_up", "lo")
 FORMS = (HERMES, MISTRAL, LLAMA)
@@ -238,7 +239,7 @@ CALLS = (
 async def test_calls_stream_with_name_and_id_first_and_arguments_in_pieces() -> None:
     async with chat_with({"sums": CALLS}) as chat:
         events = await events_of(chat, asks("sums", tools=[ADD, LOOK]))
-        answer = await chat.answer(asks("sums", tools=[ADD, LOOK]))
+        answer = await answer_of(chat, asks("sums", tools=[ADD, LOOK]))
         assert await num_running(chat) == 0
     deltas = [event for event in events if isinstance(event, ToolCallDelta)]
     assert [(delta.index, delta.name) for delta in deltas if delta.name] == [(0, "add"), (1, "look")]
@@ -253,7 +254,7 @@ async def test_calls_stream_with_name_and_id_first_and_arguments_in_pieces() -> 
 
 async def test_only_the_first_call_is_kept_and_writing_stops_there() -> None:
     async with chat_with({"sums": CALLS}, seconds_per_pass=0.001) as chat:
-        answer = await chat.answer(asks("sums", tools=[ADD, LOOK], parallel_tool_calls=False))
+        answer = await answer_of(chat, asks("sums", tools=[ADD, LOOK], parallel_tool_calls=False))
         assert await num_running(chat) == 0
         whole = chat.accelerator.target.tokenizer.encode(CALLS)
     assert [call.name for call in answer.tool_calls] == ["add"]
@@ -263,13 +264,13 @@ async def test_only_the_first_call_is_kept_and_writing_stops_there() -> None:
 
 async def test_without_a_choice_of_tools_text_is_text() -> None:
     async with chat_with({"sums": CALLS}) as chat:
-        answer = await chat.answer(asks("sums", tools=[ADD, LOOK], tool_choice="none"))
+        answer = await answer_of(chat, asks("sums", tools=[ADD, LOOK], tool_choice="none"))
     assert (answer.content, answer.tool_calls, answer.end.finish) == (CALLS, (), "stop")
 
 
 async def test_a_tool_that_was_not_offered_is_not_called() -> None:
     async with chat_with({"sums": CALLS}) as chat:
-        answer = await chat.answer(asks("sums", tools=[LOOK]))
+        answer = await answer_of(chat, asks("sums", tools=[LOOK]))
     assert [call.name for call in answer.tool_calls] == ["look"]
     assert answer.content is not None
     assert '{"name": "add"' in answer.content
@@ -278,7 +279,7 @@ async def test_a_tool_that_was_not_offered_is_not_called() -> None:
 async def test_a_call_that_the_limit_cuts_off_ends_by_length() -> None:
     async with chat_with({"sums": CALLS}) as chat:
         request = asks("sums", tools=[ADD, LOOK], sampling=ChatSampling(max_tokens=26))
-        answer = await chat.answer(request)
+        answer = await answer_of(chat, request)
     assert answer.end.finish == "length"
     assert [call.name for call in answer.tool_calls] == ["add"]
     assert '{"a": 2}'.startswith(answer.tool_calls[0].arguments)
@@ -297,7 +298,7 @@ async def test_results_lead_to_the_next_turn() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "result 4"},
     ]
     async with chat_with({"sums": CALLS, "result 4": "It is 4."}) as chat:
-        answer = await chat.answer(ChatRequest(messages=messages, tools=[ADD]))
+        answer = await answer_of(chat, ChatRequest(messages=messages, tools=[ADD]))
     assert (answer.content, answer.end.finish) == ("It is 4.", "stop")
 
 
@@ -319,5 +320,5 @@ async def test_results_lead_to_the_next_turn() -> None:
 async def test_tools_of_another_form_are_refused_by_place(more: dict[str, Any], param: str) -> None:
     async with chat_with({"sums": CALLS}) as chat:
         with pytest.raises(RequestError) as error:
-            await chat.check(asks("sums", **more))
+            await chat.prepare(asks("sums", **more))
     assert error.value.param == param

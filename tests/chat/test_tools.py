@@ -14,7 +14,7 @@ from reason_spec.chat.tools import (
     calls_grammar,
     names_of,
     offered_tools,
-    told,
+    render_messages,
 )
 from reason_spec.engines.scripted import ScriptedTokenizer
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
@@ -79,11 +79,13 @@ def test_the_scripted_model_shows_calls_and_results_and_no_tools() -> None:
 
 
 def test_a_template_that_shows_all_is_left_to_itself() -> None:
-    assert told(CONVERSATION, [ADD], ALL) == CONVERSATION
+    assert render_messages(CONVERSATION, [ADD], ALL) == CONVERSATION
 
 
 def test_what_a_template_leaves_out_becomes_text() -> None:
-    made = told(CONVERSATION, [ADD], TemplateAbilities(system=True, tools=False, calls=False, results=False))
+    made = render_messages(
+        CONVERSATION, [ADD], TemplateAbilities(system=True, tools=False, calls=False, results=False)
+    )
     system, user, assistant, result = made
     assert system["role"] == "system"
     assert json.dumps(ADD) in system["content"]
@@ -104,10 +106,10 @@ def test_what_a_template_leaves_out_becomes_text() -> None:
 def test_tools_are_described_where_there_is_a_place() -> None:
     system = normalised([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 and 2?"}])
     no_tools = TemplateAbilities(system=True, tools=False, calls=True, results=True)
-    (first, second) = told(system, [ADD], no_tools)
+    (first, second) = render_messages(system, [ADD], no_tools)
     assert first["content"].startswith("Be brief.\n\n")
     assert second == system[1]
-    (only, *_) = told(CONVERSATION, [ADD], NOTHING)
+    (only, *_) = render_messages(CONVERSATION, [ADD], NOTHING)
     assert only["role"] == "user"
     assert only["content"].endswith("2 and 2?")
 
@@ -115,7 +117,7 @@ def test_tools_are_described_where_there_is_a_place() -> None:
 def test_every_template_takes_what_is_made_for_it() -> None:
     for template in (FULL, PLAIN, STRICT, None):
         tokenizer = tokenizer_with(template)
-        made = told(CONVERSATION, [ADD], abilities_of(tokenizer))
+        made = render_messages(CONVERSATION, [ADD], abilities_of(tokenizer))
         assert "2 and 2?" in tokenizer.decode_prompt(tokenizer.encode_chat(made))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.chat.base import ToolCallDelta
-from reason_spec.chat.tool_calls import QWEN3_CODER, form_of
+from reason_spec.chat.call_forms import QWEN3_CODER, form_of
 from reason_spec.chat.xml_calls import XmlCallParser, parser_for
 
 PROPERTIES: dict[str, Any] = {

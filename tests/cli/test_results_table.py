@@ -122,9 +122,10 @@ def test_notes_say_how_seconds_and_grades_were_made() -> None:
 
 def test_three_strategies_fit_a_hundred_columns() -> None:
     token = [
-        make_outcome(number, strategy="token", id=f"gsm8k:p{number}", task="gsm8k") for number in range(8)
+        make_outcome(number, strategy="prompt_lookup", id=f"gsm8k:p{number}", task="gsm8k")
+        for number in range(8)
     ]
-    text = shown(measure([*outcomes(), *token], (*BOTH, "token")))
+    text = shown(measure([*outcomes(), *token], (*BOTH, "prompt_lookup")))
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 100
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 import pytest_asyncio
 from scipy.stats import chisquare
 
-from reason_spec.accelerator import Accelerator, available_cores
+from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.factory import create_engine
 from reason_spec.engines.text_updates import BeginText, Opening
@@ -319,6 +321,12 @@ async def test_vllms_own_methods_write_the_same(
     assert (result.usage.num_drafted_tokens > 0) == (method != "none")
 
 
+def under(accelerator: Accelerator, verifier: VerifierSettings) -> Generator:
+    """Return a generator over the same models with another verifier."""
+    settings = accelerator.settings.model_copy(update={"verifier": verifier})
+    return replace(accelerator.generator, settings=settings)
+
+
 async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> None:
     flags = {
         "target.kind": "vllm",
@@ -336,13 +344,13 @@ async def test_both_layers_of_the_embedded_pair_answer_as_the_target_alone() -> 
             await accelerator.prepare(name)
             solutions[name] = await accelerator.answer(question, strategy=name)
         strict = VerifierSettings(name="likelihood+exact", thresholds={"likelihood": 1.0})
-        accelerator.settings = accelerator.settings.model_copy(update={"verifier": strict})
-        await accelerator.prepare("hybrid")
-        judged = await accelerator.answer(question, strategy="hybrid")
-        accelerator.settings = accelerator.settings.model_copy(update={"verifier": VerifierSettings()})
+        judging = under(accelerator, strict)
+        await judging.prepare("hybrid")
+        judged = await judging.answer(judging.request(question, strategy="hybrid"))
+        other = under(accelerator, VerifierSettings())
         for name in ("specreason", "rsd", "arbitrage", "speculative_thinking", "scot", "oracle"):
-            await accelerator.prepare(name)
-            solution = await accelerator.answer(question, strategy=name)
+            await other.prepare(name)
+            solution = await other.answer(other.request(question, strategy=name))
             assert solution.steps[-1].ends_text, name
             assert accelerator.draft is not None
             for engine in (accelerator.target, accelerator.draft):
@@ -378,8 +386,8 @@ async def test_a_draft_of_another_family_changes_no_word(model_folder: Callable[
         alone = await accelerator.answer("Ana has 3 apples. How many?", strategy="autoregressive")
         ahead = await accelerator.answer("Ana has 3 apples. How many?", strategy="lookahead")
         strict = VerifierSettings(name="likelihood", thresholds={"likelihood": 1.0})
-        accelerator.settings = accelerator.settings.model_copy(update={"verifier": strict})
-        judged = await accelerator.answer("Ana has 3 apples. How many?", strategy="specreason")
+        judging = under(accelerator, strict)
+        judged = await judging.answer(judging.request("Ana has 3 apples. How many?", strategy="specreason"))
     assert ahead.text == judged.text == alone.text
     assert ahead.recorder.draft_usage.num_generated_tokens > 0
     # Under lookahead a draft that is slower than the target is compared with nothing.

@@ -56,7 +56,7 @@ class Troubled(ScriptedEngine):
 
 def troubled(trouble: Callable[[int], str]) -> Accelerator:
     made = make_accelerator()
-    return Accelerator(made.settings, Troubled(trouble), made.draft, made.verifier)
+    return Accelerator(made.settings, Troubled(trouble), made.draft, made.generator.verifier)
 
 
 def problems(*numbers: int) -> list[Problem]:

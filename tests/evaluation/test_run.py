@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.accelerator import Accelerator
-from reason_spec.ask import GenerationRequest, Prompts
+from reason_spec.accelerator import Accelerator, GenerationRequest, Generator
+from reason_spec.accelerator.requests import Prompts
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import EngineError
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
@@ -32,7 +32,7 @@ class Noting(Accelerator):
 
     log: list[str]
 
-    async def prepare(self, strategy: str) -> None:
+    async def prepare(self, strategy: str | None = None) -> None:
         self.log.append(f"prepare {strategy}")
         await super().prepare(strategy)
 
@@ -42,7 +42,7 @@ class Noting(Accelerator):
 
 def noting(**flags: object) -> Noting:
     made = make_accelerator(**flags)  # type: ignore[arg-type]
-    accelerator = Noting(made.settings, made.target, made.draft, made.verifier)
+    accelerator = Noting(made.settings, made.target, made.draft, made.generator.verifier)
     accelerator.log = []
     return accelerator
 
@@ -170,7 +170,10 @@ def failing_accelerator(known: int) -> Accelerator:
     made = make_accelerator()
     answers = {Sum(number).question: (Sum(number).answer(),) for number in range(known)}
     return Accelerator(
-        made.settings, ScriptedEngine("target", WrittenAnswers(answers, None)), made.draft, made.verifier
+        made.settings,
+        ScriptedEngine("target", WrittenAnswers(answers, None)),
+        made.draft,
+        made.generator.verifier,
     )
 
 
@@ -199,16 +202,14 @@ async def test_leaving_a_run_early_leaves_nothing_running() -> None:
         assert (await accelerator.target.stats()).num_running == 0
 
 
-async def test_what_is_compared_has_caches_of_its_own() -> None:
+async def test_what_is_compared_has_caches_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     scopes: list[str] = []
 
-    class Listening(Accelerator):
-        def _open_memory(self, ask: GenerationRequest, prompts: Prompts) -> None:
-            scopes.append(ask.scope)
+    def note(generator: Generator, request: GenerationRequest, prompts: Prompts) -> None:
+        scopes.append(request.scope)
 
+    monkeypatch.setattr(Generator, "_open_suffix_session", note)
     for strategies, samples in ((BOTH, 2), (("lookahead",), 1)):
-        made = make_accelerator()
-        listening = Listening(made.settings, made.target, made.draft, made.verifier)
-        await outcomes_of(listening, count=2, strategies=strategies, samples=samples)
+        await outcomes_of(make_accelerator(), count=2, strategies=strategies, samples=samples)
     assert set(scopes[:-2]) == {f"{name} {sample}" for name in BOTH for sample in range(2)}
     assert scopes[-2:] == ["", ""]

@@ -98,7 +98,8 @@ def test_a_cancelled_call_leaves_nothing_running() -> None:
 
         asyncio.run(cancelled())
         assert models.chat(asked(APPLES)).content == SOLUTION
-        assert models._tasks == set()
+        assert models._thread is not None
+        assert not models._thread.tasks
 
 
 def test_closing_ends_what_is_under_way_and_no_call_follows(tmp_path: Path) -> None:
@@ -150,15 +151,15 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
     ],
 )
 def test_a_choice_of_tools_is_read_in_all_its_forms(choice: object, told: str) -> None:
-    assert chat_request([], {}, tools=[TOOL], tool_choice=choice).tool_choice == told
+    assert chat_request([], {"tools": [TOOL], "tool_choice": choice}).tool_choice == told
 
 
 def test_a_response_format_becomes_a_constraint() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
-    assert chat_request([], {}, response_format=form).constraint.json_schema == '{"type": "integer"}'
-    assert chat_request([], {}, response_format={"type": "text"}).constraint is None
+    assert chat_request([], {"response_format": form}).constraint.json_schema == '{"type": "integer"}'
+    assert chat_request([], {"response_format": {"type": "text"}}).constraint is None
     with pytest.raises(RequestError, match="its type is text, json_object or json_schema"):
-        chat_request([], {}, response_format={"type": "xml"})
+        chat_request([], {"response_format": {"type": "xml"}})
 
 
 def test_a_framework_that_is_missing_is_named_with_its_install_line() -> None:

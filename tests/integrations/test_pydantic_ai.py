@@ -79,7 +79,7 @@ def test_earlier_turns_are_told_with_thinking_and_calls(models: InProcess) -> No
     said = ModelResponse(
         [ThinkingPart("Hm."), TextPart("I look."), ToolCallPart("temperature", {"city": "Rome"}, "c1")]
     )
-    turns = ReasonSpecModel(models)._told(
+    turns = ReasonSpecModel(models)._conversation(
         [ModelRequest([UserPromptPart("?")]), said], ModelRequestParameters()
     )
     function = {"name": "temperature", "arguments": '{"city":"Rome"}'}

@@ -139,7 +139,8 @@ def failing(after: int, answer: str) -> Callable[[Accelerator], Accelerator]:
     """Put a target in that fails after so many passes."""
 
     def change(accelerator: Accelerator) -> Accelerator:
-        accelerator.target = ScriptedEngine("target", lambda text, sampling: answer, fail_after=after)
-        return accelerator
+        target = ScriptedEngine("target", lambda text, sampling: answer, fail_after=after)
+        verifier = accelerator.generator.verifier
+        return Accelerator(accelerator.settings, target, accelerator.draft, verifier, accelerator.strategies)
 
     return change

@@ -42,7 +42,7 @@ async def leave(serving: Serving, body: dict, *, after: bytes) -> None:
 
 async def until_idle(serving: Serving) -> None:
     async with asyncio.timeout(30):
-        admission = serving.app.state.service.admission
+        admission = serving.app.state.context.admission
         while await asyncio.to_thread(serving.num_running) or admission.num_running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # the engines tell nobody
 
@@ -56,7 +56,7 @@ def test_the_engine_is_free_once_the_client_is_gone(slow, stream, after, number)
 
     asyncio.run(main())
     assert slow.num_running() == 0
-    assert slow.app.state.service.admission.num_running == 0
+    assert slow.app.state.context.admission.num_running == 0
 
 
 def test_one_that_leaves_hurts_no_other(slow):

@@ -90,7 +90,7 @@ def packets_of(serving: Any) -> tuple[list[int], str]:
 def test_streams_of_untrusted_clients_do_not_show_how_they_were_written(
     tmp_path, seconds, monkeypatch
 ) -> None:
-    monkeypatch.setattr("reason_spec.server.service.Pace", lambda: Pace(seconds=0.05, chars=120))
+    monkeypatch.setattr("reason_spec.server.api_request.Pace", lambda: Pace(seconds=0.05, chars=120))
     settings = scripted(tmp_path, {"Go!": LONG}, seconds=seconds)
     with serve(settings, trusted=False) as says:
         sizes, text = packets_of(says)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -36,15 +37,10 @@ def answer(
     running: SyncAccelerator, question: str, strategy: str, sample: int = 0, **flags: object
 ) -> Solution:
     """Answer under other settings than the engines were started with; engines do not mind."""
-    before = running.accelerator.settings
     names = {name.replace("__", "."): value for name, value in flags.items()}
-    running.accelerator.settings = load_settings(
-        flags={"verifier.name": "exact", "strategy.planner": False, **names}
-    )
-    try:
-        return running.answer(question, strategy=strategy, sample=sample)
-    finally:
-        running.accelerator.settings = before
+    settings = load_settings(flags={"verifier.name": "exact", "strategy.planner": False, **names})
+    generator = replace(running.accelerator.generator, settings=settings)
+    return running.run(generator.answer(generator.request(question, strategy=strategy, sample=sample)))
 
 
 def tokens_of(solution: Solution) -> list[int]:
@@ -53,7 +49,7 @@ def tokens_of(solution: Solution) -> list[int]:
 
 def running_requests(running: SyncAccelerator) -> int:
     engines = (running.accelerator.target, running.accelerator.draft)
-    return sum(running._runner.run(engine.stats()).num_running for engine in engines if engine is not None)
+    return sum(running.run(engine.stats()).num_running for engine in engines if engine is not None)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -189,17 +185,12 @@ def test_many_solutions_at_once_are_each_the_same_as_alone(accelerator: SyncAcce
     import asyncio
 
     async def together(questions: list[str]) -> list[Solution]:
-        inner = accelerator.accelerator
-        return await asyncio.gather(*(inner.answer(question, strategy="lookahead") for question in questions))
+        requests = [generator.request(question, strategy="lookahead") for question in questions]
+        return await asyncio.gather(*map(generator.answer, requests))
 
-    before = accelerator.accelerator.settings
-    accelerator.accelerator.settings = Settings.model_validate(
-        {"verifier": {"name": "exact"}, "sampling": {"max_tokens": 60}}
-    )
-    try:
-        batched = accelerator._runner.run(together(QUESTIONS[:6]))
-    finally:
-        accelerator.accelerator.settings = before
+    settings = Settings.model_validate({"verifier": {"name": "exact"}, "sampling": {"max_tokens": 60}})
+    generator = replace(accelerator.accelerator.generator, settings=settings)
+    batched = accelerator.run(together(QUESTIONS[:6]))
     for question, solution in zip(QUESTIONS, batched, strict=False):
         alone = answer(accelerator, question, "autoregressive", sampling__max_tokens=60)
         assert tokens_of(solution) == tokens_of(alone)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from reason_spec.accelerator import available_cores
+from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.evaluation.job import Job, KeepTimeline

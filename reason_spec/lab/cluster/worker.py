@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import reason_spec
-from reason_spec.accelerator import Accelerator, available_cores
+from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import EngineError, ReasonSpecError
 from reason_spec.evaluation.outcome import Outcome, UnitKey

@@ -8,11 +8,12 @@ threshold of its router. Everything else is as the settings say.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.accelerator.load import can_plan
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.lab.tuning.halving import Candidate
@@ -65,17 +66,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A candidate with its settings.
-
-    ``shared`` are the same settings without the ``threshold`` of what judges a drafted step alone: ways that
-    differ in nothing else can use one verifier, with its models loaded once. ``threshold`` is None where the
-    verifier keeps its own.
-    """
+    """A candidate with its settings."""
 
     candidate: Candidate
     settings: Settings
-    shared: Settings
-    threshold: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +103,12 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
         if strategy in _NOT_TRIED:
             continue
         try:
-            for way in _ways(strategy, base, accelerator, grid):
+            for way in _ways(strategy, base, accelerator.generator, grid):
                 by_key.setdefault(way.candidate.key, way)
         except (ReasonSpecError, ImportError) as error:
             if grid.strategies:
                 raise SettingsError(f"strategy {strategy} cannot be tried: {error}") from None
             left_out[strategy] = str(error)
-    accelerator.settings = given
     if not by_key:
         raise SettingsError(
             f"there is nothing to choose from beside {BASELINE}: name other strategies with --strategies"
@@ -123,31 +116,29 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
     return Ways(_with(given, strategy={"name": BASELINE}), by_key, left_out)
 
 
-def _ways(strategy: str, base: Settings, accelerator: Accelerator, grid: Grid) -> Iterator[Way]:
+def _ways(strategy: str, base: Settings, generator: Generator, grid: Grid) -> Iterator[Way]:
     """Yield each combination of what a strategy uses.
 
     Raises:
         ReasonSpecError: it needs something that these models do not have.
     """
     base = _with(base, strategy={"name": strategy})
-    takes_hints = accelerator.target.takes_hints
+    takes_hints = generator.target.takes_hints
     if strategy in ("prompt_lookup", "speculative") and not takes_hints:
         raise SettingsError("the target's engine takes no token drafts; it may draft by itself")
     sizes = (grid.draft_tokens if takes_hints else ()) or (base.strategy.num_draft_tokens,)
-    for verifier, size in product(_verifiers(strategy, accelerator, base, grid), sizes):
+    for verifier, size in product(_verifiers(strategy, generator, base, grid), sizes):
         judged = base if verifier is None else _with(base, verifier={"name": verifier})
-        accelerator.settings = sized = _with(judged, strategy={"num_draft_tokens": size})
-        if strategy_class(strategy).needs_router:
-            accelerator.router()
+        sized = _with(judged, strategy={"num_draft_tokens": size})
         size_name = f"tokens {size}" if len(sizes) > 1 else ""
-        thresholds = _thresholds(accelerator, strategy, sized, grid)
-        for shape, threshold in product(_shapes(strategy, accelerator, grid), thresholds):
-            shared = _with(sized, strategy=shape.changes, router=threshold.router)
-            settings = _with(shared, verifier=threshold.verifier)
+        thresholds = _thresholds(replace(generator, settings=sized), grid)
+        for shape, threshold in product(_shapes(strategy, generator, grid), thresholds):
+            changes = {"strategy": shape.changes, "router": threshold.router, "verifier": threshold.verifier}
+            settings = _with(sized, **changes)
             words = (strategy, verifier or "", threshold.name, shape.name, size_name)
-            is_exact = accelerator.strategy(shared.strategy).loss_class == "exact"
+            is_exact = replace(generator, settings=settings).strategy().loss_class == "exact"
             candidate = Candidate(settings.hash, " ".join(filter(None, words)), is_exact)
-            yield Way(candidate, settings, shared, threshold.value)
+            yield Way(candidate, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +151,14 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Threshold:
-    """A threshold of a verifier or a router: ``value`` is the verifier's."""
+    """A threshold of a verifier or a router."""
 
     name: str = ""
-    value: float | None = None
     verifier: Mapping[str, Any] = field(default_factory=dict)
     router: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _shapes(strategy: str, accelerator: Accelerator, grid: Grid) -> Sequence[_Shape]:
+def _shapes(strategy: str, generator: Generator, grid: Grid) -> Sequence[_Shape]:
     """Return how far ahead a strategy may go, and with how many drafts of a step."""
     if strategy in ("prompt_lookup", "speculative"):
         return (_Shape(),)
@@ -180,9 +170,7 @@ def _shapes(strategy: str, accelerator: Accelerator, grid: Grid) -> Sequence[_Sh
         _Shape(_shape_name(f"depth {depth}", width), {"depth": depth, "width": width})
         for depth, width in product(grid.depths, widths)
     ]
-    draft = accelerator.draft
-    has_costs = accelerator.target.has_costs and draft is not None and draft.has_costs
-    if strategy_class(strategy).planned and has_costs:
+    if strategy_class(strategy).planned and can_plan(generator.bundle):
         deepest = max(grid.depths)
         shapes += [
             _Shape(
@@ -198,7 +186,7 @@ def _shape_name(depth: str, width: int) -> str:
     return depth if width == 1 else f"{depth} width {width}"
 
 
-def _verifiers(strategy: str, accelerator: Accelerator, base: Settings, grid: Grid) -> Sequence[str | None]:
+def _verifiers(strategy: str, generator: Generator, base: Settings, grid: Grid) -> Sequence[str | None]:
     """Return the verifiers to try, None for a strategy without: those named, where it can use them.
 
     Raises:
@@ -210,9 +198,8 @@ def _verifiers(strategy: str, accelerator: Accelerator, base: Settings, grid: Gr
     if grid.verifiers:
         usable, errors = [], []
         for name in grid.verifiers:
-            accelerator.settings = _with(base, verifier={"name": name})
             try:
-                accelerator.verifier_for(strategy)
+                replace(generator, settings=_with(base, verifier={"name": name})).verifier_for(strategy)
                 usable.append(name)
             except ReasonSpecError as error:
                 errors.append(error)
@@ -224,10 +211,9 @@ def _verifiers(strategy: str, accelerator: Accelerator, base: Settings, grid: Gr
     return _LOOKAHEAD_VERIFIERS if strategy == "lookahead" else (own,)
 
 
-def _thresholds(
-    accelerator: Accelerator, strategy: str, settings: Settings, grid: Grid
-) -> Sequence[_Threshold]:
+def _thresholds(generator: Generator, grid: Grid) -> Sequence[_Threshold]:
     """Return the thresholds to try of what judges a drafted step alone."""
+    settings, strategy = generator.settings, generator.settings.strategy.name
     if strategy_class(strategy).needs_router:
         own = settings.router.threshold
         routers = ROUTER_THRESHOLDS if own is None else (own,)
@@ -235,13 +221,13 @@ def _thresholds(
             _Threshold("" if value is None else f"{value:g}", router={"threshold": value})
             for value in routers
         ]
-    verifier = accelerator.verifier_for(strategy)
+    verifier = generator.verifier_for(strategy)
     if verifier is None or not (issubclass(strategy_class(strategy), SpecReason) or strategy == "scot"):
         return (_Threshold(),)
     part = judging_part(verifier)
     thresholds = settings.verifier.thresholds
     return [
-        _Threshold(f"{value:g}", value, {"threshold": None, "thresholds": {**thresholds, part.name: value}})
+        _Threshold(f"{value:g}", {"threshold": None, "thresholds": {**thresholds, part.name: value}})
         for value in grid.thresholds
     ]
 

@@ -13,12 +13,12 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from reason_spec.accelerator import Accelerator
-from reason_spec.control.planner import Planner
+from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.accelerator.load import SpeculationControl, measure_planner
 from reason_spec.errors import DataError, EngineError, SettingsError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunOptions, start_engines
@@ -51,7 +51,6 @@ from reason_spec.lab.tuning.halving import (
     stand,
 )
 from reason_spec.lab.tuning.store import TuneFolder
-from reason_spec.lab.tuning.verifier import judging_part
 from reason_spec.settings import Settings
 from reason_spec.strategies.factory import strategy_class, strategy_names
 from reason_spec.tasks.grading import Grader
@@ -163,7 +162,7 @@ class EngineBench:
     ) -> None:
         self._accelerator = accelerator
         baseline = Candidate(BASELINE_KEY, BASELINE, is_exact=True)
-        alone = Way(baseline, ways.baseline, ways.baseline, None)
+        alone = Way(baseline, ways.baseline)
         self._ways = {BASELINE_KEY: alone, **ways.by_key}
         self._problems = problems
         self._plan = plan
@@ -173,8 +172,8 @@ class EngineBench:
         self._progress = progress
         self._started = False
         self._session = new_session()
-        self._planners: dict[str, Planner] = {}
-        self._planner_at_start: Planner | None = None
+        self._generators: dict[str, Generator] = {}
+        self._control = SpeculationControl()
         self._used: dict[tuple[str, int], Answer] = {}
         self._num_failures_in_a_row = 0
         self._warned: set[str] = set()
@@ -249,7 +248,7 @@ class EngineBench:
         way = self._ways[key]
         await self._prepare(way)
         results = await answer_batch(
-            self._accelerator,
+            self._generator_of(way),
             [WorkItem(self._problems[place], 0, place) for place in left],
             way.settings,
             strategy=way.settings.strategy.name,
@@ -289,41 +288,38 @@ class EngineBench:
         self._used[way.candidate.key, place] = Answer(None, False)
 
     async def _prepare(self, way: Way) -> None:
-        """Give the engines over to a candidate: its settings, threshold and planner, and empty caches."""
+        """Give the engines over to a candidate: its cores, its verifier, and empty caches."""
         if not self._started:
             await self._start()
-        accelerator, strategy = self._accelerator, way.settings.strategy
-        accelerator.settings = way.shared
-        if way.threshold is not None:
-            verifier = accelerator.verifier_for(strategy.name)
-            assert verifier is not None, f"{way.candidate.name} has a threshold and no verifier"
-            judging_part(verifier).threshold = way.threshold
-        accelerator.planner = self._planner_of(way)
-        await accelerator.prepare(strategy.name)
+        await self._generator_of(way).prepare()
 
     async def _start(self) -> None:
-        planned = [way for way in self._ways.values() if _is_planned(way)]
-        first = planned[0] if planned else self._ways[BASELINE_KEY]
-        self._accelerator.settings = first.shared
-        self._accelerator.strategies = (first.settings.strategy.name,)
+        planned = next((way for way in self._ways.values() if _is_planned(way)), None)
+        first = planned or self._ways[BASELINE_KEY]
+        accelerator = self._accelerator
         with self._progress.paused():
-            await start_engines(self._accelerator, first.shared, self._view)
+            await start_engines(accelerator, first.settings, self._view)
+            if planned is not None:
+                strategy = planned.settings.strategy
+                verifier = self._generator_of(planned).verifier_for(strategy.name)
+                planner = await measure_planner(accelerator.bundle, strategy, verifier)
+                self._control = replace(accelerator.generator.control, planner=planner)
+                self._generators.clear()
             with self._view.status("Measuring on which cores the target is fastest alone"):
-                await self._accelerator.calibrate()
-        self._planner_at_start = self._accelerator.planner
+                await accelerator.calibrate()
         self._started = True
 
-    def _planner_of(self, way: Way) -> Planner | None:
-        """Return a planner that has seen only what this candidate wrote."""
-        if not _is_planned(way) or self._planner_at_start is None:
-            return None
-        key, strategy = way.candidate.key, way.settings.strategy
-        if key not in self._planners:
-            max_draft_tokens = strategy.num_draft_tokens if self._accelerator.target.takes_hints else 0
-            self._planners[key] = Planner(
-                self._planner_at_start.costs, max_depth=strategy.depth, max_draft_tokens=max_draft_tokens
-            )
-        return self._planners[key]
+    def _generator_of(self, way: Way) -> Generator:
+        """Return the generator of a candidate; its planner has seen only what this candidate wrote."""
+        key, settings = way.candidate.key, way.settings
+        if key not in self._generators:
+            generator = replace(self._accelerator.generator, settings=settings)
+            if _is_planned(way):
+                hints = generator.target.takes_hints
+                control = self._control.with_new_planner(settings.strategy, takes_hints=hints)
+                generator = replace(generator, control=control)
+            self._generators[key] = generator
+        return self._generators[key]
 
 
 def _is_planned(way: Way) -> bool:

@@ -157,17 +157,15 @@ class _Bench:
         self._problems = problems
         self._options = options
         self._view = view
-        made = Accelerator.from_settings(settings, strategies=(self.strategy, BASELINE))
-        verifier = made.verifier_for(self.strategy)
+        self._accelerator = Accelerator.from_settings(settings, strategies=(self.strategy, BASELINE))
+        verifier = self._accelerator.verifier_for(self.strategy)
         assert verifier is not None, f"strategy {self.strategy} judges steps and has no verifier"
         self.judging = judging_part(verifier)
         for part in (verifier, *_parts(verifier)):
             part.deadline_seconds = max(VERDICT_SECONDS, part.deadline_seconds)
         self._settings = _with_verifier(settings, name=verifier.name, threshold=None)
-        alone = self.settings_at(None)
-        self._accelerator = Accelerator(alone, made.target, made.draft, verifier, made.strategies)
-        self._backend = LocalBackend(self._accelerator)
-        self._identity = Identity.of(alone, problems, options.concurrency)
+        self._verifier = verifier
+        self._identity = Identity.of(self.settings_at(None), problems, options.concurrency)
         self.path = options.output or Path("runs") / f"{name}-calibration-{self._identity.hash}"
         self._replaced: set[Path] = set()
         # A server's samples are its own: drawn again, an answer may differ without any verdict that does.
@@ -187,13 +185,12 @@ class _Bench:
     async def solve_at(self, threshold: float, names: Collection[str]) -> dict[str, Outcome]:
         """Return the answers at a threshold; those that could not be written are missing."""
         self._view.say(f"Threshold {threshold:g}: {len(names)} of {len(self.ids)} problems to solve")
-        self.judging.threshold = threshold
         folder = self.path / f"threshold-{threshold:g}"
-        return await self._solve(self.strategy, self.settings_at(threshold), folder, names)
+        return await self._solve(self.strategy, threshold, folder, names)
 
     async def solve_alone(self, names: Collection[str]) -> dict[str, Outcome]:
         """Return the target's own answers."""
-        return await self._solve(BASELINE, self.settings_at(None), self.path / _TARGET_FOLDER, names)
+        return await self._solve(BASELINE, None, self.path / _TARGET_FOLDER, names)
 
     def settings_at(self, threshold: float | None) -> Settings:
         """Return the settings with a threshold; None: without one."""
@@ -202,21 +199,23 @@ class _Bench:
         return _with_verifier(self._settings, thresholds=given)
 
     async def _solve(
-        self, strategy: str, settings: Settings, path: Path, names: Collection[str]
+        self, strategy: str, threshold: float | None, path: Path, names: Collection[str]
     ) -> dict[str, Outcome]:
         if not names:
             return {}
-        identity = replace(self._identity, settings=settings)
+        identity = replace(self._identity, settings=self.settings_at(threshold))
         fresh = self._options.fresh and path not in self._replaced
         wanted = {UnitKey(name, 0, strategy) for name in names}
         with RunFolder(path, identity, self._problems, fresh=fresh) as folder:
             if wanted - folder.outcomes.keys():
                 options = replace(self._options, strategies=(strategy,))
+                settings = self.settings_at(threshold)
                 job = Job(settings, self._problems, options, folder, self._view, frozenset(wanted))
-                self._accelerator.settings = settings
+                thresholds = {} if threshold is None else {self.judging.name: threshold}
+                backend = LocalBackend(self._accelerator, self._verifier.with_thresholds(thresholds))
                 failures: list[Failure] = []
                 self._replaced.add(path)
-                await solve_missing(job, self._backend, failures)
+                await solve_missing(job, backend, failures)
                 for failure in failures:
                     self._view.warn(f"problem {failure.key.problem_id!r}: not answered: {failure.error}")
             return {key.problem_id: folder.outcomes[key] for key in wanted & folder.outcomes.keys()}

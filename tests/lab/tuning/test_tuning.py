@@ -323,7 +323,6 @@ def test_a_threshold_is_written_where_the_verifier_reads_it(embedded: Accelerato
     (way,) = ways.by_key.values()
     assert way.settings.verifier.name == "likelihood+semantic"
     assert way.settings.verifier.thresholds == {"likelihood": 0.7}
-    assert (way.shared.verifier.thresholds, way.threshold) == ({}, 0.7)
 
 
 def test_each_strategy_takes_those_of_the_named_verifiers_that_it_can_use(embedded: Accelerator) -> None:

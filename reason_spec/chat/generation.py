@@ -1,4 +1,4 @@
-"""One ask under way: its text in order, piece by piece as it becomes certain."""
+"""One generation of a chat answer as a stream of text, in order, as it becomes final."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from reason_spec.accelerator import Accelerator
-from reason_spec.ask import GenerationRequest, Prompts
+from reason_spec.accelerator import Accelerator, GenerationRequest
+from reason_spec.accelerator.requests import Prompts
 from reason_spec.chat.base import TokenLogprob
 from reason_spec.engines.base import Tokenizer
 from reason_spec.events import Recorder
@@ -16,15 +16,16 @@ from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import FinishReason, Step
 
 
-class Piece(NamedTuple):
-    """What is new of a text; ``logprobs`` come with the end of a step, which may bring no text."""
+class TextPiece(NamedTuple):
+    """New text; ``logprobs`` come with the end of a step, which may bring no text."""
 
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
-class _Told(NamedTuple):
-    place: int
+class _PlacedText(NamedTuple):
+    start: int
+    """Characters before it."""
     text: str
 
 
@@ -33,37 +34,38 @@ class TextOrder:
 
     def __init__(self) -> None:
         self._length = 0
-        self._waiting: list[_Told] = []
+        self._waiting: list[_PlacedText] = []
 
-    def take(self, place: int, text: str) -> str:
-        """Take a piece from a place on; return what can be handed on."""
-        self._waiting.append(_Told(place, text))
+    def take(self, start: int, text: str) -> str:
+        """Take a piece that begins at ``start``; return the text that is complete now."""
+        self._waiting.append(_PlacedText(start, text))
         self._waiting.sort()
         new = ""
-        while self._waiting and self._waiting[0].place <= self._length:
-            told = self._waiting.pop(0)
-            part = told.text[self._length - told.place :]
+        while self._waiting and self._waiting[0].start <= self._length:
+            placed = self._waiting.pop(0)
+            part = placed.text[self._length - placed.start :]
             new += part
             self._length += len(part)
         return new
 
 
-class Writing:
-    """An ask under way. ``steps`` and ``recorder`` hold what is final, and are complete at the end."""
+class GenerationStream:
+    """Writes one generation request. ``steps`` and ``recorder`` are complete at its end."""
 
-    def __init__(self, accelerator: Accelerator, ask: GenerationRequest, prompts: Prompts) -> None:
-        self.ask = ask
+    def __init__(self, accelerator: Accelerator, request: GenerationRequest, prompts: Prompts) -> None:
+        self.request = request
         self.steps: list[Step] = []
         self.is_cut_short = False
-        """Whether its reader had all that was wanted before its end."""
+        """Whether its reader left before its end."""
         self._accelerator = accelerator
         self._prompts = prompts
-        self._told: asyncio.Queue[_Told | Step | None] = asyncio.Queue()
-        self.recorder = Recorder(on_text=self._tell)
+        self._text = ""
+        self._queue: asyncio.Queue[_PlacedText | Step | None] = asyncio.Queue()
+        self.recorder = Recorder(on_text=self._put_text)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What is written, in tokens of the target."""
+        """The written text in tokens of the target."""
         target = self._accelerator.target
         if self.is_cut_short:
             # Its last step was never final.
@@ -80,31 +82,29 @@ class Writing:
         last = self.steps[-1] if self.steps else None
         if self.is_cut_short or last is None or not last.ends_text or not last.tokens:
             return None
-        return last.tokens[-1] if last.tokens[-1] in self.ask.stop_ids else None
+        return last.tokens[-1] if last.tokens[-1] in self.request.stop_ids else None
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yield the text as it becomes certain; closing it returns when the engines hold nothing of it.
+    async def pieces(self) -> AsyncGenerator[TextPiece]:
+        """Yield the text as it becomes final; closing it returns when the engines hold nothing of it.
 
         Raises:
             EngineError: an engine failed.
         """
         order = TextOrder()
         num_final = 0
-        self._text = ""
         solving = asyncio.get_running_loop().create_task(self._solve())
         try:
-            while (told := await self._told.get()) is not None:
-                if isinstance(told, Step):
-                    text = order.take(num_final, told.text)
-                    self._text += text
-                    num_final += len(told.text)
-                    self.steps.append(told)
-                    logprobs = logprobs_of(told, self._accelerator.target.tokenizer)
-                    if text or logprobs:
-                        yield Piece(text, logprobs)
-                elif text := order.take(*told):
-                    self._text += text
-                    yield Piece(text)
+            while (item := await self._queue.get()) is not None:
+                if isinstance(item, Step):
+                    text = order.take(num_final, item.text)
+                    num_final += len(item.text)
+                    self.steps.append(item)
+                    logprobs = logprobs_of(item, self._accelerator.target.tokenizer)
+                else:
+                    text, logprobs = order.take(*item), None
+                self._text += text
+                if text or logprobs:
+                    yield TextPiece(text, logprobs)
             await solving
         finally:
             solving.cancel()
@@ -113,21 +113,21 @@ class Writing:
             if not solving.cancelled():
                 solving.exception()
 
-    def _tell(self, place: int, text: str) -> None:
-        self._told.put_nowait(_Told(place, text))
+    def _put_text(self, start: int, text: str) -> None:
+        self._queue.put_nowait(_PlacedText(start, text))
 
     async def _solve(self) -> None:
-        solving = self._accelerator.solve(self.ask, recorder=self.recorder, prompts=self._prompts)
+        solving = self._accelerator.solve(self.request, recorder=self.recorder, prompts=self._prompts)
         try:
             async with aclosing(solving) as steps:
                 async for step in steps:
-                    self._told.put_nowait(step)
+                    self._queue.put_nowait(step)
         finally:
-            self._told.put_nowait(None)
+            self._queue.put_nowait(None)
 
 
 def logprobs_of(step: Step, tokenizer: Tokenizer) -> tuple[TokenLogprob, ...] | None:
-    """Return how the target rated the tokens of a step's text; None where it was another that wrote it."""
+    """Return the target's log-probabilities of a step; None where another model wrote it."""
     if step.origin != "target" or step.logprobs is None:
         return None
     return tuple(_rated(step.tokens, step.logprobs, tokenizer, len(step.text.encode())))
@@ -139,7 +139,7 @@ def _rated(
     rated: list[TokenLogprob] = []
     for token, logprob in zip(tokens, logprobs, strict=True):
         content = tokenizer.token_bytes(token)
-        # What a stop cut off is no part of the text, and neither is the end of it.
+        # The tokens of a cut off stop, and the end of the text, are no part of the text.
         if num_bytes <= 0:
             break
         if content:

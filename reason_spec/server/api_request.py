@@ -1,4 +1,4 @@
-"""What the endpoints share: the chat behind them, and one request's way through it."""
+"""One HTTP request: its client, its limits, its place, and the answers of the chat to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import Request
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, TextRequest
+from reason_spec.chat.preparing import PreparedRequest
 from reason_spec.chat.service import Chat
 from reason_spec.errors import EngineError, RequestError, did_you_mean
 from reason_spec.server.admission import Admission
@@ -21,7 +22,8 @@ from reason_spec.server.base import ApiError, Client
 from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
-from reason_spec.server.replies import ErrorBody, ReplyStyle
+from reason_spec.server.replies import ReplyStyle
+from reason_spec.server.reply_bodies import ErrorBody
 from reason_spec.server.streaming import EventFormat, EventStream, merged, together
 from reason_spec.settings import EngineSettings, ServerSettings
 
@@ -30,12 +32,12 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "The request cannot be done; the message says why."},
     "5XX": {"model": ErrorBody, "description": "The server failed, is full, or stops."},
 }
-"""For the OpenAPI document: what every endpoint may answer."""
+"""The errors of every endpoint, for the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """What every endpoint needs; ``models`` are the names that the target is served under."""
+class AppContext:
+    """What every endpoint needs; ``models`` are the names of the target."""
 
     chat: Chat
     accelerator: Accelerator
@@ -56,34 +58,47 @@ class Service:
 
 
 def target_name(target: EngineSettings) -> str:
-    """Return what a model is called where the operator does not say; never a path of this machine."""
+    """Return the default name of a model; never a path of this machine."""
     name = target.remote.served_model or target.model
     path = Path(name)
     return path.name if path.exists() else name
 
 
-class Call:
-    """One request under way: who asks, what it may take, and what it counts for."""
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One answer to write: choice ``index`` of a request."""
+
+    request: PreparedRequest
+    index: int
+
+
+class _Admitted(NamedTuple):
+    choices: list[_Choice]
+    speculate: bool
+
+
+class ApiRequest:
+    """An HTTP request that is being answered."""
 
     def __init__(self, request: Request) -> None:
-        self.service: Service = request.app.state.service
-        settings = self.service.accelerator.settings
-        # Without a guard in front, whoever reaches the server is its operator.
-        anybody = Client(settings.suffix.tenant, trusted=True)
-        self.client: Client = getattr(request.state, "client", None) or anybody
+        self.context: AppContext = request.app.state.context
+        settings = self.context.accelerator.settings
+        # Without a guard in front, only the operator reaches the server.
+        operator = Client(settings.suffix.tenant, trusted=True)
+        self.client: Client = getattr(request.state, "client", None) or operator
         if not hasattr(request.state, "request_id"):
             request.state.request_id = uuid.uuid4().hex
         self.id: str = request.state.request_id
         self._notes: dict[str, Any] = getattr(request.state, "notes", {})
         self._request = request
         self._arrived = time.monotonic()
-        self._deadline = Deadline(self.service.settings)
+        self._deadline = Deadline(self.context.settings)
 
     def check_model(self, name: str) -> None:
         """Raises:
         ApiError: 404, no such model is served.
         """
-        known = self.service.models
+        known = self.context.models
         if name not in known:
             hint = did_you_mean(name, known) or ";"
             message = f"no model {name[:200]!r} is served here{hint} served: {', '.join(known)}"
@@ -93,147 +108,139 @@ class Call:
         """Raises:
         RequestError: more answers than the operator allows.
         """
-        most = self.service.settings.max_n
+        most = self.context.settings.max_n
         if number > most:
             raise RequestError(f"{number} answers are asked for; the most is {most}", param="n")
 
     def max_tokens(self, number: int | None, param: str = "max_tokens") -> int | None:
-        """Return how long an answer may be, from what is asked for; None: as the settings say.
+        """Return the limit of an answer's tokens, from the requested one; None: as the settings say.
 
         Raises:
             RequestError: it is more than the operator allows.
         """
-        most = self.service.settings.max_output_tokens
+        most = self.context.settings.max_output_tokens
         if most is not None and number is not None and number > most:
             raise RequestError(f"{number} tokens are asked for; the most is {most} here", param=param)
         if most is None or number is not None:
             return number
-        return min(most, self.service.accelerator.settings.sampling.max_tokens)
+        return min(most, self.context.accelerator.settings.sampling.max_tokens)
 
-    def style(self, prefix: str, model: str, **how: Any) -> ReplyStyle:
-        """Return what the answers to this request have in common."""
+    def style(self, prefix: str, model: str, **options: Any) -> ReplyStyle:
+        """Return the common fields of the answers to this request."""
         return ReplyStyle(
             id=f"{prefix}{self.id}",
             created=int(time.time()),
             model=model,
-            fingerprint=self.service.fingerprint,
-            reasoning_field=self.service.settings.reasoning_field,
+            fingerprint=self.context.fingerprint,
+            reasoning_field=self.context.settings.reasoning_field,
             tells=self.client.trusted,
-            num_draft_tokens=self.service.accelerator.settings.strategy.num_draft_tokens,
-            **how,
+            num_draft_tokens=self.context.accelerator.settings.strategy.num_draft_tokens,
+            **options,
         )
 
-    async def answers(self, asked: Sequence[ChatRequest | TextRequest], each: int) -> list[ChatAnswer]:
+    async def answers(self, requests: Sequence[ChatRequest | TextRequest], each: int) -> list[ChatAnswer]:
         """Return ``each`` answers to every request, those to one side by side.
 
         Raises:
-            RequestError, ApiError, EngineError, ClientGoneError: all work has ended by then, or keeps the
-                place until it has.
+            RequestError, ApiError, EngineError, ClientGoneError: all work has ended, or keeps its place until
+                it has.
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
-            speculate = await self._enter(asked, each, held)
+            admitted = await self._enter(requests, each, held)
             answers = await self._deadline.whole(
-                together(
-                    [self._answer(request, index, speculate) for request in asked for index in range(each)]
-                )
+                together([self._answer(choice, admitted.speculate) for choice in admitted.choices])
             )
         for answer in answers:
             self.count(answer.end)
         return answers
 
     async def stream(
-        self, asked: Sequence[ChatRequest | TextRequest], each: int, tell: EventFormat
+        self, requests: Sequence[ChatRequest | TextRequest], each: int, tell: EventFormat
     ) -> EventStream:
         """Return a response that streams ``each`` answers to every request.
 
-        It returns with the first words, so that what fails before them has a status of its own, or after
-        ``PING_SECONDS``.
+        It returns with the first event or after ``PING_SECONDS``, so that an earlier failure has a status of
+        its own.
 
         Args:
-            tell: makes the events of the stream of what the chat says.
+            tell: encodes the events of the chat.
 
         Raises:
             RequestError, ApiError, EngineError, ClientGoneError: as ``answers``.
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
-            speculate = await self._enter(asked, each, held)
-            streams = [
-                self._counted(self._stream(request, index, speculate))
-                for request in asked
-                for index in range(each)
-            ]
+            admitted = await self._enter(requests, each, held)
+            streams = [self._counted(self._stream(choice, admitted.speculate)) for choice in admitted.choices]
             events = merged(streams, self._deadline)
             held.push_async_callback(events.aclose)
             first = await anext(events)
             return EventStream(first, events, tell, held.pop_all(), self.id, self._pace())
         raise AssertionError("the block returns")
 
-    async def _answer(self, request: ChatRequest | TextRequest, index: int, speculate: bool) -> ChatAnswer:
-        """Return one answer; if the target dies while it is written, it is written again, once."""
-        chat, target = self.service.chat, self.service.accelerator.target
+    async def _answer(self, choice: _Choice, speculate: bool) -> ChatAnswer:
+        """Return one answer; if the target died meanwhile it is written anew, once."""
+        chat, target = self.context.chat, self.context.accelerator.target
         # The target may have died since `_enter` looked: in the queue, or while the prompt was encoded.
         await target.recovered()
         num_deaths = target.num_deaths
         try:
-            return await chat.answer(request, index=index, speculate=speculate)
+            return await chat.answer(choice.request, index=choice.index, speculate=speculate)
         except EngineError:
             if target.num_deaths == num_deaths:
                 raise
             await target.recovered()
-        return await chat.answer(request, index=index, speculate=speculate)
+        return await chat.answer(choice.request, index=choice.index, speculate=speculate)
 
-    async def _stream(
-        self, request: ChatRequest | TextRequest, index: int, speculate: bool
-    ) -> AsyncGenerator[ChatEvent]:
-        """Yield the events of one answer; see ``_answer``. What has begun to stream is not written again."""
-        chat, target = self.service.chat, self.service.accelerator.target
+    async def _stream(self, choice: _Choice, speculate: bool) -> AsyncGenerator[ChatEvent]:
+        """Yield the events of one answer; see `_answer`. A stream that has begun is not written anew."""
+        target = self.context.accelerator.target
         await target.recovered()
-        num_deaths, begun = target.num_deaths, False
-        try:
-            async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
-                async for event in events:
-                    begun = True
-                    yield event
-            return
-        except EngineError:
-            if begun or target.num_deaths == num_deaths:
-                raise
-            await target.recovered()
-        async with aclosing(chat.stream(request, index=index, speculate=speculate)) as events:
-            async for event in events:
-                yield event
+        num_deaths, may_retry = target.num_deaths, True
+        while True:
+            stream = self.context.chat.stream(choice.request, index=choice.index, speculate=speculate)
+            try:
+                async with aclosing(stream) as events:
+                    async for event in events:
+                        may_retry = False
+                        yield event
+                return
+            except EngineError:
+                if not may_retry or target.num_deaths == num_deaths:
+                    raise
+                may_retry = False
+                await target.recovered()
 
     def _pace(self) -> Pace | None:
-        settings = self.service.settings
+        settings = self.context.settings
         at_once = settings.pace_streams == "none" or (
             settings.pace_streams == "untrusted" and self.client.trusted
         )
         return None if at_once else Pace()
 
     async def _enter(
-        self, asked: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack
-    ) -> bool:
-        """Take a place and check what is asked; return whether to speculate."""
-        service = self.service
-        if (trouble := service.accelerator.target.trouble) is not None:
+        self, requests: Sequence[ChatRequest | TextRequest], each: int, held: AsyncExitStack
+    ) -> _Admitted:
+        """Take a place, prepare the requests and check their limits."""
+        context = self.context
+        if (trouble := context.accelerator.target.trouble) is not None:
             message = f"the target {trouble}; ask again in a moment"
             raise ApiError(
                 503, message, kind="server_error", code="engine_unavailable", retry_after=_RETRY_SECONDS
             )
-        waiting = service.admission.place(self.client, size=len(asked) * each, deadline=self._deadline)
+        waiting = context.admission.place(self.client, size=len(requests) * each, deadline=self._deadline)
         speculate = await held.enter_async_context(waiting)
-        # To check a constraint waits for a target that is being restarted.
+        # The check of a constraint waits for a target that is being restarted.
         async with self._deadline.first():
-            for request in asked:
-                self._check_prompt(request, await service.chat.check(request))
-        return speculate
+            prepared = [self._checked(await context.chat.prepare(request)) for request in requests]
+        choices = [_Choice(request, index) for request in prepared for index in range(each)]
+        return _Admitted(choices, speculate)
 
-    def _check_prompt(self, request: ChatRequest | TextRequest, num_tokens: int) -> None:
-        most = self.service.settings.max_prompt_tokens
-        if most is not None and num_tokens > most:
-            param = "messages" if isinstance(request, ChatRequest) else "prompt"
-            message = f"the prompt has {num_tokens} tokens; the most is {most} here. Shorten it."
-            raise RequestError(message, param=param)
+    def _checked(self, request: PreparedRequest) -> PreparedRequest:
+        most, number = self.context.settings.max_prompt_tokens, request.num_prompt_tokens
+        if most is not None and number > most:
+            message = f"the prompt has {number} tokens; the most is {most} here. Shorten it."
+            raise RequestError(message, param=request.prompt_field)
+        return request
 
     async def _counted(self, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
         first: float | None = None
@@ -248,7 +255,7 @@ class Call:
     def count(self, end: ChatEnd, first_token: float | None = None) -> None:
         """Count a whole answer, and note it for the access log."""
         seconds = time.monotonic() - self._arrived
-        self.service.metrics.observe(end, seconds=seconds, first_token=first_token)
+        self.context.metrics.observe(end, seconds=seconds, first_token=first_token)
         self._notes["prompt_tokens"] = end.num_prompt_tokens
         self._notes["completion_tokens"] = self._notes.get("completion_tokens", 0) + end.num_tokens
         self._notes["strategy"] = end.report.strategy

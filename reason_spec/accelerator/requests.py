@@ -1,0 +1,116 @@
+"""One answer to write, and its prompt in the tokens of both models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypedDict
+
+from reason_spec.engines.base import Engine
+from reason_spec.engines.chat_template import ChatOptions, Message
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.base import Strategy
+from reason_spec.strategies.suffix_session import Segments
+from reason_spec.types import Constraint, Prefix, Sampling, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One answer to write. None takes the value of the settings.
+
+    Exactly one of ``messages`` and ``prompt`` is given.
+
+    Args:
+        messages: a conversation; the answer is its next turn.
+        prompt: text, or tokens of the target, to continue as it is, without a chat template.
+        tools: functions the model may call, as JSON objects in OpenAI's form, for the chat template.
+        chat_arguments: further arguments of the chat template.
+        continue_final: continue the last message instead of answering it.
+        written: steps of the answer that exist already; generation continues after them.
+        strategy: its name, its settings, or the object that `Generator.strategy` built.
+        verifier: its name; it is loaded first if it was not used before. Not read beside a built strategy.
+        sampling: how tokens are chosen, keys of the noise included.
+        max_tokens: limit of the new tokens, without those of ``written``.
+        stops: texts that end the answer; they are cut off.
+        stop_ids: tokens of the target that end the answer; they are not part of its text. A strategy that
+            does not support them is replaced by the target alone.
+        constraint, logit_bias: restrict the output; the target then writes alone, whatever the strategy.
+        tenant: owner of the texts in the suffix cache and of the prefixes in the engines' caches.
+        cache_salt: prefixes are reused only for requests with the same salt.
+        scope: each scope has a suffix cache of its own, for comparisons.
+    """
+
+    messages: Sequence[Message] = ()
+    prompt: str | tuple[int, ...] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    chat_arguments: Mapping[str, Any] = field(default_factory=dict)
+    continue_final: bool = False
+    written: tuple[Step, ...] = ()
+    strategy: str | StrategySettings | Strategy | None = None
+    verifier: str | None = None
+    sampling: Sampling | None = None
+    max_tokens: int | None = None
+    stops: tuple[str, ...] | None = None
+    stop_ids: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    tenant: str | None = None
+    cache_salt: str = ""
+    scope: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.messages) == (self.prompt is not None):
+            raise ValueError("give either messages or a prompt")
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether only the target can write the answer."""
+        return self.constraint is not None or bool(self.logit_bias)
+
+    @property
+    def question(self) -> str:
+        """The question as verifiers see it: the user's last message, or the prompt."""
+        said = [message["content"] or "" for message in self.messages if message["role"] == "user"]
+        return said[-1] if said else str(self.prompt or "")
+
+    def tokens_for(self, engine: Engine, target: Engine) -> tuple[int, ...]:
+        """Return the prompt in the tokens of an engine's model.
+
+        Raises:
+            EngineError: the chat template refuses the conversation.
+        """
+        tokenizer = engine.tokenizer
+        if self.prompt is None:
+            options = ChatOptions(self.tools, self.chat_arguments, self.continue_final)
+            return tokenizer.encode_chat(self.messages, options)
+        if isinstance(self.prompt, str):
+            return tokenizer.encode_prompt(self.prompt)
+        if tokenizer.tokenizer_id == target.tokenizer.tokenizer_id:
+            return self.prompt
+        return tokenizer.encode_prompt(target.tokenizer.decode_prompt(self.prompt))
+
+
+class RequestOptions(TypedDict, total=False):
+    """How to answer a question or a conversation.
+
+    ``problem`` and ``sample`` are keys of the sampling noise: equal keys draw equal noise. The others are as
+    in `GenerationRequest`.
+    """
+
+    strategy: str | None
+    problem: int
+    sample: int
+    tenant: str | None
+    scope: str
+
+
+class Prompts(NamedTuple):
+    """The prompt of a request in the tokens of each model; ``draft`` is None without a draft.
+
+    ``segments`` label the parts of the target's prompt as tool result, model output or other text; empty
+    without a suffix cache.
+    """
+
+    target: Prefix
+    draft: Prefix | None
+    segments: Segments

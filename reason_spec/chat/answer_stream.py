@@ -1,0 +1,186 @@
+"""One choice of an answer as a stream of events: the thinking, the answer and its calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.chat.base import ChatEvent, TextDelta
+from reason_spec.chat.call_forms import CallParser, Found
+from reason_spec.chat.generation import GenerationStream, TextPiece
+from reason_spec.chat.preparing import PreparedRequest
+from reason_spec.chat.reporting import end_of
+from reason_spec.chat.thinking import CLOSER, GAP, LeadingSpace
+from reason_spec.chat.xml_calls import parser_for
+from reason_spec.strategies.base import Strategy
+from reason_spec.types import Constraint, Step
+
+_NO_ROOM: Final = "load"
+
+
+class AnswerStream:
+    """Writes one choice of a prepared request.
+
+    Args:
+        index: the choice's number; each has noise of its own.
+        speculate: False leaves the target alone.
+        started: when the request came, by ``time.perf_counter``.
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, prepared: PreparedRequest, index: int, speculate: bool, started: float
+    ) -> None:
+        self._accelerator = accelerator
+        self._tokenizer = accelerator.target.tokenizer
+        self._prepared = prepared
+        self._started = started
+        self._strategies = prepared.strategies
+        trouble = None if accelerator.draft is None else accelerator.draft.trouble
+        if not speculate:
+            self._strategies = self._strategies.without_drafts(accelerator, _NO_ROOM)
+        elif trouble is not None and self._strategies.need_draft:
+            self._strategies = self._strategies.without_drafts(accelerator, f"the draft {trouble}")
+        self._sampling = prepared.sampling(index)
+        self._num_left = prepared.max_tokens
+        self._written: tuple[Step, ...] = ()
+        self._thinking: GenerationStream | None = None
+        self._answer: list[GenerationStream] = []
+        self._leading = LeadingSpace()
+        self._parser: CallParser | None = None
+        if (tools := prepared.tools) is not None:
+            self._parser = parser_for(tools.form, tools.tools, parallel=tools.parallel)
+
+    async def events(self) -> AsyncGenerator[ChatEvent]:
+        """Yield final text and calls, and at last the end.
+
+        Raises:
+            EngineError: an engine failed.
+        """
+        if self._prepared.thinking is not None:
+            async with aclosing(self._think(self._prepared.thinking.opening)) as thinking:
+                async for event in thinking:
+                    yield event
+        if self._num_left > 0 and (self._thinking is None or self._thinking.finish == "stop"):
+            async with aclosing(self._write_answer()) as answer:
+                async for event in answer:
+                    yield event
+        yield end_of(
+            self._accelerator,
+            self._prepared.num_prompt_tokens,
+            self._strategies,
+            thinking=self._thinking,
+            answer=self._answer,
+            num_calls=self._parser.num_calls if self._parser else 0,
+            started=self._started,
+        )
+
+    async def _think(self, opening: str) -> AsyncGenerator[ChatEvent]:
+        if opening:
+            self._written = (self._step(self._tokenizer.encode(opening)),)
+        generation = self._thinking = self._generation(self._strategies.first, stops=(CLOSER,))
+        async with aclosing(generation.pieces()) as pieces:
+            async for piece in pieces:
+                yield TextDelta("reasoning", piece.text, piece.logprobs)
+        self._continue_after(generation)
+        if self._prepared.constraint is not None and generation.finish == "stop":
+            # A constrained answer may not begin with the gap that models write here.
+            gap = GAP.removeprefix(self._begun_with_thinking())
+            self._written += (self._step(self._tokenizer.encode(gap)),) if gap else ()
+
+    async def _write_answer(self) -> AsyncGenerator[ChatEvent]:
+        for event in self._events_of(TextPiece(self._begun_with_thinking())):
+            yield event
+        while True:
+            generation = self._answer_generation()
+            async with aclosing(generation.pieces()) as pieces:
+                async for piece in pieces:
+                    for event in self._events_of(piece):
+                        yield event
+                    if self._parser is not None and self._parser.done:
+                        generation.is_cut_short = True
+                        break
+            if not self._stopped_in_leading_space(generation):
+                break
+        if self._parser is not None:
+            for event in _events(self._parser.close()):
+                yield event
+
+    def _answer_generation(self) -> GenerationStream:
+        strategy = self._strategies.answer if self._thinking is not None else self._strategies.first
+        assert strategy is not None, "a strategy writes the answer after the thinking"
+        request = self._prepared.request
+        generation = self._generation(
+            strategy,
+            stops=request.stops or (),
+            stop_ids=request.stop_ids,
+            constraint=self._prepared.constraint,
+        )
+        self._answer.append(generation)
+        return generation
+
+    def _begun_with_thinking(self) -> str:
+        """Return the text of the answer in the token that completed the end of the thinking."""
+        if self._thinking is None:
+            self._leading.is_over = True
+            return ""
+        return self._tokenizer.decode(self._thinking.tokens).partition(CLOSER)[2]
+
+    def _stopped_in_leading_space(self, generation: GenerationStream) -> bool:
+        """Tell whether a stop lies in the white space before the answer, which then continues."""
+        if self._leading.is_over or generation.finish != "stop" or generation.is_cut_short:
+            return False
+        if generation.stop_id is not None:
+            return False
+        text = self._tokenizer.decode(generation.tokens)
+        self._continue_after(generation)
+        return not text.strip() and self._num_left > 0
+
+    def _events_of(self, piece: TextPiece) -> Iterable[ChatEvent]:
+        text = self._leading.strip(piece.text)
+        if self._parser is None:
+            if text or piece.logprobs:
+                yield TextDelta("content", text, piece.logprobs)
+            return
+        yield from _events(self._parser.feed(text))
+        if piece.logprobs and not self._parser.num_calls:
+            yield TextDelta("content", "", piece.logprobs)
+
+    def _generation(
+        self,
+        strategy: Strategy,
+        *,
+        stops: tuple[str, ...],
+        stop_ids: frozenset[int] = frozenset(),
+        constraint: Constraint | None = None,
+    ) -> GenerationStream:
+        request = replace(
+            self._prepared.request,
+            strategy=strategy,
+            sampling=self._sampling,
+            max_tokens=self._num_left,
+            stops=stops,
+            stop_ids=stop_ids,
+            constraint=constraint,
+            written=self._written,
+        )
+        return GenerationStream(self._accelerator, request, self._prepared.prompts)
+
+    def _continue_after(self, generation: GenerationStream) -> None:
+        """Let the next generation continue the text of this one."""
+        tokens = generation.tokens
+        self._num_left -= len(tokens)
+        if tokens:
+            self._written = (*self._written, self._step(tokens))
+
+    def _step(self, tokens: tuple[int, ...]) -> Step:
+        tokenizer = self._tokenizer
+        text = tokenizer.decode(tokens)
+        return Step(text, tokens, "target", "boundary", tokenizer_id=tokenizer.tokenizer_id)
+
+
+def _events(found: Iterable[Found]) -> Iterable[ChatEvent]:
+    for one in found:
+        yield TextDelta("content", one) if isinstance(one, str) else one

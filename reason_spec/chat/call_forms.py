@@ -1,0 +1,131 @@
+"""The forms in which models write calls of tools, and what all parsers of calls share.
+
+- ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` for each call (Hermes, Qwen);
+- ``mistral``: ``[TOOL_CALLS]`` and a list of such objects, or ``name{...}``. The tag is a special token that
+  the text does not show, so both may also begin the answer;
+- ``llama``: the object alone, with ``parameters``, at the beginning of the answer or after
+  ``<|python_tag|>``;
+- ``qwen3_coder``: ``<function=...>`` with tags for its parameters.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from reason_spec.chat.base import ToolCallDelta
+
+FormName: TypeAlias = Literal["hermes", "mistral", "llama", "qwen3_coder"]
+Found: TypeAlias = str | ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The form of one family of models.
+
+    ``bare`` calls may begin the answer without ``opener``; ``named`` ones are a name followed by its
+    arguments. ``closer`` ends the calls after an ``opener``; empty: nothing does.
+    """
+
+    name: FormName
+    opener: str
+    closer: str = ""
+    bare: bool = False
+    named: bool = False
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(tag for tag in (self.opener, self.closer) if tag)
+
+
+HERMES: Final = CallForm("hermes", "<tool_call>", "</tool_call>")
+MISTRAL: Final = CallForm("mistral", "[TOOL_CALLS]", bare=True, named=True)
+QWEN3_CODER: Final = CallForm("qwen3_coder", "<tool_call>", "</tool_call>")
+LLAMA: Final = CallForm("llama", "<|python_tag|>", bare=True)
+
+
+def form_of(template: str | None) -> CallForm:
+    """Return the form in which a model with this chat template writes calls."""
+    if template is None:
+        return HERMES
+    if "<function=" in template and "<parameter=" in template:
+        return QWEN3_CODER
+    # Templates that convert between forms mention Hermes' tag too: their own form is another.
+    for form in (MISTRAL, LLAMA):
+        if form.opener in template and HERMES.opener not in template:
+            return form
+    if '"parameters": ' in template and "ipython" in template and HERMES.opener not in template:
+        return LLAMA
+    return HERMES
+
+
+class CallParser:
+    """Separates calls from text.
+
+    It reads character by character, so the result does not depend on how the text was cut into pieces. A call
+    is handed on as soon as its name is known and its arguments begin; from then on it stays a call. Anything
+    else is text. Only white space around calls is lost, and arguments are passed on as they are written.
+
+    Args:
+        parallel: False keeps the first call only; ``done`` says that it is complete.
+    """
+
+    def __init__(self, *, parallel: bool) -> None:
+        self._parallel = parallel
+        self._take: Callable[[str], None] = self._in_text
+        self._found: list[Found] = []
+        self._spaces = ""
+        """White space that belongs to the text, unless a call follows."""
+        self._word = ""
+        """Text that may be the beginning of a tag."""
+        self.num_calls = 0
+        self.done = False
+
+    def feed(self, text: str) -> list[Found]:
+        """Take more text; return what is certain: text outside of calls, and pieces of calls."""
+        for character in text:
+            if self.done:
+                break
+            self._take(character)
+        return self._hand_over()
+
+    def close(self) -> list[Found]:
+        """Return what is left at the end of the text; an incomplete call stays so."""
+        if not self.done:
+            self._end()
+        return self._hand_over()
+
+    def _in_text(self, character: str) -> None:
+        """Read a character outside of calls."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Emit what is left at the end of the text."""
+        raise NotImplementedError
+
+    def _begin(self, name: str, arguments: str) -> None:
+        self._emit(ToolCallDelta(self.num_calls, arguments, new_call_id(), name))
+        self.num_calls += 1
+
+    def _emit(self, found: Found) -> None:
+        last = self._found[-1] if self._found else None
+        if isinstance(found, str):
+            if isinstance(last, str):
+                self._found[-1] = last + found
+            elif found:
+                self._found.append(found)
+        elif isinstance(last, ToolCallDelta) and last.index == found.index and found.id is None:
+            self._found[-1] = ToolCallDelta(last.index, last.arguments + found.arguments, last.id, last.name)
+        else:
+            self._found.append(found)
+
+    def _hand_over(self) -> list[Found]:
+        found, self._found = self._found, []
+        return found
+
+
+def new_call_id() -> str:
+    """Return an id as OpenAI's clients know them."""
+    return f"call_{secrets.token_hex(12)}"
