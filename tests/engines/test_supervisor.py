@@ -19,7 +19,7 @@ import pytest
 from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker import supervisor
-from reason_spec.engines.worker.messages import AskStats, FromWorker, Ready, Shutdown, ToWorker
+from reason_spec.engines.worker.messages import GetStats, FromWorker, Ready, Shutdown, ToWorker
 from reason_spec.engines.worker.process import Ending, WorkerProcess
 from reason_spec.engines.worker.pulse import TICK_SECONDS, Pulse
 from reason_spec.engines.worker.supervisor import Supervisor
@@ -188,14 +188,14 @@ class ScriptedWorker:
 
 
 async def test_a_new_worker_that_dies_as_soon_as_it_is_ready_is_no_recovery() -> None:
-    ready: list[FromWorker] = [Ready(64, 64, "", "cpu", "float32", 1, 0.01)]
+    ready: list[FromWorker] = [Ready(64, "float32", 0.01)]
     first, last = ScriptedWorker(ready), ScriptedWorker(ready)
     workers = [first, ScriptedWorker(ready, None), last]
     launched: list[ScriptedWorker] = []
 
     def launch() -> tuple[WorkerProcess, ToWorker]:
         launched.append(workers[len(launched)])
-        return cast("WorkerProcess", launched[-1]), AskStats(0)
+        return cast("WorkerProcess", launched[-1]), GetStats(0)
 
     waiting: list[asyncio.Task[None]] = []
 
