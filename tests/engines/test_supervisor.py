@@ -19,7 +19,7 @@ import pytest
 from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker import supervisor
-from reason_spec.engines.worker.messages import GetStats, FromWorker, Ready, Shutdown, ToWorker
+from reason_spec.engines.worker.messages import FromWorker, GetStats, Ready, Shutdown, ToWorker
 from reason_spec.engines.worker.process import Ending, WorkerProcess
 from reason_spec.engines.worker.pulse import TICK_SECONDS, Pulse
 from reason_spec.engines.worker.supervisor import Supervisor
