@@ -2,7 +2,7 @@
 
     python benchmarks/interval_coverage.py [--runs 2000] [--seed 0] [--json]
 
-The intervals are those of an evaluation (docs/statistics.md), two-sided, 95 %. Rows, each for 10, 30 and 200
+The intervals are those of an evaluation (docs/reference/statistics.md), two-sided, 95 %. Rows, each for 10, 30 and 200
 problems:
 
 - ``accuracy``: of 50, 90 and 99 %, with one sample of each problem and with four. Their chances of being

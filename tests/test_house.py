@@ -119,6 +119,24 @@ def test_every_public_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    broken = []
+    for page in project_files():
+        if page.suffix != ".md" or page.is_symlink():
+            continue
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_the_map_in_the_architecture_page_is_that_of_the_imports() -> None:
+    result = subprocess.run(
+        [sys.executable, "scripts/import_map.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
 # Imports -------------------------------------------------------------------------------------
 
 

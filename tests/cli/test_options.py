@@ -199,7 +199,7 @@ def test_settings_prints_what_would_be_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_documented_settings_are_the_settings() -> None:
-    documented = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
     assert succeed("settings", "--markdown").stdout in documented
 
 
