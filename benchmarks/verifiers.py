@@ -4,8 +4,8 @@
 
 Three sets of pairs. ``generated``: steps of the problem generator in two of its phrasings, and changed in one
 place. ``held out``: written by hand, each of the three before the verifiers were asked about it; they were
-then mended with what it showed, so that only the first look at a set, which docs/concepts/verifiers.md has, was held
-out. ``steps``: those of a file (by default the solutions that the
+then mended with what it showed, so that only the first look at a set, which docs/concepts/verifiers.md has,
+was held out. ``steps``: those of a file (by default the solutions that the
 tests have), in another notation, and changed. A changed step is compared with the step itself (``own``) and
 with its other wording (``reworded``).
 

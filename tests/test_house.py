@@ -124,9 +124,9 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     for page in project_files():
         if page.suffix != ".md" or page.is_symlink():
             continue
-        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(ROOT)}: {target}")
+        targets = re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
+        lost = [name for name in targets if "://" not in name and not (page.parent / name).exists()]
+        broken += [f"{page.relative_to(ROOT)}: {name}" for name in lost]
     assert broken == []
 
 
