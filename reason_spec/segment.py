@@ -39,8 +39,8 @@ class Boundary:
     The default delimiter, `AUTO`, goes by the text. A blank line ends a step. In a paragraph that has grown
     to `LINE_AFTER_BYTES` the end of a line does so too, and in one of `SENTENCE_AFTER_BYTES` the end of a
     sentence: some models write a whole answer without a blank line (``docs/concepts/steps.md``). `BLANK_LINE`
-    may hold spaces and tabs; any other delimiter is matched literally. ``protected`` holds pairs of tags with no
-    boundary between them.
+    may hold spaces and tabs; any other delimiter is matched literally. ``protected`` holds pairs of tags with
+    no boundary between them.
     """
 
     delimiter: str = AUTO
