@@ -19,7 +19,7 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score, Tokenizer
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch import scheduler as scheduler_module
+from reason_spec.engines.torch import acceptor
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -218,7 +218,7 @@ def test_the_test_notices_an_acceptance_that_is_too_kind(
 
         return accept(drafts, lenient)
 
-    monkeypatch.setattr(scheduler_module, "accept", kind)
+    monkeypatch.setattr(acceptor, "accept", kind)
     sampled = sample_with_hints(target, truth, kept_prediction_bytes=0)
     assert truth.p_value(sampled.pairs) < ALARM
 

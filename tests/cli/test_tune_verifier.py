@@ -137,13 +137,19 @@ def test_a_sample_that_is_too_small_is_refused_before_anything_starts(world: Wor
 
 def test_a_run_goes_on_from_what_is_on_the_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = ("--thresholds", "0.9,0.5", "--concurrency", "4")
-    solve_alone = tune_verifier._Bench.solve_alone
+    solve_at, solve_alone = tune_verifier._Bench.solve_at, tune_verifier._Bench.solve_alone
+    thresholds: list[float] = []
+
+    async def noted(self: Any, threshold: float, names: Any) -> Any:
+        thresholds.append(threshold)
+        return await solve_at(self, threshold, names)
 
     async def interrupted(self: Any, names: Any) -> Any:
-        if self.judging.threshold == 0.5:
+        if thresholds[-1:] == [0.5]:
             raise asyncio.CancelledError
         return await solve_alone(self, names)
 
+    monkeypatch.setattr(tune_verifier._Bench, "solve_at", noted)
     monkeypatch.setattr(tune_verifier._Bench, "solve_alone", interrupted)
     result = invoke(*arguments(world, *chosen))
     assert result.exit_code == 130

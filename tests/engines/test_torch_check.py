@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.torch import layout, model
+from reason_spec.engines.torch import layout
+from reason_spec.engines.torch import load as loading
 from reason_spec.engines.torch.attention import BlockTensors
 from reason_spec.engines.torch.check import Float32Arithmetic
 from reason_spec.engines.torch.load import load_model
@@ -99,14 +100,14 @@ def test_real_models_are_served_in_bfloat16_and_their_mutants_are_not(
 ) -> None:
     folder = real_model(name)
     loaded: dict[str, Any] = {}
-    load_module = model._load_module
+    load_module = loading._load_module
 
     def load_once(*arguments: Any) -> Any:
         if "module" not in loaded:
             loaded["module"] = load_module(*arguments)
         return loaded["module"]
 
-    monkeypatch.setattr(model, "_load_module", load_once)
+    monkeypatch.setattr(loading, "_load_module", load_once)
     load(folder, "bfloat16")
     for mutate in MUTATIONS:
         with monkeypatch.context() as patch:
@@ -136,7 +137,7 @@ def test_passes_that_round_more_than_the_module_are_refused(
 def test_a_dtype_that_overflows_is_named(
     model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_module = model._load_module
+    load_module = loading._load_module
 
     def too_large(*arguments: Any) -> Any:
         module = load_module(*arguments)
@@ -144,7 +145,7 @@ def test_a_dtype_that_overflows_is_named(
             module.get_output_embeddings().weight.mul_(1e6)
         return module
 
-    monkeypatch.setattr(model, "_load_module", too_large)
+    monkeypatch.setattr(loading, "_load_module", too_large)
     with pytest.raises(UnsupportedModelError, match="no numbers in float16; set dtype: bfloat16"):
         load(model_folder("qwen3"), "float16")
 
@@ -153,14 +154,14 @@ def test_quantized_weights_are_compared_as_they_are(
     model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their kernels take no float32, so the float32 comparison is left out; a wrong mask still shows."""
-    load_module = model._load_module
+    load_module = loading._load_module
 
     def quantized(*arguments: Any) -> Any:
         module = load_module(*arguments)
         module.config.quantization_config = {"quant_method": "some"}
         return module
 
-    monkeypatch.setattr(model, "_load_module", quantized)
+    monkeypatch.setattr(loading, "_load_module", quantized)
     load(model_folder("qwen3"), "bfloat16")
     see_everything(monkeypatch)
     with pytest.raises(UnsupportedModelError, match="a token's logits are off by"):

@@ -61,7 +61,11 @@ async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[VllmE
 
 
 def make_engine(
-    folder: Path, arguments: dict[str, object] | None = None, start_timeout: float = 300, **vllm: object
+    folder: Path,
+    arguments: dict[str, object] | None = None,
+    start_timeout: float = 300,
+    max_running: int = 64,
+    **vllm: object,
 ) -> VllmEngine:
     vllm["arguments"] = {"enforce_eager": True, **(arguments or {})}
     engine = create_engine(
@@ -72,6 +76,7 @@ def make_engine(
             dtype="float32",
             cache_tokens=4096,
             start_timeout=start_timeout,
+            max_running=max_running,
             vllm=vllm,  # type: ignore[arg-type]
         ),
         SUFFIX,
