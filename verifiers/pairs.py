@@ -23,7 +23,7 @@ _CONCURRENCY: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """What ``verify_file`` did."""
+    """Counts of a verified file; ``seconds`` is the total time of its verdicts."""
 
     num_pairs: int
     num_skipped_lines: int
@@ -33,7 +33,7 @@ class VerifySummary:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A line of the input: all its fields as they stand, and the two steps among them."""
+    """A line of the input: all its fields, and the two steps among them."""
 
     fields: dict[str, Any]
     a: str
@@ -41,14 +41,14 @@ class Pair:
     context: str = ""
 
 
-def verify_file(
+async def verify_file(
     input_path: str | Path, output_path: str | Path, verifier: Verifier, skip_bad: bool = False
 ) -> VerifySummary:
     """Write every pair of ``input_path`` with its ``verdict`` and ``score`` to ``output_path``.
 
-    The input is jsonl (``.gz`` too) with ``a``, the step in question, ``b``, the step it is compared
-    with, and optionally ``context``. All fields and the order of lines are kept, fields named
-    ``verdict``, ``score`` and ``verdict_reason`` are replaced. The output appears whole or not at all.
+    The input is jsonl, also gzip, with the drafted step ``a``, the target's step ``b`` and optionally
+    ``context``. All fields and the order of lines are kept; ``verdict``, ``score`` and ``verdict_reason`` are
+    replaced. The output is written atomically. ``verifier`` is closed at the end.
 
     Args:
         skip_bad: leave bad lines out and count them, instead of stopping at the first.
@@ -57,13 +57,6 @@ def verify_file(
         DataError: the file cannot be read, or a line is bad; names file, line, field and remedy.
         SettingsError: the verifier cannot start, or compares nothing.
     """
-    return asyncio.run(verify_file_async(input_path, output_path, verifier, skip_bad))
-
-
-async def verify_file_async(
-    input_path: str | Path, output_path: str | Path, verifier: Verifier, skip_bad: bool = False
-) -> VerifySummary:
-    """``verify_file`` inside a running event loop; closes ``verifier`` at the end."""
     if not verifier.compares:
         raise SettingsError(f"verifier {verifier.name!r} compares no steps; choose one that does")
     source, destination = Path(input_path), Path(output_path)
