@@ -125,8 +125,8 @@ class Grades:
     @staticmethod
     def key(settings: Settings, seed: int) -> str:
         """Name all that decides what a row writes; defaults of other versions are not told apart."""
-        told = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), seed], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        key = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), seed], sort_keys=True)
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def add(self, key: str, problem: int, graded: Graded) -> None:
         self._known.setdefault(key, {})[problem] = graded

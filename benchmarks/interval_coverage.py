@@ -2,8 +2,8 @@
 
     python benchmarks/interval_coverage.py [--runs 2000] [--seed 0] [--json]
 
-The intervals are those of an evaluation (docs/reference/statistics.md), two-sided, 95 %. Rows, each for 10, 30 and 200
-problems:
+The intervals are those of an evaluation (docs/reference/statistics.md), two-sided, 95 %. Rows, each for 10,
+30 and 200 problems:
 
 - ``accuracy``: of 50, 90 and 99 %, with one sample of each problem and with four. Their chances of being
   right differ between problems by a beta distribution; ``likeness`` is the correlation of two samples of one;

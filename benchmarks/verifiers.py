@@ -3,11 +3,10 @@
     python benchmarks/verifiers.py [--problems 150] [--steps FILE] [--verifiers semantic ...] [--json [FILE]]
 
 Three sets of pairs. ``generated``: steps of the problem generator in two of its phrasings, and changed in one
-place. ``held out``: written by hand, each of the three before the verifiers were asked about it; they were
-then mended with what it showed, so that only the first look at a set, which docs/concepts/verifiers.md has, was held
-out. ``steps``: those of a file (by default the solutions that the
-tests have), in another notation, and changed. A changed step is compared with the step itself (``own``) and
-with its other wording (``reworded``).
+place. ``held out``: three sets written by hand before the verifiers had seen them. The verifiers were then
+improved on each set, so only the first result on a set (docs/concepts/verifiers.md) is held out. ``steps``:
+those of a file (default: the solutions of the tests), in another notation, and changed. A changed step is
+compared with the step itself (``own``) and with its other wording (``reworded``).
 
 Pairs are ordered by decision (reject, unknown, accept), then by score; the area under the curve is the chance
 that a pair of one meaning stands above a pair of two, ties counted by half. Costs are processor time of the

@@ -115,9 +115,9 @@ class Prefix:
 
     def to_tuple(self) -> tuple[int, ...]:
         """Return all token ids from the root on."""
-        return self.behind(0)
+        return self.tokens_after(0)
 
-    def behind(self, count: int) -> tuple[int, ...]:
+    def tokens_after(self, count: int) -> tuple[int, ...]:
         """Return the token ids behind the first ``count``, without reading what stands before them."""
         runs: list[tuple[int, ...]] = []
         for node in self.nodes():
@@ -133,7 +133,7 @@ class Usage:
     """Work done by one engine; cancelled work is counted where it was done.
 
     ``num_passes`` counts forward passes in which a request took part: a pass shared by several
-    requests counts once for each of them. ``num_partings`` counts those in which the model went on
+    requests counts once for each of them. ``num_rejections`` counts those in which the model went on
     with another token than was drafted, and ``acceptance_histogram`` those that had drafts, by how many of
     these stood: its sum is vLLM's number of drafts.
     """
@@ -143,7 +143,7 @@ class Usage:
     num_generated_tokens: int = 0
     num_discarded_tokens: int = 0
     num_passes: int = 0
-    num_partings: int = 0
+    num_rejections: int = 0
     num_drafted_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     num_scored_tokens: int = 0
@@ -211,7 +211,7 @@ class Verdict:
     def accepted(self) -> bool:
         return self.decision == "accept"
 
-    def after(self, earlier: Verdict) -> Verdict:
+    def with_costs_of(self, earlier: Verdict) -> Verdict:
         """Return this verdict with the costs of an earlier one on the same step added."""
         return replace(
             self,

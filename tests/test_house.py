@@ -124,9 +124,11 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     for page in project_files():
         if page.suffix != ".md" or page.is_symlink():
             continue
-        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
-            if "://" not in target and not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(ROOT)}: {target}")
+        broken += [
+            f"{page.relative_to(ROOT)}: {target}"
+            for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
+            if "://" not in target and not (page.parent / target).exists()
+        ]
     assert broken == []
 
 

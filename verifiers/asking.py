@@ -94,7 +94,7 @@ class AskingVerifier(Verifier):
         super().__init__(deadline_seconds)
         self.threshold: float = self.checked_threshold(threshold)
         self._target = target
-        self.asks_target = self.judges_alone and make_model is None
+        self.runs_on_target = self.judges_draft_only and make_model is None
         self._questions = questions or Questions()
         # One object for all copies with other thresholds.
         self._own = None if make_model is None else _OwnModel(make_model)
@@ -117,7 +117,7 @@ class AskingVerifier(Verifier):
         """Return the chances of ``answers`` behind a prompt, each by all of its tokens."""
         tokenizer = self._model.tokenizer
         # A template that opens a thought wants it closed before the answer.
-        end = tokenizer.decode_prompt(prompt.behind(max(0, len(prompt) - _END_TOKENS))).rstrip()
+        end = tokenizer.decode_prompt(prompt.tokens_after(max(0, len(prompt) - _END_TOKENS))).rstrip()
         beginning = (_NO_THOUGHT if end.endswith(_OPEN_THOUGHT) else "") + opening
         if beginning:
             prompt = prompt.extend(tokenizer.encode(beginning))
@@ -149,7 +149,7 @@ class UtilityVerifier(AskingVerifier):
 
     name: str = "utility"
     loss_class: LossClass = "routed"
-    judges_alone: bool = True
+    judges_draft_only: bool = True
     compares: bool = False
 
     def __init__(

@@ -66,9 +66,9 @@ class Verifier(ABC):
 
     name: str
     loss_class: LossClass
-    judges_alone: bool = False
+    judges_draft_only: bool = False
     """Whether it may accept a drafted step before the target has written its own."""
-    asks_target: bool = False
+    runs_on_target: bool = False
     """Whether it has the target read drafted steps."""
     compares: bool = True
     """Whether it may accept a drafted step beside the target's own."""
@@ -142,7 +142,7 @@ class Verifier(ABC):
 
     def _judge_by_rules(self, drafted: Step, target: Step | None) -> Verdict | None:
         if target is None:
-            if not self.judges_alone:
+            if not self.judges_draft_only:
                 return Verdict("unknown", reason=f"{self.name} compares, and there is no target step")
             if drafted.finish in CUT:
                 return Verdict("unknown", reason=f"the drafted step was cut ({drafted.finish})")

@@ -36,8 +36,8 @@ class LikelihoodVerifier(Verifier):
 
     name: str = "likelihood"
     loss_class: LossClass = "routed"
-    judges_alone: bool = True
-    asks_target: bool = True
+    judges_draft_only: bool = True
+    runs_on_target: bool = True
     compares: bool = False
 
     def __init__(self, target: Engine, threshold: float | None = None, deadline_seconds: float = 5.0) -> None:

@@ -50,7 +50,7 @@ class ByReward(Verifier):
 
     name: str = "reward"
     loss_class: LossClass = "routed"
-    judges_alone: bool = True
+    judges_draft_only: bool = True
     compares: bool = False
 
     def __init__(self, threshold: float | None, deadline_seconds: float) -> None:

@@ -196,18 +196,18 @@ class _RewardServers:
         turns = [{"role": "user", "content": so_far.question}, {"role": "assistant", "content": answer}]
         body = {"model": self._name_at(server), "messages": turns, "use_activation": True}
         if self._step_token is None:
-            said = (await self._wire.pool(server, "classify", body)).get("probs")
+            probs = (await self._wire.pool(server, "classify", body)).get("probs")
         else:
             body |= {"task": "token_classify", "continue_final_message": True}
             rows = (await self._wire.pool(server, "pooling", body)).get("data")
             if rows == []:
                 token = self._step_token.text
                 raise EngineError(f"{_OWNER}: {server.url} has no reward at {token!r}, but at another token")
-            said = rows[-1] if isinstance(rows, list) else rows
+            probs = rows[-1] if isinstance(rows, list) else rows
         try:
-            return _chance(said)
+            return _chance(probs)
         except ValueError as error:
-            raise EngineError(f"{_OWNER}: {server.url} answered {str(said)[:80]}: {error}") from None
+            raise EngineError(f"{_OWNER}: {server.url} answered {str(probs)[:80]}: {error}") from None
 
     def _name_at(self, server: RemoteServer) -> str | None:
         """Return what a server calls the model; one that was away at the start is taken to say as others."""

@@ -140,8 +140,8 @@ class ToolCallParser(CallParser):
         elif not (self._form.named and any(one.startswith(self._word) for one in named)):
             self._give_back()
 
-    def _begin_object(self, begun: str) -> None:
-        self._object, self._depth = list(begun), len(begun)
+    def _begin_object(self, opening: str) -> None:
+        self._object, self._depth = list(opening), len(opening)
         self._in_string = self._escaped = False
         self._take = self._in_object
 

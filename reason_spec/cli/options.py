@@ -107,8 +107,8 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def complete_path(incomplete: str) -> list[str]:
-    begun = Path(incomplete)
-    folder, start = (begun, "") if incomplete.endswith("/") else (begun.parent, begun.name)
+    given = Path(incomplete)
+    folder, start = (given, "") if incomplete.endswith("/") else (given.parent, given.name)
     try:
         found = sorted(folder.iterdir())
     except OSError:

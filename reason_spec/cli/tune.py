@@ -261,7 +261,7 @@ def tune_verifier(
     # Under load the load controller lets the target write alone, and there would be nothing to judge.
     settings = flags.resolve({"strategy.name": strategy}, {"load_control.use": "off"})
     settings = tuning.with_judging_strategy(settings, strategy)
-    options = tuning.TuneOptions(
+    options = tuning.VerifierTuneOptions(
         LossTest(loss / 100, confidence),
         RunOptions(concurrency=concurrency, output=output, fresh=fresh),
         _values("--thresholds", thresholds, float) or tuning.THRESHOLDS,

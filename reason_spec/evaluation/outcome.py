@@ -14,6 +14,8 @@ from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
 
 DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
+_EARLIER_NAMES = {"num_partings": "num_rejections"}
+"""Names of usage fields in files of earlier versions."""
 
 
 class UnitKey(NamedTuple):
@@ -41,7 +43,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AnswerUsage:
     """The work behind an answer, that of losing branches included.
 
     ``highest_refused`` is the highest score of a verdict that did not accept, None where there was none. An
@@ -97,7 +99,7 @@ class Outcome:
     first_step_seconds: float
     tokens: int
     steps: tuple[StepRecord, ...]
-    usage: Work
+    usage: AnswerUsage
     plan: Plan | None
     finish: FinishReason
     loss_class: LossClass
@@ -226,7 +228,7 @@ def outcome_from(
         first_step_seconds=next((event.at for event in recorder.events if event.kind == "final"), seconds),
         tokens=sum(step.tokens for step in steps),
         steps=steps,
-        usage=Work(
+        usage=AnswerUsage(
             target=recorder.target_usage,
             draft=recorder.draft_usage,
             verdicts={decision: counts[decision] for decision in DECISIONS},
@@ -277,11 +279,12 @@ def _read_verdict(record: dict[str, Any]) -> Verdict:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    return Usage(**{**record, "acceptance_histogram": tuple(record.get("acceptance_histogram", ()))})
+    counts = {_EARLIER_NAMES.get(name, name): value for name, value in record.items()}
+    return Usage(**{**counts, "acceptance_histogram": tuple(record.get("acceptance_histogram", ()))})
 
 
-def _read_work(record: dict[str, Any]) -> Work:
-    return Work(
+def _read_work(record: dict[str, Any]) -> AnswerUsage:
+    return AnswerUsage(
         target=_read_usage(record["target"]),
         draft=_read_usage(record["draft"]),
         verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},

@@ -291,8 +291,8 @@ async def answer_batch(
     async def answer(item: WorkItem) -> Solution:
         key, separated = item.key(strategy), "" if scope is None else scope(item)
         asked = ask_for(item.problem, settings, sample=item.sample, strategy=strategy, scope=separated)
-        hear = None if listener is None else lambda event: listener(key, event)
-        return await generator.answer(asked, listener=hear)
+        on_event = None if listener is None else lambda event: listener(key, event)
+        return await generator.answer(asked, listener=on_event)
 
     started = time.perf_counter()
     solutions = await asyncio.gather(*map(answer, items), return_exceptions=True)

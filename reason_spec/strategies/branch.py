@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from reason_spec.strategies.answer_work import Place, Work
+from reason_spec.strategies.answer_work import TimelineRow, TrackedGeneration
 from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.target_hints import TargetHints
 from reason_spec.types import Step, Verdict
@@ -43,9 +43,9 @@ class Draft:
 
     number: int
     """The number of its work in the timeline."""
-    work: Work | None = None
+    work: TrackedGeneration | None = None
     """None where the suffix cache proposed the step."""
-    begun: tuple[int, ...] = ()
+    step_prefix: tuple[int, ...] = ()
     """Tokens before this generation that belong to the step: an earlier draft's, the last one mended."""
     state: DraftState = DraftState.WRITING
     step: Step | None = None
@@ -57,7 +57,7 @@ class Draft:
 class Branch:
     """A position of an answer: the steps that are assumed before it, and those written for it."""
 
-    place: Place
+    place: TimelineRow
     request: SolveRequest
     """The rest of the answer behind the assumed steps."""
     previous: Step | None
@@ -68,10 +68,10 @@ class Branch:
     """Whether it was opened too far ahead for the draft to begin at once."""
     state: BranchState = BranchState.OPEN
     drafts: list[Draft] = field(default_factory=list)
-    target: Work | None = None
+    target: TrackedGeneration | None = None
     target_step: Step | None = None
     hints: TargetHints | None = None
-    works: list[Work] = field(default_factory=list)
+    works: list[TrackedGeneration] = field(default_factory=list)
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     chosen: Draft | None = None
     successor: Branch | None = None

@@ -36,9 +36,9 @@ class Oracle(RoutedStrategy):
         if (drafted.text, drafted.finish) == (own.text, own.finish):
             return Verdict("accept", 1.0, reason="the same step")
         first = await self.verifier.verify(context, drafted)
-        second = (await self.verifier.verify(context, own)).after(first)
+        second = (await self.verifier.verify(context, own)).with_costs_of(first)
         if first.score is None or second.score is None:
-            return Verdict("unknown", reason=f"{first.reason}; {second.reason}").after(second)
+            return Verdict("unknown", reason=f"{first.reason}; {second.reason}").with_costs_of(second)
         decision: Decision = "accept" if first.score >= second.score else "reject"
         reason = f"{first.score:.3f} for the draft's, {second.score:.3f} for the target's"
-        return Verdict(decision, first.score, reason=reason).after(second)
+        return Verdict(decision, first.score, reason=reason).with_costs_of(second)

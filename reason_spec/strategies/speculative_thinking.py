@@ -49,14 +49,14 @@ class SpeculativeThinking(RoutedStrategy):
             async with aclosing(self._loop(cues, left, recorder, first_by_target).steps()) as steps:
                 async for step in steps:
                     yield step
-                    left = left.behind((step,), self.target, self.draft)
+                    left = left.after((step,), self.target, self.draft)
                     num_turns += cues.turns_back(step)
                     if self._is_due(num_turns, step) and (reminder := self._reminder(left)) is not None:
                         break
                 else:
                     return
             yield reminder
-            left = left.behind((reminder,), self.target, self.draft)
+            left = left.after((reminder,), self.target, self.draft)
             num_turns, first_by_target = 0, left.num_steps_before + 1
 
     def _loop(

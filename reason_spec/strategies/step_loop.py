@@ -92,11 +92,11 @@ class StepLoop(ABC):
                 self._begin_draft(branch, sampling_of_sibling(self._sampling, index))
         return branch.drafts
 
-    def _begin_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> Draft:
-        request = self._requests.request("draft", branch, sampling, begun)
+    def _begin_draft(self, branch: Branch, sampling: Sampling, step_prefix: tuple[int, ...] = ()) -> Draft:
+        request = self._requests.request("draft", branch, sampling, step_prefix)
         request = replace(request, stream=request.stream and self._streams_drafts)
         work = self._tree.submit("draft", branch, request)
-        draft = Draft(work.number, work, begun)
+        draft = Draft(work.number, work, step_prefix)
         branch.drafts.append(draft)
         return draft
 
@@ -138,7 +138,7 @@ class StepLoop(ABC):
             self._recorder.lose_draft(error)
             self._recorder.emit("cancelled", "draft", *branch.place, work=draft.number)
             return None
-        return step and self._requests.for_target(step, draft.begun)
+        return step and self._requests.for_target(step, draft.step_prefix)
 
     # --- Target ------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class StepLoop(ABC):
             self._recorder.emit("cancelled", "verifier", *branch.place, work=number)
             raise
         self._recorder.add_work("target", verdict.work, kept=True)
-        draft.verdict = verdict if draft.verdict is None else verdict.after(draft.verdict)
+        draft.verdict = verdict if draft.verdict is None else verdict.with_costs_of(draft.verdict)
         states = {"accept": DraftState.ACCEPTED, "reject": DraftState.REJECTED, "unknown": unknown}
         draft.state = states[verdict.decision]
         is_open = draft.state is DraftState.UNDECIDED

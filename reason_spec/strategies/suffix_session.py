@@ -107,7 +107,7 @@ class SuffixCacheSession:
         if not self.proposes_steps:
             return None
         num_final = len(self._conversation.tokens)
-        behind = request.prefix.behind(num_final)
+        after = request.prefix.tokens_after(num_final)
         vocabulary = self._target.tokenizer
 
         def follow(tokens: Sequence[int]) -> RequestOutput:
@@ -126,7 +126,7 @@ class SuffixCacheSession:
 
         with self._owner.guarded(self._tenant):
             found = self._conversation.session.propose_step(
-                find_end, request.max_tokens, min_chance=_LEAST_STEP_CHANCE, behind=behind
+                find_end, request.max_tokens, min_chance=_LEAST_STEP_CHANCE, after=after
             )
             written = None if found is None else follow(found.tokens)
             if written is not None and written.finish is not None:

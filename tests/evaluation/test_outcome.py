@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.run import run
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Usage, Verdict
 from tests.evaluation.problems import Sum, make_accelerator
@@ -31,7 +31,7 @@ def steps(draw: st.DrawFn) -> StepRecord:
 
 
 works = st.builds(
-    Work,
+    AnswerUsage,
     usages,
     usages,
     st.fixed_dictionaries(dict.fromkeys(get_args(Decision), counts)),

@@ -8,7 +8,7 @@ from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 
 
-class Admission:
+class SequenceAdmission:
     """The running and the waiting sequences of a scheduler.
 
     If the slots run out, the least urgent sequences go back to waiting. Their keys and values stay cached

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from reason_spec.control.formulas import width_rate
 from reason_spec.errors import SettingsError
-from reason_spec.lab.planning.queues import Job, PassQueue, VerdictQueue
+from reason_spec.lab.planning.queues import PassJob, PassQueue, VerdictQueue
 from reason_spec.lab.planning.workload import Workload
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -175,8 +175,8 @@ class _Position:
     index: int
     drawn: _Drawn
     behind: dict[int, _Position] = field(default_factory=dict)
-    draft_jobs: list[Job] = field(default_factory=list)
-    target_job: Job | None = None
+    draft_jobs: list[PassJob] = field(default_factory=list)
+    target_job: PassJob | None = None
     decided: bool = False
     dropped: bool = False
     waits_for_hint: bool = False

@@ -65,7 +65,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CandidateSettings:
     """A candidate with its settings."""
 
     candidate: Candidate
@@ -73,19 +73,19 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class SearchSpace:
     """The candidates of a search; ``left_out`` gives the reason for each strategy that has none."""
 
     baseline: Settings
-    by_key: Mapping[str, Way]
+    by_key: Mapping[str, CandidateSettings]
     left_out: Mapping[str, str]
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        return tuple(way.candidate for way in self.by_key.values())
+        return tuple(entry.candidate for entry in self.by_key.values())
 
 
-def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
+def make_search_space(accelerator: Accelerator, grid: Grid) -> SearchSpace:
     """Return every combination of the grid that differs from all others in what it does.
 
     Args:
@@ -96,15 +96,15 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
     """
     given = accelerator.settings
     base = _with(given, strategy={"planner": False})
-    by_key: dict[str, Way] = {}
+    by_key: dict[str, CandidateSettings] = {}
     left_out: dict[str, str] = {}
     named = [current_strategy_name(name) for name in grid.strategies]
     for strategy in named or strategy_names():
         if strategy in _NOT_TRIED:
             continue
         try:
-            for way in _ways(strategy, base, accelerator.generator, grid):
-                by_key.setdefault(way.candidate.key, way)
+            for entry in _entries(strategy, base, accelerator.generator, grid):
+                by_key.setdefault(entry.candidate.key, entry)
         except (ReasonSpecError, ImportError) as error:
             if grid.strategies:
                 raise SettingsError(f"strategy {strategy} cannot be tried: {error}") from None
@@ -113,10 +113,10 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
         raise SettingsError(
             f"there is nothing to choose from beside {BASELINE}: name other strategies with --strategies"
         )
-    return Ways(_with(given, strategy={"name": BASELINE}), by_key, left_out)
+    return SearchSpace(_with(given, strategy={"name": BASELINE}), by_key, left_out)
 
 
-def _ways(strategy: str, base: Settings, generator: Generator, grid: Grid) -> Iterator[Way]:
+def _entries(strategy: str, base: Settings, generator: Generator, grid: Grid) -> Iterator[CandidateSettings]:
     """Yield each combination of what a strategy uses.
 
     Raises:
@@ -138,7 +138,7 @@ def _ways(strategy: str, base: Settings, generator: Generator, grid: Grid) -> It
             words = (strategy, verifier or "", threshold.name, shape.name, size_name)
             is_exact = replace(generator, settings=settings).strategy().loss_class == "exact"
             candidate = Candidate(settings.hash, " ".join(filter(None, words)), is_exact)
-            yield Way(candidate, settings)
+            yield CandidateSettings(candidate, settings)
 
 
 @dataclass(frozen=True, slots=True)

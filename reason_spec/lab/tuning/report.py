@@ -13,7 +13,7 @@ from reason_spec.evaluation.amounts import points_text
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.records import write_text, writing
 from reason_spec.evaluation.view import RunView
-from reason_spec.lab.tuning.candidates import Ways
+from reason_spec.lab.tuning.candidates import SearchSpace
 from reason_spec.lab.tuning.halving import Choice, Rung, SearchPlan, Standing, trial_of
 from reason_spec.settings import Settings
 
@@ -70,16 +70,16 @@ def drift_of(pace: Sequence[float]) -> float | None:
     return median(pace[half:]) / median(pace[:half]) - 1
 
 
-def announce(ways: Ways, plan: SearchPlan, view: RunView) -> None:
+def announce(space: SearchSpace, plan: SearchPlan, view: RunView) -> None:
     """Say how many candidates are compared on how many problems, and which strategies are left out."""
-    num_lossy = sum(not candidate.is_exact for candidate in ways.candidates)
+    num_lossy = sum(not candidate.is_exact for candidate in space.candidates)
     rungs = f" in rungs of {', '.join(map(str, plan.rungs))}" if plan.rungs else ""
     selection = f"{len(plan.selection)} problems to choose on{rungs}, " if plan.selection else ""
-    compared = len(ways.candidates) if plan.tests_loss else len(ways.candidates) - num_lossy
+    compared = len(space.candidates) if plan.tests_loss else len(space.candidates) - num_lossy
     view.say(
         f"{compared} candidates beside the target alone; {selection}{len(plan.final)} for the final test"
     )
-    for strategy, reason in ways.left_out.items():
+    for strategy, reason in space.left_out.items():
         view.say(f"left out: {strategy}: {reason}")
     if num_lossy and not plan.tests_loss:
         view.say(_too_few(plan, num_lossy))
@@ -156,24 +156,24 @@ def _hopes(choice: Choice) -> list[str]:
 def warnings(found: Tuning) -> list[str]:
     """Return what a reader should know before believing the numbers."""
     choice, plan = found.choice, found.choice.plan
-    said = []
+    notes = []
     if found.drift is not None and abs(found.drift) > NOISY:
         change = "slower" if found.drift > 0 else "faster"
-        said.append(
+        notes.append(
             f"The machine is noisy: the target alone was {abs(found.drift):.0%} {change} in the second half "
             "of the search than in the first. Small differences of speed mean nothing; measure again when "
             "nothing else runs."
         )
     if plan.num_tested and not plan.tests_loss:
-        said.append(_too_few(plan, None))
+        notes.append(_too_few(plan, None))
     finalists = () if choice.final is None else choice.final.standings
     differing = [item for item in finalists if item.candidate.is_exact and item.num_lost]
-    said += [
+    notes += [
         f"{item.candidate.name} should write the target's own tokens, and {item.num_lost} of "
         f"{item.num_problems} answers were lost: the engine's numbers depend on what else is in a pass."
         for item in differing
     ]
-    return said
+    return notes
 
 
 def _too_few(plan: SearchPlan, num_lossy: int | None) -> str:

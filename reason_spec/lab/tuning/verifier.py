@@ -54,7 +54,7 @@ Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | ByReward
 
 
 @dataclass(frozen=True, slots=True)
-class TuneOptions:
+class VerifierTuneOptions:
     """Options of a search; ``whole_curve`` goes on behind the first threshold that does not pass."""
 
     test: LossTest
@@ -76,7 +76,7 @@ class VerifierTuning(NamedTuple):
 
 
 async def tune_verifier(
-    settings: Settings, sources: Sources, options: TuneOptions, view: RunView
+    settings: Settings, sources: Sources, options: VerifierTuneOptions, view: RunView
 ) -> VerifierTuning:
     """Choose a threshold, and write its settings, the numbers and the curves into the output folder.
 
@@ -110,7 +110,7 @@ async def tune_verifier(
     return VerifierTuning(found, bench.path)
 
 
-async def _find(bench: _Bench, options: TuneOptions) -> ThresholdTrials:
+async def _find(bench: _Bench, options: VerifierTuneOptions) -> ThresholdTrials:
     trials: list[Trial] = []
     answers: dict[str, Outcome] = {}
     for threshold in sorted(set(options.thresholds), reverse=True):
@@ -227,7 +227,7 @@ def judging_part(verifier: Verifier) -> Judging:
     Raises:
         SettingsError: there are several, or it has no threshold.
     """
-    judging = [part for part in _parts(verifier) if part.judges_alone]
+    judging = [part for part in _parts(verifier) if part.judges_draft_only]
     if len(judging) != 1:
         names = ", ".join(part.name for part in judging)
         raise SettingsError(
