@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from filelock import FileLock, Timeout
@@ -39,12 +38,7 @@ class RecordFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, line: str) -> None:

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -127,9 +126,7 @@ class CacheSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:
