@@ -55,15 +55,15 @@ class LikelihoodVerifier(Verifier):
         decision: Decision = "reject" if score < REJECTED_BELOW else "unknown"
         if score >= self.threshold or scored.best == drafted.tokens:
             decision = "accept"
-        parting = None if decision == "accept" else _first_unlikely(scored.logprobs, digits)
+        first_unlikely = None if decision == "accept" else _first_unlikely(scored.logprobs, digits)
         return Verdict(
             decision,
             score,
             cost_tokens=len(drafted.tokens),
             reason=f"chance of a token {mean:.3f}, of the least likely digit {least:.3f}",
             work=scored.usage,
-            num_sound=parting,
-            instead=None if parting is None else scored.best[parting],
+            num_valid_tokens=first_unlikely,
+            replacement=None if first_unlikely is None else scored.best[first_unlikely],
         )
 
 

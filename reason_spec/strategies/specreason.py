@@ -112,16 +112,16 @@ class SpecReasonLoop(StepLoop):
         await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
 
     async def _correct(self, branch: Branch, draft: Draft) -> tuple[int, ...] | None:
-        """Return the sound tokens of a draft and the target's next one; None where it cannot be corrected."""
+        """Return the valid tokens of a draft and the target's next one; None if no correction is possible."""
         assert draft.step is not None
         assert draft.verdict is not None
         num_corrections = sum(bool(other.step_prefix) for other in branch.drafts)
-        num_sound = draft.verdict.num_sound
-        if num_sound is None or num_corrections >= self._max_corrections:
+        num_valid = draft.verdict.num_valid_tokens
+        if num_valid is None or num_corrections >= self._max_corrections:
             return None
-        sound = draft.step.tokens[:num_sound]
-        request = self._requests.request("target", branch, self._sampling, sound)
-        corrected = draft.verdict.instead if self._sampling.greedy else None
+        valid = draft.step.tokens[:num_valid]
+        request = self._requests.request("target", branch, self._sampling, valid)
+        corrected = draft.verdict.replacement if self._sampling.greedy else None
         if corrected is None:
             request = replace(request, max_tokens=1, stream=False, token_drafter="none")
             work = self._tree.submit("target", branch, request, "token")
@@ -132,7 +132,7 @@ class SpecReasonLoop(StepLoop):
             if step is None or not step.tokens:
                 return None
             corrected = step.tokens[0]
-        step_prefix = (*sound, corrected)
+        step_prefix = (*valid, corrected)
         room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(step_prefix)
         return None if room < 1 or self._requests.ends_step(request, corrected) else step_prefix
 

@@ -134,3 +134,11 @@ async def solved() -> Outcome:
         (outcome,) = [result async for result in run(accelerator, [Sum(3).problem()], ["lookahead"])]
     assert isinstance(outcome, Outcome)
     return outcome
+
+
+async def test_fields_of_earlier_versions_are_read_under_their_new_names() -> None:
+    outcome = await solved()
+    line = outcome.to_json().replace("num_rejections", "num_partings")
+    line = line.replace("num_valid_tokens", "num_sound").replace('"replacement"', '"instead"')
+    assert "num_partings" in line
+    assert Outcome.from_json(line) == outcome
