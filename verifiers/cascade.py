@@ -1,4 +1,4 @@
-"""Several verifiers, the cheap ones first: each is asked only what those before it left open."""
+"""Several verifiers in order of cost: each is asked only if those before it were undecided."""
 
 from __future__ import annotations
 

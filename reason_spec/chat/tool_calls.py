@@ -207,7 +207,7 @@ class ToolCallParser(CallParser):
         self.done = not self._parallel
 
     def _break_off(self, character: str) -> None:
-        """Leave an object at what is no JSON."""
+        """Leave an object at text that is not JSON."""
         if self._call_open:
             self._end_call()
             if not self.done:

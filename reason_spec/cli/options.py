@@ -193,9 +193,9 @@ def resolve_settings(
     """Resolve the settings and check the names in them.
 
     Args:
-        flags: values by dotted name; None stands for a flag that was not given.
+        flags: values by dotted name; None: not given.
         assignments: texts of the form NAME=VALUE.
-        defaults: of a command whose defaults are not the tree's.
+        defaults: defaults that differ from those of the settings tree.
 
     Raises:
         SettingsError: a name is unknown, a value is out of range, or a setting is given twice.

@@ -25,7 +25,7 @@ from reason_spec.evaluation.view import Totals
 from reason_spec.events import Event
 
 REFRESHES_PER_SECOND = 2.0
-"""Few: drawing takes time from the cores whose speed is being measured."""
+"""Low, because drawing takes time from the cores that are being measured."""
 PLAIN_SECONDS = 10.0
 
 HEADINGS = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator import Accelerator, Generator
 from reason_spec.evaluation.outcome import Outcome, outcome_from
 from reason_spec.settings import load_settings
 from tests.cli_runner import fail, invoke, results, succeed
@@ -206,16 +206,16 @@ def test_a_candidate_that_the_engines_cannot_run_is_dropped_and_the_reason_is_sa
 ) -> None:
     from reason_spec.errors import SettingsError
 
-    answer = Accelerator.answer
+    answer = Generator.answer
 
-    async def refuse(self: Accelerator, *arguments: Any, **options: Any) -> Any:
+    async def refuse(self: Generator, *arguments: Any, **options: Any) -> Any:
         if self.settings.strategy.name == "prompt_lookup":
             raise SettingsError("this model takes no drafts")
         return await answer(self, *arguments, **options)
 
-    monkeypatch.setattr(Accelerator, "answer", refuse)
+    monkeypatch.setattr(Generator, "answer", refuse)
     result = succeed(*arguments(world))
-    assert "token, problem" in result.stderr
+    assert "prompt_lookup, problem" in result.stderr
     assert "this model takes no drafts" in result.stderr
     (token,) = [item for item in numbers()["rungs"][0]["candidates"] if item["name"] == "prompt_lookup"]
     assert token["dropped"] == "no two answers could be timed"

@@ -20,9 +20,9 @@ from reason_spec.settings import Settings
 SETTINGS = "tuned.yaml"
 NUMBERS = "tuning.json"
 NOISY = 0.1
-"""A machine whose speed changes by more than this share is too busy to compare small differences on."""
+"""Change of the machine's speed, as a share, above which small differences are not comparable."""
 MIN_FOR_DRIFT = 8
-"""Answers of the target alone that a drift takes at the least."""
+"""Least number of baseline answers for a drift."""
 _OTHER_FILE = "Name another place."
 
 
@@ -30,7 +30,7 @@ _OTHER_FILE = "Name another place."
 class Tuning:
     """The result of a search.
 
-    ``drift``: by what share the target alone was slower in the second half of the search, None if unknown.
+    ``drift`` is the relative slow-down of the target alone in the second half of the search, None if unknown.
     ``run`` is the folder of the answers, ``output`` the settings file.
     """
 
@@ -43,7 +43,7 @@ class Tuning:
     png: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it; shares are not in points."""
+        """Return the JSON form; shares are between 0 and 1."""
         choice, plan = self.choice, self.choice.plan
         return {
             "strategy": self.settings.strategy.name,
@@ -63,7 +63,7 @@ class Tuning:
 
 
 def drift_of(pace: Sequence[float]) -> float | None:
-    """Return by what share the median of the second half is above that of the first, in order of time."""
+    """Return the relative rise of the median from the first half to the second, in order of time."""
     if len(pace) < MIN_FOR_DRIFT:
         return None
     half = len(pace) // 2
@@ -71,7 +71,7 @@ def drift_of(pace: Sequence[float]) -> float | None:
 
 
 def announce(space: SearchSpace, plan: SearchPlan, view: RunView) -> None:
-    """Say how many candidates are compared on how many problems, and which strategies are left out."""
+    """Print the numbers of candidates and problems, and the strategies that are left out."""
     num_lossy = sum(not candidate.is_exact for candidate in space.candidates)
     rungs = f" in rungs of {', '.join(map(str, plan.rungs))}" if plan.rungs else ""
     selection = f"{len(plan.selection)} problems to choose on{rungs}, " if plan.selection else ""
@@ -100,7 +100,7 @@ def write(found: Tuning) -> None:
 
 
 def conclusion(found: Tuning) -> str:
-    """Return what was chosen and why, in a few sentences."""
+    """Return the choice and its reason, in a few sentences."""
     choice, plan = found.choice, found.choice.plan
     chosen = choice.chosen
     sentences = []
@@ -110,7 +110,7 @@ def conclusion(found: Tuning) -> str:
         )
     else:
         speed = chosen.speedup
-        assert speed is not None, "what has no speed-up is not chosen"
+        assert speed is not None, "a candidate without a speed-up is not chosen"
         sentences.append(
             f"{chosen.candidate.name}: {speed.value:.2f}x as fast as the target alone "
             f"({speed.low:.2f} to {speed.high:.2f}) on {chosen.num_problems} problems that had no part in "
@@ -131,7 +131,7 @@ def _about_loss(chosen: Standing, plan: SearchPlan) -> str:
 
 
 def _hopes(choice: Choice) -> list[str]:
-    """Say what more problems would show of faster candidates whose loss is not shown to be small."""
+    """Return, for faster candidates whose loss is not shown to be small, the number of problems needed."""
     plan, final = choice.plan, choice.final
     if final is None:
         return []
@@ -154,7 +154,7 @@ def _hopes(choice: Choice) -> list[str]:
 
 
 def warnings(found: Tuning) -> list[str]:
-    """Return what a reader should know before believing the numbers."""
+    """Return reasons to doubt the numbers."""
     choice, plan = found.choice, found.choice.plan
     notes = []
     if found.drift is not None and abs(found.drift) > NOISY:

@@ -59,7 +59,7 @@ from reason_spec.types import Problem
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """Options of a search; ``output`` None is a file in the run's folder, ``run.output``."""
+    """Options of a search; ``output`` defaults to a file in the run's folder, ``run.output``."""
 
     test: LossTest
     grid: Grid
@@ -94,14 +94,14 @@ class SearchView(RunView, Protocol):
     """Shows a search; the command line implements it."""
 
     def searching(self, total: int) -> AbstractContextManager[SearchProgress]:
-        """Show the progress of a search that takes ``total`` answers at the most."""
+        """Show the progress of a search of at most ``total`` answers."""
 
 
 async def tune(settings: Settings, sources: Sources, options: TuneOptions, view: SearchView) -> report.Tuning:
     """Choose a candidate, and write its settings and the numbers of the search.
 
     Args:
-        settings: the models and everything that is not searched.
+        settings: the models, and all values that are not searched.
 
     Raises:
         DataError: there are too few problems with known answers, or a file cannot be written.
@@ -132,7 +132,7 @@ async def tune(settings: Settings, sources: Sources, options: TuneOptions, view:
             try:
                 choice = await choose(space.candidates, plan, bench)
             except asyncio.CancelledError:
-                view.say(f"What was measured is kept in {path}; the same command goes on from there.")
+                view.say(f"The answers so far are kept in {path}; the same command continues the search.")
                 raise
             finally:
                 await bench.close()
@@ -187,7 +187,7 @@ class EngineBench:
 
     @property
     def drift(self) -> float | None:
-        """How much slower, as a share, the target alone was in the second half; None for few answers."""
+        """The relative slow-down of the target alone in the second half; None for few answers."""
         outcomes = self._folder.outcomes.items()
         pace = [
             outcome.seconds / outcome.tokens
@@ -234,7 +234,7 @@ class EngineBench:
         return self._entries[BASELINE_KEY].settings.sampling.seed
 
     async def _solve(self, key: str, batch: Sequence[int], order: int) -> None:
-        """Take stored answers, and have one candidate answer the other problems at once."""
+        """Use stored answers; let the candidate answer the other problems, all at once."""
         left = []
         for place in batch:
             stored = self._folder.answer(key, self._problems[place].id)
@@ -290,7 +290,7 @@ class EngineBench:
         self._used[entry.candidate.key, place] = Answer(None, False)
 
     async def _prepare(self, entry: CandidateSettings) -> None:
-        """Give the engines over to a candidate: its cores, its verifier, and empty caches."""
+        """Prepare the engines for a candidate: its cores, its verifier and empty caches."""
         if not self._started:
             await self._start()
         await self._generator_of(entry).prepare()
@@ -312,7 +312,7 @@ class EngineBench:
         self._started = True
 
     def _generator_of(self, entry: CandidateSettings) -> Generator:
-        """Return the generator of a candidate; its planner has seen only what this candidate wrote."""
+        """Return the generator of a candidate; its planner has only seen answers of this candidate."""
         key, settings = entry.candidate.key, entry.settings
         if key not in self._generators:
             generator = replace(self._accelerator.generator, settings=settings)
