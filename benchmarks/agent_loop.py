@@ -55,7 +55,7 @@ LOWEST_SCORE = 5
 
 
 class State(TypedDict):
-    """What nodes hand on: the texts of the solve turns, and of all turns."""
+    """State of the graph: the texts of the solve turns, and of all turns."""
 
     question: str
     solutions: list[str]

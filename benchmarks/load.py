@@ -70,13 +70,13 @@ class Run:
 
     @property
     def pace(self) -> float:
-        """What is compared: tokens a second of all answers, or of an answer with its wait."""
+        """The compared quantity: tokens per second of all answers, or of one answer including its wait."""
         return 1 / self.seconds_per_token if self.share is not None else self.num_tokens / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is printed of an arm at a load, against the better of the target's alone."""
+    """The printed row of an arm at a load, relative to the better baseline."""
 
     load: str
     arm: str
@@ -356,7 +356,7 @@ def main() -> None:
     add("--repeats", type=int, default=3)
     add("--answers", type=float, default=1.5, help="answers of a run for each of those at once")
     add("--arrivals", type=int, default=24, help="answers of a run with arrivals")
-    add("--max-tokens", type=int, default=128, help="tokens of an answer at the most")
+    add("--max-tokens", type=int, default=128, help="most tokens of an answer")
     add("--verifier", default="semantic")
     add("--target", type=Path, default=embedded_path("target"))
     add("--draft", type=Path, default=embedded_path("draft"))

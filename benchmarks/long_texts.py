@@ -1,13 +1,13 @@
-"""What a step costs beside the model's passes, by how long the text already is.
+"""The cost of a step beside the model's passes, by the length of the text before.
 
     python benchmarks/long_texts.py [--lengths 1000 4000 16000 64000] [--repeats 40] [--json]
 
 A tiny random model with a context of 64k tokens and more serves the torch engine, so that a text can be long
 and the model's own time short. At each length:
 
-- ``step``: a request for a few tokens behind the text, and the next one behind those, as a stepwise
+- ``step``: a request for a few tokens after the text, and the next one after those, as a stepwise
   strategy makes them;
-- ``score``: a few tokens behind the text, as a verifier asks for them;
+- ``score``: a few tokens after the text, as a verifier asks for them;
 - ``run``: the draft model writes ahead of an answer that is as long as the text (`DraftAhead`).
 
 ``pass`` is the model's time in the passes of one, ``host`` the rest of the time from asking to the answer. Of

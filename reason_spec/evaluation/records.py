@@ -32,7 +32,7 @@ class RecordFile:
         self.path = path
         with writing(path, remedy):
             drop_torn_line(path)
-            # A buffer would keep what could not be written, and fail with it once more when it is closed.
+            # A buffer would keep bytes that could not be written, and fail again when it is closed.
             self._file = path.open("ab", buffering=0)
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class RecordFile:
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
             raise DataError(
-                f"{self.path}: cannot be written ({error.strerror}). What it held is kept; make room and run "
+                f"{self.path}: cannot be written ({error.strerror}). Its content is kept; make room and run "
                 "the command again."
             ) from error
 

@@ -182,7 +182,7 @@ def _turns(
 
 
 class _Runner:
-    """Answers one batch with one strategy, and retries what failed."""
+    """Answers one batch with one strategy, and retries failed answers."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ async def answer_batch(
 
     Args:
         settings: of the requests and of the outcomes.
-        scope: separates what answers may learn from in the suffix cache.
+        scope: part of the suffix cache that the answers may use.
         failing: errors that fail an answer and not the batch.
     """
 

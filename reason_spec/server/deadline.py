@@ -1,4 +1,4 @@
-"""What ends a request early: its time limits, and a client that closes the connection."""
+"""Early ends of a request: its time limits, and a client that closes the connection."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class AnswerWork:
         return future.result()
 
     async def close(self) -> None:
-        """Cancel what is running, wait until the engines hold nothing of it, and count all work."""
+        """Cancel running work, wait until the engines have freed it, and count all work."""
         for task in self._tasks:
             task.cancel()
         for work in self._works:

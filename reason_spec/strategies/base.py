@@ -26,7 +26,7 @@ from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 class SolveRequest:
     """One answer to write: the prompt in the tokens of each model, and the limits.
 
-    ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
+    ``text_before`` is the answer so far, in ``num_steps_before`` steps: the prompts end
     with it, and ``begins_in`` is what it ends within. ``after`` makes such a request.
     ``suffix_session`` connects it to the suffix cache, None without one;
     ``cache_key`` names tenant and scope, which must not influence others.
@@ -66,7 +66,7 @@ class SolveRequest:
 
     @property
     def context(self) -> VerificationContext:
-        """What a step that is judged follows."""
+        """The context of the next step, for verifiers."""
         return VerificationContext(self.question, self.text_before, self.target_prompt, self.num_steps_before)
 
     def stop_context(self, text: str) -> str:
@@ -75,7 +75,7 @@ class SolveRequest:
         return text[-length:] if length else ""
 
     def after(self, steps: Sequence[Step], target: Engine, draft: Engine | None) -> SolveRequest:
-        """Return the request for what is to follow these steps; it has to have room for a token."""
+        """Return the request for the text after these steps; it must have room for a token."""
         request = self
         for step in steps:
             tokens = tokens_for(step, target)
@@ -164,11 +164,11 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def loss_class(self) -> LossClass:
-        """What this strategy, as it is set up, may change against the target alone."""
+        """The loss class of this strategy with its verifier."""
 
     @property
     def wish(self) -> RequestedBudget:
-        """What an answer would use of steps ahead and of the draft model's tokens if it were alone."""
+        """The speculation that a single answer would use: steps ahead and draft tokens."""
         if not self.needs_draft:
             return RequestedBudget()
         hints = self.target.takes_hints and self.settings.use_hint
@@ -205,7 +205,7 @@ class Strategy(ABC):
 
 
 class RoutedStrategy(Strategy):
-    """A strategy of loss class ``routed``, whatever its verifier; without drafts it is the target alone."""
+    """A strategy of loss class ``routed`` with any verifier; without drafts it is the target alone."""
 
     @property
     def loss_class(self) -> LossClass:

@@ -22,7 +22,7 @@ class BranchState(Enum):
     DECIDED = auto()
     """Its step is known. It becomes final when all steps before it are."""
     DROPPED = auto()
-    """It trusted a draft that does not stand."""
+    """It assumed a draft that was rejected."""
 
 
 class DraftState(Enum):
@@ -46,7 +46,7 @@ class Draft:
     work: TrackedGeneration | None = None
     """None where the suffix cache proposed the step."""
     step_prefix: tuple[int, ...] = ()
-    """Tokens before this generation that belong to the step: an earlier draft's, the last one mended."""
+    """Tokens of the step before this generation: those of an earlier draft, the last one corrected."""
     state: DraftState = DraftState.WRITING
     step: Step | None = None
     verdict: Verdict | None = None
@@ -59,7 +59,7 @@ class Branch:
 
     place: TimelineRow
     request: SolveRequest
-    """The rest of the answer behind the assumed steps."""
+    """The rest of the answer after the assumed steps."""
     previous: Step | None
     decision: asyncio.Future[Step]
     distance: int
@@ -75,7 +75,7 @@ class Branch:
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     chosen: Draft | None = None
     successor: Branch | None = None
-    """The position behind the step that was decided."""
+    """The position after the decided step."""
 
     @property
     def step_index(self) -> int:
@@ -85,7 +85,7 @@ class Branch:
         return [draft for draft in self.drafts if draft.state is state]
 
     def descendants(self) -> Iterator[Branch]:
-        """Yield the branches behind the decided step, or behind every draft."""
+        """Yield the branches after the decided step, or after every draft."""
         decided = self.state is BranchState.DECIDED
         for branch in [self.successor] if decided else [draft.successor for draft in self.drafts]:
             if branch is not None:

@@ -85,7 +85,7 @@ class _WholeDraft:
 
     work: TrackedGeneration
     rest: SolveRequest
-    """The rest of the answer behind its steps so far."""
+    """The rest of the answer after its steps so far."""
     steps: list[Step] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
     """Tokens of each step as the draft counts them."""
@@ -145,7 +145,7 @@ class _WholeDrafts:
         if best is None:
             return _Pick((), drafts[0].verdict)
         best.work.kept = True
-        # The target writes what the draft wrote behind its thinking.
+        # The target writes what the draft wrote after its thinking.
         best.work.num_used_tokens = sum(best.num_drafted)
         return _Pick(tuple(best.steps), best.verdict)
 
@@ -177,7 +177,7 @@ class _WholeDrafts:
             draft.add(await self._judge(self._request, whole, draft.work.number))
 
     async def _write(self, draft: _WholeDraft) -> tuple[Step, ...]:
-        """Write to the end of the thinking, or until the draft is lost; return the steps behind that."""
+        """Write to the end of the thinking, or until the draft is lost; return the steps after that."""
         generation, request = draft.work.generation, self._request
         cutter = StepCutter(
             self._answer.draft.tokenizer,

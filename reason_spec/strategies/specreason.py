@@ -19,18 +19,18 @@ from reason_spec.types import LossClass, Prefix, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 Judge: TypeAlias = Callable[[VerificationContext, Step], Awaitable[Verdict]]
-"""Says whether a drafted step stands before the target has written its own."""
+"""Decides about a drafted step without the target's own."""
 
 
 class SpecReasonLoop(StepLoop):
-    """Section 4.1: the draft writes a step, it is judged, and the target writes the steps that do not stand.
+    """Section 4.1: the draft writes a step, it is judged, and the target writes rejected steps itself.
 
     Unlike in the paper the draft writes up to ``depth`` steps ahead while a step is judged, several drafts of
     a step (``width``) may be tried, and a rejected draft is the first hint for the target's tokens.
 
     Args:
         compare: what a judge leaves undecided is compared with the target's own step (`Hybrid`).
-        first_by_target: so many steps are the target's without any draft (section 4.2).
+        first_by_target: number of first steps that the target writes without a draft (section 4.2).
         max_corrections: tokens of a drafted step that the target replaces before it writes the step itself.
         reads_prompt: the judge asks the target, which therefore reads the prompt while the draft writes.
     """
@@ -57,7 +57,7 @@ class SpecReasonLoop(StepLoop):
     async def _write_position(self, branch: Branch) -> None:
         if self._reads_prompt and branch is self._tree.root and branch.previous is None:
             self._answer.spawn(self._read_prompt())
-        # Draft and judge: the first draft that stands is the step.
+        # Draft and judge: take the first accepted draft.
         if await self._is_drafted(branch) and await self._draft_and_judge(branch):
             self._tree.decide(branch)
             return
@@ -73,7 +73,7 @@ class SpecReasonLoop(StepLoop):
         return branch.step_index >= self._first_by_target and await self._tree.may_draft(branch)
 
     async def _draft_and_judge(self, branch: Branch) -> bool:
-        """Try ``width`` drafts side by side; False where none stands."""
+        """Try ``width`` drafts in parallel; False if none is accepted."""
         attempts = [
             self._tree.spawn(branch, self._attempt(branch, draft)) for draft in self._begin_drafts(branch)
         ]

@@ -31,7 +31,7 @@ class StepRequests:
     """Makes the requests for the positions of one answer.
 
     ``redrafts``: the draft model writes a step again where the target parts from it.
-    ``takeover_tokens`` bounds what the target writes behind a drafted step; None: a whole step.
+    ``takeover_tokens`` bounds what the target writes after a drafted step; None: a whole step.
     """
 
     settings: StrategySettings
@@ -77,7 +77,7 @@ class StepRequests:
         return "none" if self.redrafts else self.settings.token_drafter
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:
-        """Tell whether a step is over with a token behind what the request begins with."""
+        """Return whether a token ends the step that the request begins with."""
         tokenizer, scanner = self.target.tokenizer, request.boundary_scanner()
         token_bytes = tokenizer.token_bytes(token)
         stops = StopScanner(request.stops, request.stop_context)

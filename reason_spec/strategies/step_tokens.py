@@ -46,7 +46,7 @@ def step_for(step: Step, engine: Engine) -> Step:
 
 
 def open_blocks_after(step: Step, boundary: Boundary, begins_in: OpenBlocks) -> OpenBlocks:
-    """Return the blocks that are open behind a step; only a step that was cut leaves any open."""
+    """Return the blocks that are open after a step; only a step that was cut leaves any open."""
     if step.finish != "length":
         return NOTHING_OPEN
     scanner = BoundaryScanner(boundary, begins_in)

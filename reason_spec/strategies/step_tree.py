@@ -1,4 +1,4 @@
-"""The open positions of one answer: which steps are assumed, who may write, and what is cancelled."""
+"""The open positions of one answer: assumed steps, running work and cancellation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StepTree:
         return self._root
 
     def advance(self) -> Branch:
-        """Make the position behind the decided root the root, and let the draft look further ahead."""
+        """Make the position after the decided root the root, and let the draft look further ahead."""
         root = self.root
         self._root_index += 1
         if root.successor is None:
@@ -90,7 +90,7 @@ class StepTree:
         return depth > 0
 
     def look_ahead(self, branch: Branch, draft: Draft) -> None:
-        """Open the position behind a drafted step, unless the draft repeats itself or the text ends."""
+        """Open the position after a drafted step, unless the draft repeats itself or the text ends."""
         assert draft.step is not None
         repeats = branch.previous is not None and branch.previous.text == draft.step.text
         if repeats or self.is_last(branch, draft.step):
@@ -98,7 +98,7 @@ class StepTree:
         if self._has_room:
             draft.successor = self._open_after(branch, draft.step)
         else:
-            # It is opened once the step stands.
+            # It is opened once the step is accepted.
             self._answer.recorder.num_held_back += 1
 
     def decide(self, branch: Branch) -> None:
@@ -172,7 +172,7 @@ class StepTree:
         return sum(1 for _ in self.root.descendants()) + 1 < self._most_open
 
     def _open_next(self, branch: Branch) -> None:
-        """Open the position behind a decided one, ahead of its turn where the depth allows it.
+        """Open the position after a decided one, ahead of its turn where the depth allows it.
 
         The root's successor is opened by `advance`, when the suffix cache has learnt the root's step.
         """

@@ -134,7 +134,7 @@ class SuffixCacheSession:
         return None
 
     def known(self, num_draft_tokens: int) -> Known:
-        """Return what the target's engine would be drafted for the next pass, behind the final steps."""
+        """Return the tokens that would be drafted for the target's next pass, after the final steps."""
         if not self._owner.drafts_tokens or self._owner.has_failed(self._tenant):
             return NOTHING_KNOWN
         with self._owner.guarded(self._tenant):
@@ -150,7 +150,7 @@ class SuffixCacheSession:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """The statement behind `SuffixCacheSessions.guarded`."""
+    """The context manager of `SuffixCacheSessions.guarded`."""
 
     failed: set[str]
     tenant: str

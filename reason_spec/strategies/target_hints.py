@@ -1,7 +1,7 @@
 """Hands the target's generation at one position the drafted step, and redrafts where the two part.
 
 Added to the papers: a step that both models write alike then costs the target one or two passes. Where the
-target's tokens depart from the drafted step, the draft model writes the rest of it again behind them.
+target's tokens depart from the drafted step, the draft model writes the rest of it again after them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The remote engine: a model behind servers with OpenAI's completions interface."""
+"""The remote engine: a model on servers with OpenAI's completions interface."""
 
 from __future__ import annotations
 

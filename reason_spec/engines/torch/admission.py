@@ -48,7 +48,7 @@ class SequenceAdmission:
         return True
 
     def has_free(self, num_slots: int) -> bool:
-        """Return whether so many slots are free, evicting cached ones if needed."""
+        """Return whether enough slots are free, evicting cached ones if needed."""
         slots = self._trie.take(num_slots)
         if slots is None:
             return False

@@ -1,4 +1,4 @@
-"""One request inside the worker: its text, and the slots of what is computed of it."""
+"""One request inside the worker: its text, and the slots of its computed tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to vLLM: their sampling parameters, and what is read from vLLM's outputs."""
+"""Requests to vLLM: their sampling parameters, and the reading of vLLM's outputs."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _with_states(spans: Sequence[Span], finals: Sequence[Mark], verdicts: dict[i
         if number in kept:
             state = "kept"
         elif span.purpose == "token":
-            # The draft continued behind the mended token.
+            # The draft continued after the corrected token.
             state = "kept" if origins.get(span.step_index) == "draft" else "unused"
             verdict = None
         elif span.lane == "target" and (span.step_index, span.branch) in kept_places:
@@ -154,7 +154,7 @@ def _author(final: Mark, spans: Sequence[Span], verdicts: dict[int, Mark]) -> in
         return span.work in verdicts and verdicts[span.work].decision == "accept"
 
     def texts(span: Span) -> set[str]:
-        # A mended step was only written from the mended token on; its verdict has the whole text.
+        # A corrected step was only written from the corrected token on; its verdict has the whole text.
         return {span.text, verdicts[span.work].text if span.work in verdicts else span.text}
 
     same = [

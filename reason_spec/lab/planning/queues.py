@@ -23,7 +23,7 @@ class PassQueue:
     """A model that makes one pass after another, each with a part of every live job.
 
     A live job is in every pass, so it ends when the count of passes has grown by its own number: the order of
-    ends is known in advance, whatever the passes take.
+    ends is known in advance, for any pass times.
 
     Args:
         pass_seconds: the time of a pass by the total size of its jobs.

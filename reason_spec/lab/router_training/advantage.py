@@ -1,7 +1,7 @@
 """Label drafted steps with the advantage of the target's own step, to train routers on.
 
 Both models write the next step from the same text, and each of the two steps gets a value (Arbitrage, arXiv
-2512.05033, section 4.2): a reward model's score, or the share of right answers among continuations behind it.
+2512.05033, section 4.2): a reward model's score, or the share of right answers among continuations after it.
 """
 
 from __future__ import annotations
