@@ -1,9 +1,9 @@
-"""How often a drafted token stands, by the way it is drawn and checked; no times are taken.
+"""Acceptance rate of draft tokens by drafting and verification method; no times are measured.
 
     python benchmarks/acceptance.py [--problems 40] [--temperatures 0.3 0.6 1.0] [--json]
 
 The target writes solutions; at each of their tokens both models' distributions p and q are computed.
-The chance that a token drafted there stands is exact, not drawn:
+The acceptance probability of a token drafted there is computed, not sampled:
 
 - ``rejection``: rejection sampling, the overlap of p and q, which nothing lossless exceeds;
 - ``shared noise``: both models choose with the same Gumbel noise, as the engine does;

@@ -55,11 +55,11 @@ LOWEST_SCORE = 5
 
 
 class State(TypedDict):
-    """What nodes hand on: the texts of the solve turns, and of all turns."""
+    """State of the graph: the texts of the solve turns, and of all turns."""
 
     question: str
     solutions: list[str]
-    said: list[str]
+    replies: list[str]
     score: int
 
 
@@ -72,7 +72,7 @@ class Run:
     task: int
     seconds: float
     correct: bool
-    said: tuple[str, ...]
+    replies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +124,17 @@ def build_graph(base_url: str) -> Any:
 
     def plan(state: State) -> dict[str, Any]:
         text = say([("user", state["question"])], PLAN_TOKENS)
-        return {"said": [*state["said"], text]}
+        return {"replies": [*state["replies"], text]}
 
     def solve(state: State) -> dict[str, Any]:
         text = say([("user", state["question"])], MAX_TOKENS)
-        return {"said": [*state["said"], text], "solutions": [*state["solutions"], text]}
+        return {"replies": [*state["replies"], text], "solutions": [*state["solutions"], text]}
 
     def check(state: State) -> dict[str, Any]:
         shown = [("user", state["question"]), ("assistant", state["solutions"][-1]), ("user", SCORE_QUESTION)]
         text = say(shown, 8)
         score = re.search(r"\d", text)
-        return {"said": [*state["said"], text], "score": int(score[0]) if score else 0}
+        return {"replies": [*state["replies"], text], "score": int(score[0]) if score else 0}
 
     def after_check(state: State) -> str:
         again = state["score"] < LOWEST_SCORE and len(state["solutions"]) < 2
@@ -152,12 +152,12 @@ def build_graph(base_url: str) -> Any:
 
 def run_task(graph: Any, example: Example, arm: str, round_: str, index: int) -> Run:
     """Let a graph answer one task."""
-    asked: State = {"question": example.question, "solutions": [], "said": [], "score": 0}
+    asked: State = {"question": example.question, "solutions": [], "replies": [], "score": 0}
     started = time.perf_counter()
     ended: State = graph.invoke(asked)
     seconds = time.perf_counter() - started
     correct = parse_answer(ended["solutions"][-1].strip()) == example.answer
-    return Run(arm, round_, index, seconds, correct, tuple(ended["said"]))
+    return Run(arm, round_, index, seconds, correct, tuple(ended["replies"]))
 
 
 def measure(num_tasks: int, seed: int) -> list[Run]:
@@ -193,12 +193,12 @@ def row_of(runs: Sequence[Run], round_: str, arm: str) -> Row:
         round=round_,
         arm=arm,
         tasks=len(own),
-        turns_per_task=statistics.mean(len(run.said) for run in own.values()),
+        turns_per_task=statistics.mean(len(run.replies) for run in own.values()),
         s_per_task=median_seconds(own),
         ratio=statistics.median(base[task].seconds / run.seconds for task, run in own.items()),
         ratio_of_medians=median_seconds(base) / median_seconds(own),
         accuracy=statistics.mean(run.correct for run in own.values()),
-        same_texts=statistics.mean(run.said == base[task].said for task, run in own.items()),
+        same_texts=statistics.mean(run.replies == base[task].replies for task, run in own.items()),
     )
 
 

@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(slots=True)
 class Arm:
-    """One row at one temperature, and what it did."""
+    """One row at one temperature, with its measurements."""
 
     name: str
     temperature: float
@@ -79,7 +79,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is printed of an arm; None where it does not apply or was not measured."""
+    """The printed row of an arm; None if it does not apply or was not measured."""
 
     name: str
     temperature: float
@@ -211,7 +211,7 @@ async def solve_many(
     at_once: int,
     done: Callable[[int, Run], None],
 ) -> None:
-    """Solve many numbered problems, ``at_once`` of them at a time, and tell ``done`` of each."""
+    """Solve numbered problems, ``at_once`` at a time, and call ``done`` for each."""
     await ours.prepare(settings)
     places = asyncio.Semaphore(at_once)
     num_done = 0
@@ -376,7 +376,7 @@ def _arms(
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser of what benchmarks of the demonstration pair can be told in common."""
+    """Return a parser with the common options of benchmarks of the demonstration pair."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
     parser.add_argument(

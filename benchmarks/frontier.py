@@ -81,7 +81,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 """Name, strategy and settings of each row. The number is the threshold of its verifier or router."""
 EXACT = (BASELINE, "speculative")
 PATIENCE = 600.0
-"""Seconds for a verdict where only what is written counts."""
+"""Deadline of a verdict where only the text counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Graded:
 
 
 class Grades:
-    """What was graded, by row and number of the problem; kept in a file where there is one."""
+    """Grades by row and number of the problem, stored in a file if one is given."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -124,9 +124,9 @@ class Grades:
 
     @staticmethod
     def key(settings: Settings, seed: int) -> str:
-        """Name all that decides what a row writes; defaults of other versions are not told apart."""
-        told = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), seed], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        """Return a key of all settings that affect the text of a row."""
+        key = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), seed], sort_keys=True)
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def add(self, key: str, problem: int, graded: Graded) -> None:
         self._known.setdefault(key, {})[problem] = graded
@@ -141,7 +141,7 @@ class Grades:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is printed of a strategy at one threshold; None where it was not measured."""
+    """The printed row of a strategy at one threshold; None if not measured."""
 
     name: str
     tokens_per_s: float | None

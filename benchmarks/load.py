@@ -70,13 +70,13 @@ class Run:
 
     @property
     def pace(self) -> float:
-        """What is compared: tokens a second of all answers, or of an answer with its wait."""
+        """The compared quantity: tokens per second of all answers, or of one answer including its wait."""
         return 1 / self.seconds_per_token if self.share is not None else self.num_tokens / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is printed of an arm at a load, against the better of the target's alone."""
+    """The printed row of an arm at a load, relative to the better baseline."""
 
     load: str
     arm: str
@@ -197,7 +197,7 @@ async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespa
             with options.runs.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({**asdict(run), "with": _identity(options)}) + "\n")
 
-    def tell(what: str) -> None:
+    def report(what: str) -> None:
         rest = (time.perf_counter() - started) / num_timed * left if num_timed else 0.0
         sys.stderr.write(f"\r\033[K{what}; {left} runs left, about {rest / 60:.0f} min ")
         sys.stderr.flush()
@@ -206,14 +206,14 @@ async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespa
         for load in options.loads:
             number = max(_FEWEST_ANSWERS, round(options.answers * load))
             for arm in rng.sample(arms, len(arms)):
-                tell(f"repeat {repeat + 1}, {load} at once: {arm}")
+                report(f"repeat {repeat + 1}, {load} at once: {arm}")
                 if (arm, load, None, repeat) not in done:
                     note(await bench.closed_loop(arm, load, repeat, number))
                 left -= 1
         for share in options.poisson:
             rate = share * _capacity(list(done.values()), max(options.loads))
             for arm in rng.sample(arms, len(arms)):
-                tell(f"repeat {repeat + 1}, arrivals at {share:g}: {arm}")
+                report(f"repeat {repeat + 1}, arrivals at {share:g}: {arm}")
                 if (arm, 0, share, repeat) not in done:
                     note(await bench.arrivals(arm, share, rate, repeat, options.arrivals))
                 left -= 1
@@ -356,7 +356,7 @@ def main() -> None:
     add("--repeats", type=int, default=3)
     add("--answers", type=float, default=1.5, help="answers of a run for each of those at once")
     add("--arrivals", type=int, default=24, help="answers of a run with arrivals")
-    add("--max-tokens", type=int, default=128, help="tokens of an answer at the most")
+    add("--max-tokens", type=int, default=128, help="most tokens of an answer")
     add("--verifier", default="semantic")
     add("--target", type=Path, default=embedded_path("target"))
     add("--draft", type=Path, default=embedded_path("draft"))

@@ -1,13 +1,13 @@
-"""What a step costs beside the model's passes, by how long the text already is.
+"""The cost of a step beside the model's passes, by the length of the text before.
 
     python benchmarks/long_texts.py [--lengths 1000 4000 16000 64000] [--repeats 40] [--json]
 
 A tiny random model with a context of 64k tokens and more serves the torch engine, so that a text can be long
 and the model's own time short. At each length:
 
-- ``step``: a request for a few tokens behind the text, and the next one behind those, as a stepwise
+- ``step``: a request for a few tokens after the text, and the next one after those, as a stepwise
   strategy makes them;
-- ``score``: a few tokens behind the text, as a verifier asks for them;
+- ``score``: a few tokens after the text, as a verifier asks for them;
 - ``run``: the draft model writes ahead of an answer that is as long as the text (`DraftAhead`).
 
 ``pass`` is the model's time in the passes of one, ``host`` the rest of the time from asking to the answer. Of
@@ -98,7 +98,7 @@ async def timed(
     return Cost(length, kind, 1e3 * statistics.median(passes), 1e3 * statistics.median(hosts))
 
 
-async def steps_behind(engine: Engine, text: Prefix, repeats: int) -> Cost:
+async def steps_after(engine: Engine, text: Prefix, repeats: int) -> Cost:
     place = text
 
     async def step() -> None:
@@ -109,7 +109,7 @@ async def steps_behind(engine: Engine, text: Prefix, repeats: int) -> Cost:
     return await timed(engine, len(text), "step", repeats, step)
 
 
-async def scores_behind(engine: Engine, text: Prefix, repeats: int) -> Cost:
+async def scores_after(engine: Engine, text: Prefix, repeats: int) -> Cost:
     place = text
 
     async def score() -> None:
@@ -160,8 +160,8 @@ async def measure(lengths: Sequence[int], repeats: int) -> list[Cost]:
                 tokens = np.random.default_rng(length).integers(100, 1000, length).tolist()
                 await engine.reset_prefix_cache()
                 text = Prefix(tuple(tokens))
-                costs.append(await steps_behind(engine, text, repeats))
-                costs.append(await scores_behind(engine, text, repeats))
+                costs.append(await steps_after(engine, text, repeats))
+                costs.append(await scores_after(engine, text, repeats))
                 costs.append(await runs_ahead(engine, text, repeats))
             return costs
         finally:
@@ -184,8 +184,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON list")
     options = parser.parse_args()
     costs = asyncio.run(measure(options.lengths, options.repeats))
-    told = json.dumps([asdict(cost) for cost in costs]) if options.json else table(costs)
-    sys.stdout.write(f"{told}\n")
+    output = json.dumps([asdict(cost) for cost in costs]) if options.json else table(costs)
+    sys.stdout.write(f"{output}\n")
 
 
 if __name__ == "__main__":

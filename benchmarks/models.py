@@ -1,4 +1,4 @@
-"""What benchmarks run on: the demonstration pair on generated problems, or a real model on real ones."""
+"""Models of the benchmarks: the demonstration pair on generated problems, or a real model on real ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target_flags(models: ModelsName) -> dict[str, Any]:
 
 
 def tasks_for(models: ModelsName, number: int, seed: int) -> Sequence[Task]:
-    """Return so many problems; of the real ones there are 24, whatever the seed."""
+    """Return ``number`` problems; there are 24 real ones, for any seed."""
     if models == "real":
         return [_real_task(problem) for problem in load_problems(REAL_SAMPLE_PATH, "gsm8k", number).problems]
     return [_generated_task(example) for example in islice(problems("test", seed), number)]

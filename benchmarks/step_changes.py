@@ -114,7 +114,7 @@ def change_operation(text: str, rng: Random) -> str | None:
 
 
 def change_order(text: str, rng: Random) -> str | None:
-    """Swap what is subtracted, or divided by, with what it is taken from."""
+    """Swap the operands of a subtraction or division."""
     found = [at for at in _SUBTRACTION.finditer(text) if at[1] != at[3]]
     if not found:
         return None
@@ -162,7 +162,7 @@ def change_variable(text: str, rng: Random) -> str | None:
 
 
 def change_names(text: str, _: Random) -> str | None:
-    """Swap the first two names, of those that stand inside a sentence."""
+    """Swap the first two names inside a sentence."""
     names = list(dict.fromkeys(_NAME.findall(text)))[:2]
     if len(names) < 2:
         return None

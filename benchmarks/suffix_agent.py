@@ -1,4 +1,4 @@
-"""What the suffix cache saves under lookahead: an agent's past runs replayed, and problems that come again.
+"""Savings of the suffix cache under lookahead: replayed runs of an agent, and repeated problems.
 
     python benchmarks/suffix_agent.py [FILE] [--conversations 60] [--problems 12] [--json [FILE]]
 
@@ -47,7 +47,7 @@ from reason_spec.verifiers.exact import ExactVerifier
 
 MAX_TOKENS = 448
 USES = ("none", "steps", "tokens", "both")
-"""What the cache proposes in a replay."""
+"""The proposals of the cache in a replay."""
 ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("planned", {}),
     ("depth 4", {"strategy.planner": False}),
@@ -59,7 +59,7 @@ ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class Recital:
-    """A script that writes the answer it was handed, behind the prompt it was handed with."""
+    """A script that writes a given answer after a given prompt."""
 
     def __init__(self) -> None:
         self.prompt = ""
@@ -175,7 +175,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is printed of an arm; ``same_tokens`` compares with the target alone."""
+    """The printed row of an arm; ``same_tokens`` compares with the target alone."""
 
     setting: str
     kind: str
@@ -349,7 +349,7 @@ def _tokens_run(usage: Usage) -> int:
     return usage.num_passes + usage.num_drafted_tokens
 
 
-# --- what is printed -----------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------------
 
 
 def print_rows(rows: Sequence[ReplayRow] | Sequence[Row]) -> None:

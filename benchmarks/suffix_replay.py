@@ -4,7 +4,7 @@
                                        [--json [FILE]]
     python benchmarks/suffix_replay.py --store-size TOKENS [--json [FILE]]
 
-The second form saves and loads so many tokens, and needs no file.
+The second form saves and loads that many tokens, and needs no file.
 
 The first needs the extra ``bench``. A file is jsonl, each line a run with its ``messages``. They are
 tokenised with the tekken tokenizer that lies inside mistral-common. Each assistant turn is written as a
@@ -17,7 +17,7 @@ Rows, for each budget of drafted tokens in a pass:
 - ``arctic:default``: arctic-inference's SuffixDecodingCache with the settings that vLLM gives it;
 - ``arctic:chain`` and ``arctic:tree``: of the settings in ``GRID`` those with the most tokens a pass on these
   very traces, by which they have an advantage;
-- ``ceiling``: in every pass the best of all past continuations behind two or more matched tokens.
+- ``ceiling``: in every pass the best of all past continuations after two or more matched tokens.
 
 All caches take turns, run by run, so that noise of the machine meets them alike. ``tokens_per_pass`` counts
 the tokens that the target writes itself. ``drafted_in_vain``: drafted tokens that were not taken, for each
@@ -63,7 +63,7 @@ MIN_CHANCES: Final = (None, 0.1, 0.02)
 
 
 class Draft(NamedTuple):
-    """Proposed tokens; ``parents`` are places in ``tokens``, -1 behind the text."""
+    """Proposed tokens; ``parents`` are places in ``tokens``, -1 after the text."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -366,7 +366,7 @@ def replays_of(budget: int, best: Sequence[tuple[str, ArcticSetting]]) -> Iterat
 def longest_continuations(runs: Sequence[Sequence[Segment]], most: int) -> list[npt.NDArray[np.int64]]:
     """Return for each place of each run how many tokens from there on a past continuation foretold.
 
-    It stood behind the same two tokens, in this run or an earlier one; ``most`` are counted.
+    It followed the same two tokens, in this run or an earlier one; at most ``most`` are counted.
     """
     lengths = [sum(len(segment.tokens) for segment in segments) for segments in runs]
     texts = [[token for segment in segments for token in segment.tokens] for segments in runs]
@@ -410,7 +410,7 @@ def ceiling(budget: int, runs: Sequence[Sequence[Segment]], known: Sequence[npt.
 
 
 class StoreRow(NamedTuple):
-    """Seconds that a store takes for texts of so many tokens in all.
+    """Seconds of a store for texts with that many tokens in all.
 
     ``load`` reads and checks, ``make_index`` makes the cache of what was read, ``save_again`` saves what that
     cache holds over what is there.
@@ -536,7 +536,7 @@ def main() -> None:
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument(
-        "--store-size", type=int, metavar="TOKENS", help="time saving and loading so many tokens instead"
+        "--store-size", type=int, metavar="TOKENS", help="time saving and loading this many tokens instead"
     )
     parser.add_argument("--budgets", nargs="+", type=int, default=[4, 8, 16, 32])
     parser.add_argument(

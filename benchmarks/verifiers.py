@@ -1,16 +1,15 @@
-"""How well the comparing verifiers tell another wording from another meaning, and what a verdict costs.
+"""Accuracy of the comparing verifiers on rewordings and changed steps, and the cost of a verdict.
 
     python benchmarks/verifiers.py [--problems 150] [--steps FILE] [--verifiers semantic ...] [--json [FILE]]
 
 Three sets of pairs. ``generated``: steps of the problem generator in two of its phrasings, and changed in one
-place. ``held out``: written by hand, each of the three before the verifiers were asked about it; they were
-then mended with what it showed, so that only the first look at a set, which docs/concepts/verifiers.md has,
-was held out. ``steps``: those of a file (by default the solutions that the
-tests have), in another notation, and changed. A changed step is compared with the step itself (``own``) and
-with its other wording (``reworded``).
+place. ``held out``: three sets written by hand before the verifiers had seen them. The verifiers were then
+improved on each set, so only the first result on a set (docs/concepts/verifiers.md) is held out. ``steps``:
+those of a file (default: the solutions of the tests), in another notation, and changed. A changed step is
+compared with the step itself (``own``) and with its other wording (``reworded``).
 
 Pairs are ordered by decision (reject, unknown, accept), then by score; the area under the curve is the chance
-that a pair of one meaning stands above a pair of two, ties counted by half. Costs are processor time of the
+that a pair of one meaning ranks above a pair of two, ties counted by half. Costs are processor time of the
 whole process, on texts that were not read before: a pair at a time for what the words cost, and in batches
 for the pairs that need the embedding.
 """
@@ -108,7 +107,7 @@ def pairs_of(cases: Sequence[Case]) -> Iterator[Labelled]:
 
 
 def area_under_curve(same: Sequence[Verdict], other: Sequence[Verdict]) -> float:
-    """Return the chance that a verdict on one meaning stands above one on two; ties count by half."""
+    """Return the probability that a verdict on one meaning ranks above one on two; ties count by half."""
     keys = [(_RANKS[v.decision], v.score or 0.0) for v in (*same, *other)]
     order = {key: place for place, key in enumerate(sorted(set(keys)))}
     places = np.array([order[key] for key in keys])

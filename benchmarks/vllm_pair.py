@@ -8,7 +8,7 @@ and as is fastest (``--eager`` starts sooner). For each group of problems the ro
 shuffled with the seed, and prefix caches are emptied before each. Plain decoding runs on as many cores as
 suit it best. With ``--padded LAYERS`` the target is made deeper first, which changes its cost and nothing
 that it writes; such rows say so. ``own_ms_per_step`` is the processor
-time of this program's own thread from one final step to the next, of whatever problem: what leads the work
+time of this program's own thread from one final step to the next, of any problem: what leads the work
 and verifies it, and waits for no engine. Median, and mean.
 """
 
@@ -61,7 +61,7 @@ ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 @dataclass(slots=True)
 class Arm:
-    """One row at one concurrency: its settings on engines that other rows use too, and what it did."""
+    """One row at one concurrency: its settings on shared engines, and its measurements."""
 
     name: str
     concurrency: int
@@ -88,7 +88,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is printed of an arm; None where it does not apply."""
+    """The printed row of an arm; None if it does not apply."""
 
     name: str
     concurrency: int

@@ -1,6 +1,6 @@
-"""Errors that are the user's or the environment's: what was wrong, the value, and the remedy.
+"""Errors of the user or the environment. A message names the fault, the value and the remedy.
 
-The command line prints them without a traceback. Our own bugs are assertions, not these.
+The command line prints them without a traceback. Bugs of this package are assertions instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReasonSpecError(Exception):
-    """Base of all errors with a remedy; ``str(error)`` is complete on its own."""
+    """Base class of errors with a remedy; ``str(error)`` is a complete message."""
 
     exit_code = 2
 
@@ -24,11 +24,11 @@ class SettingsError(ReasonSpecError):
 
 
 class DataError(ReasonSpecError):
-    """A file of the user is missing, damaged, or lacks a field."""
+    """An input file is missing or damaged, or lacks a field."""
 
 
 class EngineError(ReasonSpecError):
-    """An engine could not start, or died while it worked."""
+    """An engine could not start, or failed during generation."""
 
 
 class UnsupportedModelError(EngineError):
@@ -36,7 +36,7 @@ class UnsupportedModelError(EngineError):
 
 
 class MissingDependencyError(ReasonSpecError):
-    """An optional package is needed; the message holds the exact install line."""
+    """An optional package is missing; the message holds the install command."""
 
     def __init__(self, package: str, needed_for: str, extra: str | None = None) -> None:
         target = f"reason-spec[{extra}]" if extra else package
@@ -51,31 +51,28 @@ class ResumeError(ReasonSpecError):
 
 
 def first_mistake(error: ValidationError) -> str:
-    """Return the first thing that pydantic finds wrong, with its place."""
+    """Return pydantic's first error message, with the path of the field."""
     found = error.errors()[0]
     place = ".".join(map(str, found["loc"]))
     return f"{place}: {found['msg']}" if place else found["msg"]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SettingsError:
-    """Return the error for a name that is none of ``known``: it guesses the meant one and lists all."""
+    """Return the error for an unknown name; its message suggests the nearest of ``known`` and lists all."""
     names = list(known)
     guess = did_you_mean(name, names) or "."
     return SettingsError(f"unknown {kind} {name!r}{guess} Known: {', '.join(names)}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest of ``known``, nothing where none is near."""
+    """Return ``; did you mean 'x'?`` for the nearest of ``known``, or an empty text if none is near."""
     folded = {candidate.casefold(): candidate for candidate in known}
     close = get_close_matches(name.casefold(), folded, n=1)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 class RequestError(ReasonSpecError):
-    """A request asks for what cannot be done; the message says what, and the remedy.
-
-    ``param`` names the field at fault.
-    """
+    """A request cannot be served. The message names the reason and the remedy, ``param`` the field."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -83,4 +80,4 @@ class RequestError(ReasonSpecError):
 
 
 class ConstraintError(RequestError):
-    """A constraint on a text cannot be compiled, is too large, or cannot be kept to here."""
+    """A constraint cannot be compiled, is too large, or is not supported by the engine."""

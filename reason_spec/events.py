@@ -1,4 +1,4 @@
-"""What happened while a problem was solved, in the order it happened, for timelines and counts."""
+"""Events of one solution in order of time, for timelines and counts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ logger = logging.getLogger(__name__)
 EventKind: TypeAlias = Literal[
     "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final"
 ]
-"""``verified`` carries the verdict that decides about a drafted step, ``checked`` one that left it open.
-``confirmed`` says of a run ahead that the target chose its first token too."""
+"""``verified`` carries the verdict that decides a drafted step, ``checked`` one that leaves it undecided.
+``confirmed``: the target chose the first token of tokens that were drafted ahead."""
 Lane: TypeAlias = Literal["draft", "target", "cache", "verifier"]
 Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict"]
-"""What a work is to bring: a step, a whole answer, the next tokens of a step that the target is writing, the
-one token that mends a step, or a verdict."""
+"""The aim of a piece of work: a step, a whole answer, draft tokens for the step that the target is writing,
+the one token that corrects a step, or a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that was tried.
+    """One event of a timeline.
 
-    ``at`` counts seconds from the start of the solution; ``step_index`` is the place in the
-    solution that the work is for, ``branch`` tells apart the works for one place. ``origin`` says of
-    final steps, and of steps with a verdict, who wrote them. ``work`` numbers what was begun: its start and
-    all that comes of it have the same number. ``about`` is the work whose text is judged, or was handed over.
+    ``at`` is in seconds from the start of the solution. ``step_index`` is the index of the step, and
+    ``branch`` separates several pieces of work on one step. ``origin`` is the source of a final or verified
+    step. ``work`` numbers the pieces of work: the events of one have the same number. ``about`` is the work
+    whose text is verified or offered as a hint.
     """
 
     kind: EventKind
@@ -48,24 +48,22 @@ class Event:
 
 Listener: TypeAlias = Callable[[Event], None]
 TextListener: TypeAlias = Callable[[int, str], None]
-"""Called with a place in the answer, in characters, and text that is certain from there on."""
+"""Called with an offset in the answer, in characters, and the final text that begins there."""
 
 
 @dataclass(slots=True)
 class Recorder:
     """Collects the events, work and final steps of one solution.
 
-    ``target_usage`` and ``draft_usage`` hold all work of the solution, that of losing branches
-    included, and are complete once the strategy's generator has ended. ``plan`` is what the planner
-    chose, None without one. ``verdicts`` are all that decided about a proposed step, ``cache_verdicts`` those
-    among them about steps of the suffix cache, which was asked ``num_cache_asked`` times for one.
-    ``num_late_drafts`` counts drafts of a step that were still being written when the target had its own:
-    they were cancelled without a verdict. ``num_held_drafts`` are those among them that the depth had held
-    back until the target was already writing the step.
-    ``num_held_back`` counts drafted steps behind which no position was opened, since as many as an answer
-    may have were open.
-    ``first_target_usage`` is the work of the first request that the target had, which read the prompt.
-    ``on_text`` is told of text that is certain before its step is final, where a strategy knows such text.
+    ``target_usage`` and ``draft_usage`` hold all work, rejected branches included; they are complete once the
+    strategy's generator has ended. ``plan`` is the planner's choice, None without a planner. ``verdicts``
+    holds the deciding verdicts, ``cache_verdicts`` those on steps of the suffix cache, which was asked for
+    a step ``num_cache_asked`` times. ``num_late_drafts`` counts drafts that were cancelled without a verdict
+    because the target had finished the step first; ``num_held_drafts`` those of them that ``depth`` delayed
+    until the target was already writing the step. ``num_held_back`` counts drafted steps without a position
+    after them because the limit of open positions was reached. ``first_target_usage`` is the work of the
+    target's first request, which read the prompt. ``on_text`` receives text that is certain before its step
+    is final, if the strategy knows such text.
     """
 
     listener: Listener | None = None
@@ -83,14 +81,14 @@ class Recorder:
     first_target_usage: Usage | None = None
     plan: Plan | None = None
     draft_failure: str | None = None
-    """Why the draft's engine was of no more use, and the target went on alone."""
+    """The error after which the target continued without the draft."""
     num_works: int = 0
     started: float = field(default_factory=time.perf_counter)
 
     def start(
         self, lane: Lane, step_index: int, branch: int, purpose: Purpose, *, about: int | None = None
     ) -> int:
-        """Note that a work begins; return its number."""
+        """Record that a piece of work starts; return its number."""
         work = self.num_works
         self.num_works += 1
         self.emit("started", lane, step_index, branch, work=work, about=about, purpose=purpose)
@@ -123,7 +121,7 @@ class Recorder:
             self.listener(event)
 
     def add_step(self, step: Step) -> None:
-        """Take a final step."""
+        """Record a final step."""
         lane: Lane = step.origin if step.origin in ("draft", "cache") else "target"
         self.emit(
             "final",
@@ -138,7 +136,7 @@ class Recorder:
         self.steps.append(step)
 
     def add_work(self, lane: Literal["draft", "target"], usage: Usage, *, kept: bool) -> None:
-        """Count one generation's work; where it was not ``kept`` its tokens were discarded."""
+        """Count the work of a generation; unless it is ``kept``, its tokens count as discarded."""
         if not kept:
             discarded = usage.num_discarded_tokens + usage.num_generated_tokens
             usage = replace(usage, num_discarded_tokens=discarded)
@@ -149,14 +147,14 @@ class Recorder:
             self.draft_usage += usage
 
     def lose_draft(self, failure: Exception) -> None:
-        """Note that the draft's engine failed; the answer goes on without it."""
+        """Record that the draft's engine failed; the answer continues without it."""
         if self.draft_failure is None:
             self.draft_failure = str(failure)
-            logger.warning("an answer goes on without its draft: %s", failure)
+            logger.warning("an answer continues without its draft: %s", failure)
 
     @property
     def alpha_step(self) -> float | None:
-        """Share of judged drafts that stood; None where none was judged."""
+        """Share of judged drafts that were accepted; None if none was judged."""
         if not self.verdicts:
             return None
         return self.num_accepted_steps / len(self.verdicts)
@@ -167,7 +165,7 @@ class Recorder:
 
     @property
     def num_proposed_steps(self) -> int:
-        """All drafts of steps that were judged, or came too late to be."""
+        """Drafted steps, judged or too late for a verdict."""
         return len(self.verdicts) + self.num_late_drafts
 
     @property

@@ -22,7 +22,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class FieldError(ValueError):
-    """A record lacks a field or holds an unusable value; ``field`` and ``value`` say which."""
+    """A record lacks a field or holds an unusable value: ``field`` and ``value``."""
 
     def __init__(self, field: str, problem: str, value: object = None) -> None:
         shown = "" if value is None else f": {shorten(value)}"
@@ -39,7 +39,7 @@ class BadLine(NamedTuple):
 
     def message(self, path: str | Path) -> str:
         """Return the error message: place, reason, remedy."""
-        return f"{path}, line {self.line}: {self.reason}. Repair it, or go on without it: --skip-bad."
+        return f"{path}, line {self.line}: {self.reason}. Repair it, or skip such lines with --skip-bad."
 
 
 class JsonItem(NamedTuple):
@@ -115,7 +115,7 @@ def parse_items(
 
 
 def check_unicode(field: str, text: str) -> None:
-    """Refuse text with half a surrogate pair: no tokenizer and no UTF-8 file can hold it.
+    """Reject text with half a surrogate pair, which neither tokenizers nor UTF-8 files can hold.
 
     Raises:
         FieldError: ``text`` holds one.

@@ -1,12 +1,12 @@
-"""Where a step ends, and where a user's stop string cuts the text; both work token by token.
+"""Finds the ends of steps and the user's stop strings, token by token.
 
-A step ends at the end of the token whose bytes complete its boundary. What follows from that:
+A step ends with the token whose bytes complete its boundary. Consequences:
 
 - leading blank lines belong to the step they precede, so no step is empty;
-- bytes of the same token behind the boundary belong to the step that it ends;
+- bytes of that token after the boundary belong to the step that it ends;
 - nothing inside a fenced block, a tool call or a JSON value is a boundary;
-- text that ends without a boundary is a step of its own;
-- a step that is cut before its boundary leaves the blocks it began in open: see `OpenBlocks`.
+- text that ends without a boundary is a step;
+- a step that is cut before its boundary leaves open the blocks that it is in: see `OpenBlocks`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _JSON_SECOND_BYTES = b'{["'
 class Boundary:
     """What separates two steps.
 
-    The default delimiter, `AUTO`, goes by the text. A blank line ends a step. In a paragraph that has grown
-    to `LINE_AFTER_BYTES` the end of a line does so too, and in one of `SENTENCE_AFTER_BYTES` the end of a
-    sentence: some models write a whole answer without a blank line (``docs/concepts/steps.md``). `BLANK_LINE`
-    may hold spaces and tabs; any other delimiter is matched literally. ``protected`` holds pairs of tags with
-    no boundary between them.
+    With the default delimiter, `AUTO`, a blank line ends a step. After `LINE_AFTER_BYTES` a line break also
+    ends it, after `SENTENCE_AFTER_BYTES` the end of a sentence: some models write a whole answer without a
+    blank line (``docs/concepts/steps.md``). A `BLANK_LINE` may hold spaces and tabs. Any other delimiter is
+    matched literally. ``protected`` holds pairs of tags; text between the tags has no boundary.
     """
 
     delimiter: str = AUTO
@@ -55,10 +54,10 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class OpenBlocks:
-    """What a text ends within, for the step that begins there: one before it was cut by its length."""
+    """The blocks that are open where a step begins, if the step before it was cut by its length."""
 
     line: bytes = b""
-    """What stands of the last line."""
+    """The last line so far."""
     closing_tag: bytes | None = None
     in_fence: bool = False
     json_depth: int = 0
@@ -68,7 +67,7 @@ NOTHING_OPEN = OpenBlocks()
 
 
 class BoundaryScanner:
-    """Reads one step as bytes and says when it is complete; make a new scanner for each step."""
+    """Reads the bytes of one step and reports its end. Each step needs a new scanner."""
 
     def __init__(self, boundary: Boundary, begins_in: OpenBlocks = NOTHING_OPEN) -> None:
         self._boundary = boundary
@@ -87,7 +86,7 @@ class BoundaryScanner:
         self.complete = False
 
     def copy(self) -> BoundaryScanner:
-        """Return a scanner that has read as much, to try out how the step may go on."""
+        """Return a copy that can try a continuation of the step."""
         other = copy(self)
         other._line, other._recent, other._json = self._line[:], self._recent[:], copy(self._json)
         return other
@@ -100,7 +99,7 @@ class BoundaryScanner:
 
     @property
     def open_blocks(self) -> OpenBlocks:
-        """What the text so far ends within."""
+        """The blocks that are open at the end of the text so far."""
         return OpenBlocks(bytes(self._line), self._closing_tag, self._in_fence, self._json.depth)
 
     @property
@@ -132,7 +131,7 @@ class BoundaryScanner:
     def _ends_sentence(self) -> bool:
         """Return whether a sentence ends with the last byte.
 
-        The byte behind it is not there yet: a stop behind a digit may go on as a decimal, one behind a short
+        The next byte is not known yet: a full stop after a digit may be a decimal point, one after a short
         word is mostly an abbreviation.
         """
         line = bytes(self._line)
@@ -231,8 +230,8 @@ class StopHit(NamedTuple):
 class StopScanner:
     """Finds the first of several stop strings in growing text, also across chunks.
 
-    ``context`` is the end of what was written before, so that a stop that began there is found;
-    positions then count from the start of ``context``.
+    ``context`` is the end of the text before, so that a stop that begins there is found. Positions count
+    from the start of ``context``.
     """
 
     def __init__(self, stops: tuple[str, ...], context: str = "") -> None:
@@ -255,7 +254,7 @@ class StopScanner:
         return None
 
     def _forget(self) -> None:
-        """Keep no more of the text than a stop may have begun in: its length must not cost anything."""
+        """Keep only the end of the text, in which a stop may begin: long texts must not cost more."""
         if (surplus := len(self._text) - self._longest + 1) > 0:
             self._text, self._start = self._text[surplus:], self._start + surplus
 
@@ -269,7 +268,7 @@ class StopScanner:
 
 
 def split_steps(text: str, boundary: Boundary | None = None) -> list[str]:
-    """Cut finished text into steps; joined together they are the text again."""
+    """Split a finished text into steps; joined, they give the text again."""
     boundary = boundary or Boundary()
     steps: list[str] = []
     start = 0

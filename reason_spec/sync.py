@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 
 from reason_spec.accelerator import Accelerator, GenerationRequest, Solution
@@ -198,12 +197,7 @@ class SyncAccelerator:
             raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.run(self.accelerator.close())
         finally:

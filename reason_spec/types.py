@@ -1,4 +1,4 @@
-"""The values every room of the accelerator speaks: prefixes, sampling, steps, verdicts, usage."""
+"""Values that all layers share: prefixes, sampling, steps, verdicts, usage."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 Origin: TypeAlias = Literal["draft", "target", "cache", "inserted"]
-"""Who wrote a step: the small model, the large model, the suffix cache, or no model: it was put in."""
+"""The source of a step: draft model, target model, suffix cache, or a fixed text that was inserted."""
 
 FinishReason: TypeAlias = Literal["boundary", "eos", "length", "stop", "cancelled", "failed"]
 """Why a generation ended. ``boundary`` ends a step, ``eos`` and ``stop`` end the text."""
 
 Decision: TypeAlias = Literal["accept", "reject", "unknown"]
-"""A verifier's answer; ``unknown`` means that it could not tell, and the target's step stands."""
+"""A verifier's decision. After ``unknown`` the target's own step is used, as after ``reject``."""
 
 LossClass: TypeAlias = Literal["exact", "verified", "routed"]
-"""What a mode may change: nothing, the wording of a step, or the step itself."""
+"""The part of an answer that a strategy may change: nothing, the wording of a step, or the step itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseKey:
-    """Keys the counter-based sampling noise, so that a sample does not depend on batching.
+    """Key of the counter-based sampling noise, which makes samples independent of batching.
 
-    Two requests with equal keys draw the same noise at the same position of the text.
+    Requests with equal keys draw the same noise at the same position of the text.
     """
 
     seed: int = 0
@@ -35,11 +35,11 @@ class NoiseKey:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the text may be, from its first token on. Exactly one of the fields is given.
+    """A constraint on the text from its first token. Exactly one of the fields is given.
 
-    ``json_schema`` is a JSON schema as JSON text; ``{}`` stands for any JSON value. ``regex`` matches the
-    whole text, in the syntax of Rust's crate ``regex``. ``choice`` lists the texts to choose from, and
-    ``grammar`` is one in Lark syntax as llguidance reads it.
+    ``json_schema`` is JSON text; ``{}`` allows any JSON value. ``regex`` matches the whole text, in the
+    syntax of Rust's crate ``regex``. ``choice`` lists the allowed texts. ``grammar`` is in Lark syntax as
+    llguidance reads it.
 
     Raises:
         ValueError: none of the fields is given, or several are.
@@ -80,13 +80,10 @@ class Sampling:
 
 
 class Prefix:
-    """An immutable run of token ids that shares everything before it with its parent.
+    """An immutable node of a tree of token sequences: its own ``tokens`` after those of its parent.
 
-    Strategies hold nodes; engines map the tokens of a node to the keys and values they have
-    already computed. ``len(prefix)`` counts all tokens from the root.
-
-    ``owner`` says whose text it is, and is that of its root: engines use again what they computed for the
-    same owner alone.
+    Engines map the tokens of a node to their cached keys and values. ``len(prefix)`` counts all tokens from
+    the root. ``owner`` is that of the root; engines reuse keys and values only within one owner.
     """
 
     __slots__ = ("__weakref__", "_length", "owner", "parent", "tokens")
@@ -107,18 +104,18 @@ class Prefix:
         return Prefix(tokens, self)
 
     def nodes(self) -> Iterator[Prefix]:
-        """Yield this node and its ancestors, the nearest first."""
+        """Yield this node and its ancestors, nearest first."""
         node: Prefix | None = self
         while node is not None:
             yield node
             node = node.parent
 
     def to_tuple(self) -> tuple[int, ...]:
-        """Return all token ids from the root on."""
-        return self.behind(0)
+        """Return all token ids from the root."""
+        return self.tokens_after(0)
 
-    def behind(self, count: int) -> tuple[int, ...]:
-        """Return the token ids behind the first ``count``, without reading what stands before them."""
+    def tokens_after(self, count: int) -> tuple[int, ...]:
+        """Return the token ids after the first ``count``, without reading those before."""
         runs: list[tuple[int, ...]] = []
         for node in self.nodes():
             if len(node) <= count:
@@ -130,12 +127,11 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Work done by one engine; cancelled work is counted where it was done.
+    """Work done by one engine, cancelled work included.
 
-    ``num_passes`` counts forward passes in which a request took part: a pass shared by several
-    requests counts once for each of them. ``num_partings`` counts those in which the model went on
-    with another token than was drafted, and ``acceptance_histogram`` those that had drafts, by how many of
-    these stood: its sum is vLLM's number of drafts.
+    ``num_passes`` counts forward passes by request: a pass over several requests counts once for each.
+    ``num_rejections`` counts passes in which a draft token was rejected. ``acceptance_histogram`` counts
+    passes with drafts by the number of accepted tokens; its sum is vLLM's number of drafts.
     """
 
     num_prompt_tokens: int = 0
@@ -143,7 +139,7 @@ class Usage:
     num_generated_tokens: int = 0
     num_discarded_tokens: int = 0
     num_passes: int = 0
-    num_partings: int = 0
+    num_rejections: int = 0
     num_drafted_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     num_scored_tokens: int = 0
@@ -151,7 +147,7 @@ class Usage:
 
     @property
     def num_prefilled_tokens(self) -> int:
-        """Tokens of prompts that the model had to read: those that the engine did not have in its cache."""
+        """Prompt tokens that were not in the engine's cache and had to be prefilled."""
         return self.num_prompt_tokens - self.num_cached_prompt_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -159,7 +155,7 @@ class Usage:
 
     @staticmethod
     def total(usages: Sequence[Usage]) -> Usage:
-        """Add up field by field, which is many times faster than one by one."""
+        """Return the sum. Adding field by field is many times faster than adding pairs."""
         names = [field.name for field in fields(Usage) if field.name != "acceptance_histogram"]
         counts = {name: sum(map(attrgetter(name), usages)) for name in names}
         histograms = zip_longest(*(usage.acceptance_histogram for usage in usages), fillvalue=0)
@@ -167,7 +163,7 @@ class Usage:
 
     @property
     def alpha_token(self) -> float | None:
-        """Share of token-level drafts that the model confirmed; None where nothing was drafted."""
+        """Share of draft tokens that the model accepted; None if nothing was drafted."""
         if self.num_drafted_tokens == 0:
             return None
         return self.num_accepted_draft_tokens / self.num_drafted_tokens
@@ -175,10 +171,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to write one answer: steps ahead, and token drafts in each branch of a pass.
+    """The planned speculation for one answer: steps ahead, and draft tokens in each branch of a pass.
 
-    ``tokens_per_second`` is what was expected of it, None where nothing was. Of the first pass the
-    suffix cache would draft ``num_known`` tokens and expected ``known_tokens`` of them to be right.
+    ``tokens_per_second`` is the predicted speed, None without a prediction. For the first pass the suffix
+    cache would draft ``num_known`` tokens and expects ``known_tokens`` of them to be accepted.
     """
 
     depth: int
@@ -190,12 +186,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's answer about one drafted step.
+    """A verifier's decision about one drafted step.
 
-    ``score`` is the verifier's own measure (higher means more likely the same step), None where it
-    has none. ``cost_seconds`` and ``cost_tokens`` are what this verdict took, ``work`` what of it the
-    target's engine did. ``num_sound`` counts the leading tokens of a refused step that nothing is to be
-    said against, and ``instead`` is the token to go on with there; None where the verifier cannot tell.
+    ``score`` is the verifier's own measure, higher is better; None if it has none. ``cost_seconds`` and
+    ``cost_tokens`` are the cost of the verdict, and ``work`` the part done by the target's engine.
+    ``num_valid_tokens`` counts the leading tokens of a rejected step before the first wrong one;
+    ``replacement`` is the target's token at that place. Both are None if the verifier does not know them.
     """
 
     decision: Decision
@@ -204,15 +200,15 @@ class Verdict:
     cost_tokens: int = 0
     reason: str = ""
     work: Usage = field(default_factory=Usage)
-    num_sound: int | None = None
-    instead: int | None = None
+    num_valid_tokens: int | None = None
+    replacement: int | None = None
 
     @property
     def accepted(self) -> bool:
         return self.decision == "accept"
 
-    def after(self, earlier: Verdict) -> Verdict:
-        """Return this verdict with the costs of an earlier one on the same step added."""
+    def with_costs_of(self, earlier: Verdict) -> Verdict:
+        """Return this verdict plus the costs of an earlier one on the same step."""
         return replace(
             self,
             cost_seconds=self.cost_seconds + earlier.cost_seconds,
@@ -223,12 +219,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A piece of reasoning that ends at a boundary, or at the end of the text.
+    """A part of the reasoning that ends at a boundary, or at the end of the text.
 
-    ``tokens`` are ids of the tokenizer named by ``tokenizer_id``: the model that wrote them.
-    ``verdict`` is the verifier's answer that let a drafted step stand, or that refused the draft
-    in whose place the target's step stands; None where there was no draft to compare.
-    ``num_stop_overlap`` counts characters of the stop string in the steps before this one.
+    ``tokens`` are ids of the tokenizer ``tokenizer_id``, that of the model that wrote the step. ``verdict``
+    accepted this drafted step, or rejected the draft that this step of the target replaces; None without a
+    draft. ``num_stop_overlap`` counts characters of the stop string in the steps before this one.
     """
 
     text: str
@@ -247,9 +242,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One question of a task, with the reference answer where there is one.
+    """One question of a task, with its reference answer if there is one.
 
-    ``level`` is how hard its file says it is, as ``3`` or ``Level 3``, None where it does not say.
+    ``level`` is the difficulty given in its file, such as ``3`` or ``Level 3``; None if none is given.
     """
 
     id: str

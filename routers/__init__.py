@@ -1,4 +1,4 @@
-"""Routers: the drafted step stands, or the target writes its own."""
+"""Routers choose between a drafted step and a step written by the target."""
 
 from __future__ import annotations
 

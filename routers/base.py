@@ -83,7 +83,7 @@ _NAMES: Final = (AUTO, "learned", "threshold", "random", "draft", "target")
 
 
 def router_names() -> tuple[str, ...]:
-    """Return the names that ``create_router`` knows, the default first."""
+    """Return the names for ``create_router``, the default first."""
     return _NAMES
 
 

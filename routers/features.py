@@ -22,11 +22,11 @@ _CORRECTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StepFeatures:
-    """A drafted step as a router sees it.
+    """The features of a drafted step.
 
-    Log-probabilities are the draft's own, at temperature 1; those of digits are of tokens with a digit in
-    them, and 0 where there is none. ``progress`` says how the step goes on with its question. ``key`` names
-    the step and its place, the same in every run; trained routers do not read it.
+    Log-probabilities are the draft's, at temperature 1; those of digits are over tokens with a digit, 0 if
+    there is none. ``progress`` relates the step to the question. ``key`` identifies the step and its context
+    across runs; trained routers do not read it.
     """
 
     step_index: int
@@ -66,7 +66,7 @@ class StepFeatures:
     ) -> StepFeatures:
         """Summarise a step's text and the draft's log-probabilities, one for each of its tokens.
 
-        ``text_before`` holds the steps behind the question that the step follows.
+        ``text_before`` holds the steps of the answer before it.
         """
         of_digits = sorted(logprob for logprob, digit in zip(logprobs, has_digit, strict=True) if digit)
         ordered = sorted(logprobs)
@@ -98,7 +98,7 @@ class StepFeatures:
     def vector(self) -> tuple[float, ...]:
         """Return the features that models are trained on, in the order of ``FEATURE_NAMES``.
 
-        Chances stand beside their logarithms: what matters near 1 and what matters near 0 both show.
+        Probabilities are included beside their logarithms, to resolve values near 1 as well as near 0.
         """
         return (
             *(float(getattr(self, name)) for name in _PLAIN),

@@ -48,7 +48,7 @@ class Logistic(_Part):
 
 
 class Tree(_Part):
-    """A regression tree by node: where ``left`` is -1 stands a leaf with its ``value``."""
+    """A regression tree by node; ``left`` of -1 marks a leaf with its ``value``."""
 
     feature: tuple[int, ...]
     threshold: tuple[float, ...]
@@ -131,7 +131,7 @@ class RouterModel(_Part):
     @model_validator(mode="after")
     def _is_whole(self) -> RouterModel:
         if self.features != FEATURE_NAMES:
-            raise ValueError("it was trained on other features than this version knows; train it again")
+            raise ValueError("it was trained on other features than this version has; train it again")
         if not self.model.fits(len(self.features)):
             raise ValueError("the model's sizes are not those of its features")
         return self

@@ -1,8 +1,8 @@
-"""Features of how a step follows its question: its arithmetic, and which numbers it uses. No model is asked.
+"""Features that relate a step to its question: its arithmetic and the numbers it uses. No model is asked.
 
-A solution takes up numbers of the question that were not used yet, mostly in their order, and goes on from
-its own results. A step with a false equation, with operands that stand nowhere before, or that skips a part
-of the question may be wrong although the draft is confident.
+A solution uses the numbers of the question, mostly in their order, and its own results. A step may be wrong,
+although the draft is confident, if it has a false equation or unknown operands, or skips a part of the
+question.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The numbers that a step computes with, and where in the question they stand.
+    """The numbers that a step computes with, and their places in the question.
 
-    ``num_wrong`` counts relations between numbers that do not hold and workings that do not follow,
-    ``num_calculations`` the calculations. Of the operands ``num_taken`` are numbers of the question that no
-    earlier step has used, ``num_reused`` such as were used, and ``num_strange`` stand neither there nor
-    among what was computed. ``num_skipped`` counts the unused numbers before the last one taken,
-    ``num_left`` those unused after the step. ``place`` (0 to 1) is where the sentence stands that has most in
-    common with the step, ``sentence_jump`` how many sentences that is behind the last step's, and
-    ``likeness`` by how much it leads over the least alike.
+    ``num_wrong`` counts false relations between numbers and unproven workings, ``num_calculations`` the
+    calculations. Of the operands, ``num_taken`` are numbers of the question that no earlier step has used,
+    ``num_reused`` used ones, and ``num_strange`` neither in the question nor computed. ``num_skipped`` counts
+    the unused numbers before the last one taken, ``num_left`` those unused after the step. ``place`` (0 to 1)
+    is the position of the sentence most similar to the step, ``sentence_jump`` its distance in sentences from
+    that of the last step, and ``likeness`` its lead over the least similar sentence.
     """
 
     num_wrong: int = 0
@@ -48,7 +47,7 @@ class Progress:
 
 
 def read_progress(question: str, text_before: str, step: str) -> Progress:
-    """Return the features of ``step`` behind ``text_before``, the steps so far, in under a millisecond."""
+    """Return the features of ``step`` after the steps ``text_before``, in under a millisecond."""
     asked = _read_question(question)
     parts = split_paragraphs(text_before)
     earlier = [part for part in parts if part.strip()]
@@ -83,7 +82,7 @@ def read_progress(question: str, text_before: str, step: str) -> Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Numbers in the order in which they are asked about, and the words of each sentence."""
+    """The numbers of a question in order, and the words of each sentence."""
 
     numbers: tuple[str, ...]
     known: frozenset[str]
@@ -101,9 +100,9 @@ class _Question:
         return taken
 
     def likeness(self, text: str) -> list[float]:
-        """Return what each sentence has in common with the text: its rare words weigh most.
+        """Return the similarity of each sentence to the text; rare words weigh most.
 
-        The sum is exact: words come in another order in each process.
+        The sum is exact, because the order of words differs in each process.
         """
         words = frozenset(_words(text))
         return [
@@ -131,7 +130,7 @@ def _words(text: str) -> list[str]:
 
 
 def _operands(step: str) -> list[str]:
-    """Return what the calculation of a step begins with; how it is carried out is no part of that."""
+    """Return the numbers at the start of a step's calculation, without its intermediate results."""
     main = read_claims(step).main
     return [] if main is None else [_number(leaf) for leaf in main.leaves]
 

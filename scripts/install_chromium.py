@@ -42,8 +42,8 @@ def install() -> str | None:
             ["apt-get", *arguments], env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            return f"apt-get {arguments[0]} failed: {said[-1] if said else done.returncode}"
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            return f"apt-get {arguments[0]} failed: {lines[-1] if lines else done.returncode}"
     return None
 
 

@@ -43,7 +43,7 @@ def sees_nvidia_gpu() -> bool:
 def installed_version() -> str | None:
     """Return the version of the torch that imports here, None where none does."""
     code = "import torch; print(torch.__version__)"
-    # -P: the working directory is not searched, whatever stands there.
+    # -P: the working directory is not searched.
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     return result.stdout.strip() if result.returncode == 0 else None
 
@@ -80,7 +80,7 @@ def install_cpu_build(version: str) -> bool:
 
 
 def explain_failure(build: str, version: str, installed: bool) -> str:
-    """Say what went wrong and what to do; pip's own errors stand above where it printed some."""
+    """Print the fault and the remedy, below pip's own errors."""
     if installed:
         return f"PyTorch {version} was installed but cannot be imported: try `make clean install`."
     if build == "cpu" and platform.system() == "Linux":

@@ -19,7 +19,7 @@ MAX_CANDIDATES = 50
 """Number of markers tried, from the end of the text; keeps the search linear in repetitive texts."""
 MAX_ANSWER_CHARS = 4000
 MAX_RESPONSE_CHARS = 400_000
-"""Only so many characters at the end of a response are searched."""
+"""Number of characters at the end of a response that are searched."""
 
 _SPECIAL_TOKEN = re.compile(r"<\|[a-z_0-9]{1,40}\|>|</s>|<eos>", re.IGNORECASE)
 _BOX = re.compile(r"\\f?boxed\s*(?=\{|-?\\?[\dA-Za-z])|\\fbox\s*(?=\{)")

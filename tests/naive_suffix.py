@@ -42,15 +42,15 @@ class NaiveSession:
     def extend(self, tokens: Sequence[int], source: Source = "output") -> None:
         self.text += tokens
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        chain = self._follow([*self.text, *behind], budget)
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
+        chain = self._follow([*self.text, *after], budget)
         parents = tuple(range(-1, len(chain) - 1))
         return Proposal(tuple(chain), parents, (1.0,) * len(chain), MIN_MATCH)
 
     def propose_step(
-        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
+        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, after: Sequence[int] = ()
     ) -> StepProposal | None:
-        chain = self._follow([*self.text, *behind], max_tokens)
+        chain = self._follow([*self.text, *after], max_tokens)
         end = find_end(chain)
         return None if end is None else StepProposal(tuple(chain[:end]), 1.0, MIN_MATCH)
 

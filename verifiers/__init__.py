@@ -1,4 +1,4 @@
-"""Verifiers: does a drafted step stand? Import the contract from ``base``; models load on ``start``."""
+"""Verifiers decide whether a drafted step is accepted; ``base`` holds the contract."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Verifiers that ask a model for a word: ``utility`` (0 to 9) and ``judge`` (aligned or unaligned).
+"""Verifiers that ask a model for one word: ``utility`` (0 to 9) and ``judge`` (aligned or unaligned).
 
-The answer is not written: the chances of all possible answers are read where it would begin, so that an
-answer is more than a yes or no, and one that the model would not give counts as no answer.
+Nothing is generated: the probabilities of all allowed answers are read at the first token. So a verdict has a
+score, and it is ``unknown`` if the model would answer something else.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from reason_spec.types import LossClass, Prefix, Step, Usage, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 _MIN_MASS: Final = 0.5
-"""A model that would rather say something else was not understood, or did not understand."""
+"""Least total probability of the allowed answers; below it the verdict is ``unknown``."""
 _OPEN_THOUGHT: Final = "<think>"
 _NO_THOUGHT: Final = "\n</think>\n\n"
 _END_TOKENS: Final = 8
-"""Tokens at the end of a prompt in which a template opens a thought."""
+"""Tokens at the end of a prompt that are searched for an opened thought."""
 _DIGITS: Final = tuple("0123456789")
 _ALIGNED: Final = ("aligned", "unaligned")
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What the model is asked; a model that was trained for it knows its own wording."""
+    """The questions to the model; a model trained as a judge has a wording of its own."""
 
     score: str = (
         "Judge only the last step of the reasoning above. Are its facts correct, does it follow from what "
@@ -46,9 +46,9 @@ class Questions:
 
 class _Answers(NamedTuple):
     chances: dict[str, float]
-    """Of each answer, given that it is one of them."""
+    """Probability of each answer, given that it is one of them."""
     mass: float
-    """The chance that it is one of them."""
+    """Probability that the answer is one of them."""
     work: Usage
 
 
@@ -63,7 +63,7 @@ class _OwnModel:
     async def start(self) -> None:
         if self._starting is None:
             self.engine = self._make()
-            # Without it every verdict would be unknown from then on.
+            # If its worker ended for good, all later verdicts would be unknown.
             self.engine.keep_alive()
             self._starting = asyncio.ensure_future(self.engine.start())
         await asyncio.shield(self._starting)
@@ -78,8 +78,8 @@ class AskingVerifier(Verifier):
     """Asks the target, or a model of its own.
 
     Args:
-        target: is asked where there is no ``make_model``; somebody else starts and closes it.
-        make_model: makes the model to ask, for this verifier to start and close.
+        target: asked without ``make_model``; its owner starts and closes it.
+        make_model: creates the model to ask; this verifier starts and closes it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AskingVerifier(Verifier):
         super().__init__(deadline_seconds)
         self.threshold: float = self.checked_threshold(threshold)
         self._target = target
-        self.asks_target = self.judges_alone and make_model is None
+        self.runs_on_target = self.judges_draft_only and make_model is None
         self._questions = questions or Questions()
         # One object for all copies with other thresholds.
         self._own = None if make_model is None else _OwnModel(make_model)
@@ -114,10 +114,10 @@ class AskingVerifier(Verifier):
             await self._own.close()
 
     async def _ask(self, prompt: Prefix, opening: str, answers: Sequence[str]) -> _Answers:
-        """Return the chances of ``answers`` behind a prompt, each by all of its tokens."""
+        """Return the probabilities of ``answers`` after a prompt, over all tokens of each."""
         tokenizer = self._model.tokenizer
         # A template that opens a thought wants it closed before the answer.
-        end = tokenizer.decode_prompt(prompt.behind(max(0, len(prompt) - _END_TOKENS))).rstrip()
+        end = tokenizer.decode_prompt(prompt.tokens_after(max(0, len(prompt) - _END_TOKENS))).rstrip()
         beginning = (_NO_THOUGHT if end.endswith(_OPEN_THOUGHT) else "") + opening
         if beginning:
             prompt = prompt.extend(tokenizer.encode(beginning))
@@ -142,14 +142,13 @@ class AskingVerifier(Verifier):
 class UtilityVerifier(AskingVerifier):
     """Scores a drafted step before the target has written anything (SpecReason, arXiv 2504.07891).
 
-    ``score`` is the expected digit over 9, or with ``greedy`` the most likely one, as a model that is made to
-    answer would say it. The question stands in a turn behind the step, so that the keys and values of all
-    before it are used again where the target itself is asked.
+    ``score`` is the expected digit over 9, with ``greedy`` the most likely one. The question is a turn after
+    the step, so that the target reuses the keys and values of everything before.
     """
 
     name: str = "utility"
     loss_class: LossClass = "routed"
-    judges_alone: bool = True
+    judges_draft_only: bool = True
     compares: bool = False
 
     def __init__(
@@ -186,9 +185,9 @@ class UtilityVerifier(AskingVerifier):
 
 
 class JudgeVerifier(AskingVerifier):
-    """Asks whether the drafted step says the same as the target's (Lookahead Reasoning, section 4.3).
+    """Asks whether drafted step and target's step mean the same (Lookahead Reasoning, section 4.3).
 
-    ``score`` is the chance of ``aligned`` against ``unaligned``.
+    ``score`` is the probability of ``aligned`` against ``unaligned``.
     """
 
     name: str = "judge"

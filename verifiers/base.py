@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reason_spec.verifiers.reward import Reward
 
 CUT: Final[frozenset[FinishReason]] = frozenset({"length", "cancelled", "failed"})
-"""Ends of a step that is not whole."""
+"""Finish reasons of an incomplete step."""
 _MAX_CHARS: Final = 20_000
 _TWO_WORDINGS: Final = (
     "Ana has {0} apples and gets 3 more, so she holds {0} + 3 = {1} apples.",
@@ -32,9 +32,9 @@ _TWO_WORDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VerificationContext:
-    """What both steps follow: the question, and the text of the steps accepted so far.
+    """The context of both steps: the question, and the text of the final steps before.
 
-    ``target_prefix`` is all of it in the target's tokens, chat template included, where there is a target;
+    ``target_prefix`` holds it in the target's tokens, chat template included; None without a target.
     ``step_index`` counts the steps before.
     """
 
@@ -45,17 +45,17 @@ class VerificationContext:
 
     @property
     def owner(self) -> str:
-        """Whose text it is; see `Prefix`."""
+        """Owner of the prefix; see `Prefix`."""
         return "" if self.target_prefix is None else self.target_prefix.owner
 
 
 class Verifier(ABC):
-    """Decides whether a drafted step may stand in the place of the target's.
+    """Decides whether a drafted step may replace the target's.
 
-    ``verify`` may be called concurrently and from one event loop after another. It never raises
-    anything but ``asyncio.CancelledError``: a time-out, an exception in ``_judge`` or a model that does
-    not load is the verdict ``unknown`` with the reason. ``start`` does raise, so that a caller learns
-    of a missing model before the first step.
+    ``verify`` may be called concurrently and from one event loop after another. It raises only
+    ``asyncio.CancelledError``: a time-out, an exception in ``_judge`` or a model that does not load gives the
+    verdict ``unknown`` with the reason. ``start`` raises, so that a missing model is reported before the
+    first step.
 
     Rules that hold for every verifier that compares with a target step:
 
@@ -66,16 +66,16 @@ class Verifier(ABC):
 
     name: str
     loss_class: LossClass
-    judges_alone: bool = False
-    """Whether it may accept a drafted step before the target has written its own."""
-    asks_target: bool = False
-    """Whether it has the target read drafted steps."""
+    judges_draft_only: bool = False
+    """Whether it can accept a drafted step without the target's own step."""
+    runs_on_target: bool = False
+    """Whether the target reads drafted steps for it."""
     compares: bool = True
-    """Whether it may accept a drafted step beside the target's own."""
+    """Whether it can compare a drafted step with the target's own."""
     threshold: float | None = None
-    """The least score that is accepted; None: it has none."""
+    """Least accepted score; None without a threshold."""
     least_threshold: float = 0.0
-    """The least threshold that makes sense; the greatest is 1."""
+    """Least allowed threshold; the greatest is 1."""
 
     def __init__(self, deadline_seconds: float = 2.0) -> None:
         if not deadline_seconds > 0:
@@ -83,9 +83,9 @@ class Verifier(ABC):
         self.deadline_seconds = deadline_seconds
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
-        """Return this verifier with other thresholds, by the names of its parts.
+        """Return a copy with other thresholds, by the names of its parts.
 
-        Both share their models: starting or closing one starts or closes the other.
+        Both share their models: starting or closing one does the same to the other.
 
         Raises:
             SettingsError: a threshold is out of range.
@@ -112,7 +112,7 @@ class Verifier(ABC):
     async def verify(
         self, context: VerificationContext, drafted: Step, target: Step | None = None
     ) -> Verdict:
-        """Return the verdict on ``drafted``, with what it cost, within ``deadline_seconds``.
+        """Return the verdict on ``drafted`` and its cost, within ``deadline_seconds``.
 
         The deadline counts from the moment the verifier is loaded; loading happens in ``start``, or
         here if ``start`` was never called. It cannot interrupt code that blocks the event loop.
@@ -124,7 +124,7 @@ class Verifier(ABC):
         return replace(verdict, cost_seconds=time.perf_counter() - started)
 
     async def start(self) -> None:
-        """Load what the verifier needs; calling it again does nothing.
+        """Load the models of the verifier; a second call does nothing.
 
         Raises:
             MissingDependencyError: a package is not installed.
@@ -133,7 +133,7 @@ class Verifier(ABC):
         return
 
     async def close(self) -> None:
-        """Free models and threads; calling it again does nothing, ``start`` may follow."""
+        """Free models and threads; a second call does nothing, ``start`` may follow."""
         return
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Verifier(ABC):
 
     def _judge_by_rules(self, drafted: Step, target: Step | None) -> Verdict | None:
         if target is None:
-            if not self.judges_alone:
+            if not self.judges_draft_only:
                 return Verdict("unknown", reason=f"{self.name} compares, and there is no target step")
             if drafted.finish in CUT:
                 return Verdict("unknown", reason=f"the drafted step was cut ({drafted.finish})")
@@ -173,11 +173,11 @@ class Verifier(ABC):
 
 
 async def measure_verdict(verifier: Verifier) -> float:
-    """Return the seconds of a verdict on two wordings of one step: no rule decides it before the verifier."""
+    """Return the seconds of a verdict on two wordings of a step, which no rule decides early."""
     context = VerificationContext("How many apples does Ana have?")
     seconds: list[float] = []
     for number in range(7, 11):
-        # Other numbers each time: what was read once is remembered.
+        # New numbers each time, because texts are cached.
         texts = [wording.format(number, number + 3) for wording in _TWO_WORDINGS]
         drafted, own = (Step(text, (), "draft", "boundary") for text in texts)
         seconds.append((await verifier.verify(context, drafted, own)).cost_seconds)
@@ -185,16 +185,16 @@ async def measure_verdict(verifier: Verifier) -> float:
 
 
 def tokens_equal(a: Step, b: Step) -> bool:
-    """Whether both steps hold the same token ids of the same tokenizer (and any at all)."""
+    """Whether both steps have the same, non-empty token ids of the same tokenizer."""
     return bool(a.tokens) and a.tokenizer_id == b.tokenizer_id and a.tokens == b.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models that verifiers may ask; None where there is none.
+    """The models that verifiers may ask; None if there is none.
 
-    ``make_judge`` makes an engine that the verifier itself starts and closes; None: the target is asked.
-    ``boundary`` says where their steps end.
+    ``make_judge`` creates an engine that the verifier starts and closes; None: the target is asked.
+    ``boundary`` separates the steps of their answers.
     """
 
     target: Engine | None = None
@@ -205,7 +205,7 @@ class Models:
 
 
 class _Given(NamedTuple):
-    """What a verifier is made of; ``threshold`` None is its own."""
+    """Arguments of a verifier's factory; ``threshold`` None is the verifier's default."""
 
     settings: VerifierSettings
     threshold: float | None
@@ -246,7 +246,7 @@ def _likelihood(given: _Given) -> Verifier:
     from reason_spec.verifiers.likelihood import LikelihoodVerifier
 
     if given.models.target is None:
-        raise SettingsError("verifier likelihood asks the target, and here is none; choose one that compares")
+        raise SettingsError("verifier likelihood needs a target; choose a verifier that compares steps")
     return LikelihoodVerifier(given.models.target, given.threshold, given.settings.deadline)
 
 
@@ -265,9 +265,7 @@ def _judge(given: _Given) -> Verifier:
 def _asking(given: _Given, make: Callable[..., AskingVerifier], threshold: float) -> Verifier:
     models = given.models
     if models.make_judge is None and models.target is None:
-        raise SettingsError(
-            "verifiers utility and judge ask a model, and here is none: set verifier.judge.model"
-        )
+        raise SettingsError("verifiers utility and judge need a model: set verifier.judge.model")
     return make(
         models.target,
         threshold if given.threshold is None else given.threshold,
@@ -321,11 +319,11 @@ _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "reward": _reward,
 }
 AUTO: Final = "auto"
-"""Stands for the verifier of the strategy in use."""
+"""Selects the verifier of the strategy in use."""
 
 
 def verifier_names() -> tuple[str, ...]:
-    """Return the names that ``create_verifier`` knows, the default first."""
+    """Return the names for ``create_verifier``, the default first."""
     return tuple(_FACTORIES)
 
 

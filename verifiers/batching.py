@@ -1,4 +1,4 @@
-"""Calls of many, done together in one thread: for models that are not engines."""
+"""Batches concurrent calls of a model in one thread, for models that are not engines."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Waiting(NamedTuple, Generic[T, R]):
 
 
 class Batcher(Generic[T, R]):
-    """Gathers concurrent calls and lets ``work`` do them in one thread of its own.
+    """Gathers concurrent calls into batches, which ``work`` processes in one thread.
 
-    The first call waits ``gather_seconds`` for company; what arrives while the thread works forms the next
-    batch. Equal items that wait at once are done once. Cancelling one caller leaves the others' batch
-    alone. May be used from one event loop after another, not from two at once.
+    The first call waits ``gather_seconds`` for others. Calls that arrive during a batch form the next one.
+    Equal waiting items are processed once. Cancelling a caller does not cancel the batch. It may be used from
+    one event loop after another, not from two at once.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Batcher(Generic[T, R]):
         self._thread: ThreadPoolExecutor | None = None
 
     async def ask(self, item: T) -> R:
-        """Return what ``work`` makes of ``item``; its exception is everybody's in the batch."""
+        """Return the result of ``work`` for ``item``; an exception is raised for the whole batch."""
         loop = asyncio.get_running_loop()
         future = self._pending.get(item)
         if future is None or future.get_loop() is not loop:
@@ -63,7 +63,7 @@ class Batcher(Generic[T, R]):
         return await asyncio.get_running_loop().run_in_executor(self._executor(), function)
 
     async def close(self) -> None:
-        """Cancel what waits and end the thread; the next call starts another."""
+        """Cancel waiting calls and end the thread; the next call starts another."""
         if self._drain is not None and not self._drain.done():
             self._drain.cancel()
         for waiting in self._waiting:
@@ -75,7 +75,7 @@ class Batcher(Generic[T, R]):
             await asyncio.to_thread(thread.shutdown, wait=True, cancel_futures=True)
 
     async def _serve(self) -> None:
-        """Do batch after batch until nobody waits."""
+        """Process batches until no call waits."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._gather_seconds)
         while self._waiting:

@@ -1,4 +1,4 @@
-"""Several verifiers, the cheap ones first: each is asked only what those before it left open."""
+"""Several verifiers in order of cost: each is asked only if those before it were undecided."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class CascadeVerifier(Verifier):
         self.stages = tuple(stages)
         self.name = "+".join(stage.name for stage in stages)
         self.loss_class = max((stage.loss_class for stage in stages), key=_LOSSES.index)
-        self.asks_target = any(stage.asks_target for stage in stages)
-        self.judges_alone = any(stage.judges_alone for stage in stages)
+        self.runs_on_target = any(stage.runs_on_target for stage in stages)
+        self.judges_draft_only = any(stage.judges_draft_only for stage in stages)
         self.compares = any(stage.compares for stage in stages)
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
@@ -47,8 +47,8 @@ class CascadeVerifier(Verifier):
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         verdict = Verdict("unknown", reason="no stage decided")
         for stage in self.stages:
-            if stage.compares if target is not None else stage.judges_alone:
-                verdict = (await stage.verify(context, drafted, target)).after(verdict)
+            if stage.compares if target is not None else stage.judges_draft_only:
+                verdict = (await stage.verify(context, drafted, target)).with_costs_of(verdict)
                 if verdict.decision != "unknown":
                     break
         return verdict

@@ -20,7 +20,7 @@ PAPER_THRESHOLD: Final = 0.85
 
 
 class Similarity(NamedTuple):
-    """``cosine`` is the lowest over the windows of both texts; ``aligned`` tells whether all of them met."""
+    """``cosine`` is the lowest over the windows of both texts; ``aligned``: all of them have a partner."""
 
     cosine: float
     aligned: bool
@@ -47,7 +47,7 @@ def _lowest_cosine(x: Embedding, y: Embedding) -> float:
 class EncodingVerifier(Verifier):
     """A verifier with a sentence encoder and a threshold on its cosine.
 
-    Equal texts are accepted at once; what else there is to compare, ``_compare`` says.
+    Equal texts are accepted at once; ``_compare`` compares other texts.
     """
 
     default_threshold: ClassVar[float]

@@ -113,9 +113,9 @@ class SentenceEncoder:
         return embedding
 
     def estimate(self, a: str, b: str) -> float | None:
-        """Return about what the cosine of two texts is, from their words alone and at once.
+        """Return a fast estimate of the cosine of two texts, from their words alone.
 
-        None where nobody has measured how good the estimate is: for every model but the packaged one.
+        None for all models but the packaged one, for which alone the estimate was measured.
         """
         return None if self._words is None else self._words.cosine(a, b)
 

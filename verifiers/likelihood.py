@@ -1,8 +1,7 @@
-"""``likelihood``: would the target have written this step? Read off one pass of it over the drafted step.
+"""``likelihood``: the target's log-probabilities of the drafted tokens, from one pass over the step.
 
-The target's log-probabilities of the drafted tokens cost one pass for the whole step, where writing it costs
-one for every token or two. A wording that the target would choose seldom is still likely token by token
-behind its first words; a number that does not follow is not. (SpecReason, arXiv 2504.07891, asks the target
+Writing the step would cost the target a pass for every token or two. After its first words a rare wording is
+still likely token by token; a wrong number is not. (SpecReason, arXiv 2504.07891, asks the target
 for a score instead, and SpecGuard, arXiv 2604.15244, takes the least likely token.)
 """
 
@@ -19,25 +18,25 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 
 DEFAULT_THRESHOLD: Final = 0.9
 REJECTED_BELOW: Final = 0.05
-"""What is built on so unlikely a step is not worth going on with until the target's own is there."""
+"""Score below which a step is rejected: work after so unlikely a step is mostly lost."""
 _UNLIKELY: Final = log(REJECTED_BELOW)
 _UNLIKELY_DIGIT: Final = log(0.5)
-"""There are many ways to go on in words, and one number that follows."""
+"""Higher than for words: a sentence has many continuations, a calculation one result."""
 
 
 class LikelihoodVerifier(Verifier):
-    """Accepts steps that are likely enough under the target; of the others the unlikely are rejected.
+    """Accepts steps that are likely under the target and rejects very unlikely ones.
 
-    The target's own greedy step is accepted whatever its chances.
+    The target's own greedy step is always accepted.
 
-    ``score`` is the lower of two chances: the geometric mean over all tokens, and the least over those with
-    a digit, on which the meaning of a step of arithmetic hangs.
+    ``score`` is the lower of two probabilities: the geometric mean over all tokens, and the least over tokens
+    with a digit, which decide the meaning of a calculation.
     """
 
     name: str = "likelihood"
     loss_class: LossClass = "routed"
-    judges_alone: bool = True
-    asks_target: bool = True
+    judges_draft_only: bool = True
+    runs_on_target: bool = True
     compares: bool = False
 
     def __init__(self, target: Engine, threshold: float | None = None, deadline_seconds: float = 5.0) -> None:
@@ -46,7 +45,7 @@ class LikelihoodVerifier(Verifier):
         self._target = target
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        assert context.target_prefix is not None, "the likelihood of a step needs the tokens before it"
+        assert context.target_prefix is not None, "likelihood needs the tokens before the step"
         scored = await self._target.score(context.target_prefix, drafted.tokens)
         digits = [has_digit(self._target.tokenizer, token) for token in drafted.tokens]
         of_digits = [logprob for logprob, digit in zip(scored.logprobs, digits, strict=True) if digit]
@@ -55,15 +54,15 @@ class LikelihoodVerifier(Verifier):
         decision: Decision = "reject" if score < REJECTED_BELOW else "unknown"
         if score >= self.threshold or scored.best == drafted.tokens:
             decision = "accept"
-        parting = None if decision == "accept" else _first_unlikely(scored.logprobs, digits)
+        first_unlikely = None if decision == "accept" else _first_unlikely(scored.logprobs, digits)
         return Verdict(
             decision,
             score,
             cost_tokens=len(drafted.tokens),
             reason=f"chance of a token {mean:.3f}, of the least likely digit {least:.3f}",
             work=scored.usage,
-            num_sound=parting,
-            instead=None if parting is None else scored.best[parting],
+            num_valid_tokens=first_unlikely,
+            replacement=None if first_unlikely is None else scored.best[first_unlikely],
         )
 
 

@@ -1,6 +1,6 @@
-"""``reward``: a process reward model says how likely a solution is right up to a drafted step.
+"""``reward``: a process reward model estimates whether a solution is right up to a drafted step.
 
-As in RSD (arXiv 2501.19324): a step stands where its reward reaches a threshold, 0.7 unless set otherwise.
+As in RSD (arXiv 2501.19324), a step is accepted if its reward reaches a threshold, by default 0.7.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ DEFAULT_THRESHOLD: Final = 0.7
 
 
 class SoFar(NamedTuple):
-    """A question, and the answer up to the end of the step in question."""
+    """A question, and the answer up to the end of the judged step."""
 
     question: str
     answer: str
 
 
 PROBE: Final = SoFar("How many apples are 3 + 4?", "3 + 4 = 7.\n\n")
-"""What a model is asked at the start, so that one that rates nothing is known before the first step."""
+"""Rated at the start, so that an unusable model is detected before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepToken:
-    """The token behind each step at which a process reward model is read, and where steps end."""
+    """The token after each step at which a process reward model is read, and the boundary of steps."""
 
     text: str
     boundary: Boundary = field(default_factory=Boundary)
 
     def mark(self, answer: str) -> str:
-        """Return an answer with the token in the place of the white space behind each step."""
+        """Return an answer in which the token replaces the white space after each step."""
         return "".join(step.strip() + self.text for step in split_steps(answer, self.boundary))
 
 
 Reward: TypeAlias = Callable[[Sequence[SoFar]], Sequence[float]]
-"""From texts to rewards between 0 and 1, in order; called in one thread, with what waits at once."""
+"""Maps a batch of texts to rewards between 0 and 1, in order; called in one thread."""
 
 
 class ByReward(Verifier):
@@ -50,7 +50,7 @@ class ByReward(Verifier):
 
     name: str = "reward"
     loss_class: LossClass = "routed"
-    judges_alone: bool = True
+    judges_draft_only: bool = True
     compares: bool = False
 
     def __init__(self, threshold: float | None, deadline_seconds: float) -> None:
@@ -73,7 +73,7 @@ class ByReward(Verifier):
 
 
 def check_reward(reward: float) -> None:
-    """Raise ValueError where a number is no reward."""
+    """Raise ValueError if a number is not between 0 and 1."""
     if not 0 <= reward <= 1:
         raise ValueError(f"a reward of {reward!r}; it has to lie between 0 and 1")
 

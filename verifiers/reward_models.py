@@ -1,8 +1,8 @@
 """Classifiers of transformers as reward models, for a whole text or read at step tokens.
 
-A process reward model such as Qwen2.5-Math-PRM (arXiv 2501.07301) rates a step at a special token behind it.
-The text is cut there, so the reward of the last step is the output at the last token of the text. That is the
-output it would have with the rest of the chat template behind it, as these models see only what came before.
+A process reward model such as Qwen2.5-Math-PRM (arXiv 2501.07301) rates a step at a special token after it.
+The text is cut there, so the reward of the last step is the output at the last token. The rest of the chat
+template would not change it, as these models are causal.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def load_classifier(
 
     Args:
         model: folder or Hugging Face id.
-        step_token: what stands behind each step; the model is then a token classifier, read at the last of
-            them. None: a sequence classifier.
+        step_token: the token after each step of a token classifier, read at the last one. None: a sequence
+            classifier.
         trust_remote_code: run code that comes with the model.
 
     Raises:
-        SettingsError: it cannot be loaded or run, has no head or other outputs, or does not know the token.
+        SettingsError: it cannot be loaded or run, has no head or other outputs, or lacks the token.
     """
     import torch
 
@@ -104,7 +104,7 @@ def _not_loadable(model: str, error: Exception) -> SettingsError:
 
 
 def _check_token(tokenizer: Any, model: str, text: str) -> None:
-    """Refuse what the model was not trained on: it would be rated as text like any other."""
+    """Refuse an unknown step token: the model would rate it as plain text."""
     ids = tokenizer(text, add_special_tokens=False).input_ids
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise SettingsError(
@@ -118,14 +118,14 @@ def _render(tokenizer: Any, text: SoFar, step_token: StepToken | None) -> str:
     if tokenizer.chat_template is None:
         return f"{text.question}\n\n{answer}"
     turns = [{"role": "user", "content": text.question}, {"role": "assistant", "content": answer}]
-    # The final turn is left open behind a step token: what a template puts there comes after it.
+    # The final turn is left open after a step token: the rest of the template comes later.
     return str(
         tokenizer.apply_chat_template(turns, tokenize=False, continue_final_message=step_token is not None)
     )
 
 
 def _outputs(tokenizer: Any, module: Any, texts: Sequence[str], *, by_token: bool) -> torch.Tensor:
-    """Return what a classifier says of each text, or of the last token of each, [texts, outputs]."""
+    """Return the outputs of a classifier for each text, or for its last token: [texts, outputs]."""
     import torch
 
     encoded = tokenizer(list(texts), padding=len(texts) > 1, return_tensors="pt", add_special_tokens=False)

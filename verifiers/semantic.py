@@ -1,8 +1,8 @@
-"""``semantic``, the default: numbers first, then word-level guards, embeddings for what is left.
+"""``semantic``, the default: numbers first, then word-level guards, then embeddings.
 
-Each stage may only refuse what the one before left open, but for the last:
+Each stage handles the steps that the one before left undecided:
 
-1. ``numbers`` accepts or rejects what arithmetic decides, and gives up where quantities are in doubt;
+1. ``numbers`` accepts or rejects by arithmetic, and is undecided if quantities are in doubt;
 2. the guards refuse swapped names, opposite directions, negations and changed owners;
 3. the embedding accepts from ``threshold`` on. It judges wording only, never quantities.
 """
@@ -32,7 +32,7 @@ class SemanticVerifier(EncodingVerifier):
     """Accepts reworded steps that mean the same; a contradiction in numbers rejects, doubt is unknown.
 
     ``score``: 1 where numbers accept; the cosine where the embedding decided; at most 0.5 where numbers
-    spoke against and at most 0.25 where guards did, so that no threshold on it accepts what they refused.
+    objected and at most 0.25 where guards did, so that no threshold accepts steps that they refused.
     """
 
     name: str = "semantic"
@@ -57,7 +57,7 @@ class SemanticVerifier(EncodingVerifier):
         return replace(verdict, score=score, reason=f"the numbers agree; {verdict.reason}")
 
     def _judge_by_words(self, drafted: str, target: str, threshold: float) -> Verdict | None:
-        """Decide what the words' own vectors put far on one side of the threshold; None in between."""
+        """Decide by word vectors if their cosine is far from the threshold; None in between."""
         estimate = self._encoder.estimate(drafted, target)
         if estimate is None:
             return None
@@ -70,7 +70,7 @@ class SemanticVerifier(EncodingVerifier):
 
 
 def _same_formulas(drafted: str, target: str) -> bool:
-    """Whether both steps state formulas, and the same: little is left for the words to say."""
+    """Whether both steps state the same formulas, so that their words matter little."""
     formulas = [frozenset(r.canonical for r in read_claims(text).relations) for text in (drafted, target)]
     return formulas[0] == formulas[1] != frozenset()
 

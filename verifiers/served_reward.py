@@ -2,8 +2,8 @@
 
 Forms as in vLLM 0.32: ``/classify`` returns the chances of one text's classes, ``/pooling`` with task
 ``token_classify`` a row of them for every token, or for the step tokens alone where the model is one that
-pools those. The conversation is sent as messages and left open behind the last step token, so that the last
-row is the last step's in both cases.
+pools those. The conversation is sent as messages and left open after the last step token, so that the last
+row is that of the last step in both cases.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 _OWNER: Final = "verifier reward"
 _START_SECONDS: Final = 60.0
 _OUR_SHARE: Final = 0.9
-"""Of the deadline; behind it the verdict would have no reason but that it is late."""
+"""Share of the deadline for requests; after the deadline the verdict would not name the error."""
 _ROUNDING: Final = 0.02
-"""Of two chances in half precision."""
+"""Tolerance for the sum of two probabilities in half precision."""
 
 
 class ServedRewardVerifier(ByReward):
-    """Asks a reward model behind a URL, or several that hold the same one; verdicts are asked for at once.
+    """Asks a reward model on one or several servers, with concurrent requests.
 
-    What a server cannot answer now is tried again, at whichever is free, within the deadline. A failure is
-    the verdict ``unknown`` with the server's own words.
+    A request that fails temporarily is tried again on any free server, within the deadline. A failure gives
+    the verdict ``unknown`` with the server's message.
 
     Args:
         urls: base URLs, which end with ``/v1``.
         model: the model's name there; None: the only one.
-        step_token: what stands behind each step, for models that are read there. None: a sequence classifier.
+        step_token: the token after each step at which the model is read. None: a sequence classifier.
         api_key_variable: environment variable that holds the key.
     """
 
@@ -82,7 +82,7 @@ class ServedRewardVerifier(ByReward):
 
 
 class _RewardServers:
-    """The servers as one event loop knows them."""
+    """The connections of one event loop to the servers."""
 
     def __init__(
         self, urls: Sequence[str], model: str | None, step_token: StepToken | None, remote: RemoteSettings
@@ -142,13 +142,13 @@ class _RewardServers:
         return wanted
 
     async def _check_token(self, server: RemoteServer) -> None:
-        """Refuse a step token that the model does not know: it would be read as text like any other."""
+        """Refuse an unknown step token: the model would read it as plain text."""
         if self._step_token is None:
             return
         try:
             ids = await self._wire.tokenize(server, self._step_token.text)
         except (EngineError, ServerError):
-            return  # Not every server tells.
+            return  # Not every server lists its tokens.
         if len(ids) != 1:
             raise EngineError(
                 f"{_OWNER}: verifier.reward_step_token = {self._step_token.text!r} is no token of "
@@ -169,7 +169,7 @@ class _RewardServers:
         """Return the reward of the last step within so many seconds.
 
         Raises:
-            EngineError: there is none, or what came is none.
+            EngineError: the server gave no usable reward.
         """
         end = self.loop.time() + seconds
         affinity = zlib.crc32(so_far.question.encode("utf-8", "surrogatepass"))
@@ -196,21 +196,21 @@ class _RewardServers:
         turns = [{"role": "user", "content": so_far.question}, {"role": "assistant", "content": answer}]
         body = {"model": self._name_at(server), "messages": turns, "use_activation": True}
         if self._step_token is None:
-            said = (await self._wire.pool(server, "classify", body)).get("probs")
+            probs = (await self._wire.pool(server, "classify", body)).get("probs")
         else:
             body |= {"task": "token_classify", "continue_final_message": True}
             rows = (await self._wire.pool(server, "pooling", body)).get("data")
             if rows == []:
                 token = self._step_token.text
                 raise EngineError(f"{_OWNER}: {server.url} has no reward at {token!r}, but at another token")
-            said = rows[-1] if isinstance(rows, list) else rows
+            probs = rows[-1] if isinstance(rows, list) else rows
         try:
-            return _chance(said)
+            return _chance(probs)
         except ValueError as error:
-            raise EngineError(f"{_OWNER}: {server.url} answered {str(said)[:80]}: {error}") from None
+            raise EngineError(f"{_OWNER}: {server.url} answered {str(probs)[:80]}: {error}") from None
 
     def _name_at(self, server: RemoteServer) -> str | None:
-        """Return what a server calls the model; one that was away at the start is taken to say as others."""
+        """Return the model's name on a server; one that was away at the start is assumed to use another's."""
         names = (self._model, server.model, *(other.model for other in self._pool.servers))
         return next(name for name in names if name is not None)
 

@@ -1,8 +1,8 @@
-"""Texts as weighted means of a model's own token vectors: what most rewordings need no model for.
+"""Texts as weighted means of a model's token vectors, which decide most rewordings without the model.
 
 A sentence model begins with a table of one vector for each token. The mean of a text's vectors, rare tokens
 weighted more (Arora et al. 2017), follows the model's cosine closely where the words are mostly the same, for
-a hundredth of its cost. It knows no order and no negation: ask it only what guards have let through.
+a hundredth of its cost. It ignores word order and negation: use it only after the guards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WordVectors:
     def __init__(self, model: SentenceTransformer) -> None:
         from tokenizers import Tokenizer
 
-        # A copy: the model's own is told to pad and to truncate by another thread.
+        # A copy: another thread changes padding and truncation of the model's own.
         self._tokenizer = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str())
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()

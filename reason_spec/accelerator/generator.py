@@ -194,7 +194,7 @@ class Generator:
             logit_bias=request.logit_bias,
             cache_key=(request.tenant or self.settings.suffix.tenant, request.scope),
         )
-        return replace(resolved.behind(request.written, self.target, self.draft), chars_before=0)
+        return replace(resolved.after(request.written, self.target, self.draft), chars_before=0)
 
     async def solve(
         self,

@@ -70,8 +70,8 @@ class GenerationRequest:
     @property
     def question(self) -> str:
         """The question as verifiers see it: the user's last message, or the prompt."""
-        said = [message["content"] or "" for message in self.messages if message["role"] == "user"]
-        return said[-1] if said else str(self.prompt or "")
+        questions = [message["content"] or "" for message in self.messages if message["role"] == "user"]
+        return questions[-1] if questions else str(self.prompt or "")
 
     def tokens_for(self, engine: Engine, target: Engine) -> tuple[int, ...]:
         """Return the prompt in the tokens of an engine's model.

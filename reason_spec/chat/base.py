@@ -1,4 +1,4 @@
-"""What a chat is asked and what it says: the values that the server and the wrappers of frameworks share."""
+"""Requests and events of a chat, shared by the server and the integrations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ToolChoice: TypeAlias = Literal["none", "auto", "required"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How one answer may be sped up; None is as the settings say.
+    """The speculation allowed for one answer; None takes the value of the settings.
 
-    ``loss_class`` bounds what a strategy may change: ``exact`` allows only those that change nothing.
-    ``off`` leaves all speculation out.
+    ``loss_class`` limits the strategies: ``exact`` allows only those that do not change the answer.
+    ``off`` disables speculation.
     """
 
     strategy: str | None = None
@@ -30,11 +30,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSampling:
-    """How tokens are chosen and where the answer ends; None is as the settings say.
+    """The sampling and the end of an answer; None takes the value of the settings.
 
-    ``seed`` keys the noise: equal seeds draw equal samples. ``stop`` strings are cut off, and so is the token
-    of ``stop_token_ids``, ids of the target, at which the answer ended. With ``ignore_eos``
-    the end of the text is never chosen, which binds like a bias.
+    Equal ``seed``s draw equal samples. ``stop`` strings are removed from the answer, and so is the final
+    token if it is one of ``stop_token_ids``, ids of the target. With ``ignore_eos`` the end of the text is
+    never sampled; like a bias, this leaves the answer to the target.
     """
 
     temperature: float | None = None
@@ -50,18 +50,18 @@ class ChatSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """One conversation to go on with.
+    """A conversation to continue.
 
     Args:
         messages: turns in OpenAI's form (role, content as text or text parts, name, tool_calls, tool_call_id,
             reasoning or reasoning_content).
         tools: functions in OpenAI's form, ``{"type": "function", "function": {...}}``.
         tool_choice: a ToolChoice, or the name of the one function to call.
-        constraint: what the answer's text has to be (``response_format``); thinking is not bound by it.
-        chat_arguments: what the chat template is told, such as ``enable_thinking``.
-        continue_final: go on within the last message.
-        tenant: whose texts the suffix cache learns and proposes, and whose prefixes are used again.
-        cache_salt: prefixes are used again for requests with the same salt alone.
+        constraint: constraint on the answer's text (``response_format``), not on its thinking.
+        chat_arguments: variables of the chat template, such as ``enable_thinking``.
+        continue_final: continue the last message.
+        tenant: owner of the texts in the suffix cache and of the cached prefixes.
+        cache_salt: cached prefixes are only shared by requests with the same salt.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -79,7 +79,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """A text to go on with as it is, without a chat template; ``prompt`` is text or tokens of the target."""
+    """A text to continue, without a chat template; ``prompt`` is text or tokens of the target."""
 
     prompt: str | tuple[int, ...]
     constraint: Constraint | None = None
@@ -91,7 +91,7 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of the answer as the model rated it: its id, bytes and log-probability at temperature 1."""
+    """A token of the answer: its id, bytes and log-probability at temperature 1."""
 
     token: int
     content: bytes
@@ -100,10 +100,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is certain. ``channel`` says whether it is thinking or the answer.
+    """Final text of the thinking or of the answer, by ``channel``.
 
-    ``logprobs`` are of final steps; None where the mode does not know them (a drafted step that stands has
-    the draft's).
+    ``logprobs`` are those of final steps, None if unknown; an accepted draft has the draft's.
     """
 
     channel: Literal["reasoning", "content"]
@@ -123,20 +122,20 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationReport:
-    """What speculation did for one answer.
+    """The speculation of one answer.
 
     Args:
-        strategy, loss_class: what ran; where thinking and answer were written apart, those of the thinking.
-        exact_answer_by: the strategy that wrote the answer behind the thinking; None where one wrote it all.
-        reason: why another strategy wrote than was asked for, such as ``bound output``.
-        steps_by_origin: number of final steps by who wrote them.
-        verdicts: number of verdicts about proposed steps by decision.
-        num_late_drafts: proposed steps that were not there when the target had its own, without a verdict.
-        alpha_step, alpha_token: acceptance of the two layers; None where nothing was tried.
-        target_usage, draft_usage: work, that of losing branches included.
+        strategy, loss_class: those in use; if thinking and answer had different ones, those of the thinking.
+        exact_answer_by: the strategy of the text after the thinking; None if it is the same.
+        reason: the reason for another strategy than requested, such as ``bound output``.
+        steps_by_origin: number of final steps by origin.
+        verdicts: number of verdicts by decision.
+        num_late_drafts: drafts cancelled without a verdict because the target had finished the step first.
+        alpha_step, alpha_token: acceptance rates of the two levels; None if nothing was proposed.
+        target_usage, draft_usage: work of the models, rejected branches included.
         seconds: from the request to the end.
-        target_alone_seconds: what the target alone would have taken, estimated from the measured time of its
-            passes; None where the engine does not tell.
+        target_alone_seconds: estimated time of the target alone, from the measured time of its passes;
+            None if the engine does not measure it.
     """
 
     strategy: str

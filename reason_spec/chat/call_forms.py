@@ -1,4 +1,4 @@
-"""The forms in which models write calls of tools, and what all parsers of calls share.
+"""The syntaxes in which models write tool calls, and the base of their parsers.
 
 - ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` for each call (Hermes, Qwen);
 - ``mistral``: ``[TOOL_CALLS]`` and a list of such objects, or ``name{...}``. The tag is a special token that
@@ -69,7 +69,7 @@ class CallParser:
     else is text. Only white space around calls is lost, and arguments are passed on as they are written.
 
     Args:
-        parallel: False keeps the first call only; ``done`` says that it is complete.
+        parallel: False keeps only the first call; ``done`` is set when it is complete.
     """
 
     def __init__(self, *, parallel: bool) -> None:
@@ -84,7 +84,7 @@ class CallParser:
         self.done = False
 
     def feed(self, text: str) -> list[Found]:
-        """Take more text; return what is certain: text outside of calls, and pieces of calls."""
+        """Take more text; return the text outside of calls and the pieces of calls that are certain."""
         for character in text:
             if self.done:
                 break
@@ -92,7 +92,7 @@ class CallParser:
         return self._hand_over()
 
     def close(self) -> list[Found]:
-        """Return what is left at the end of the text; an incomplete call stays so."""
+        """Return the rest at the end of the text; an incomplete call stays incomplete."""
         if not self.done:
             self._end()
         return self._hand_over()
@@ -102,7 +102,7 @@ class CallParser:
         raise NotImplementedError
 
     def _end(self) -> None:
-        """Emit what is left at the end of the text."""
+        """Emit the rest at the end of the text."""
         raise NotImplementedError
 
     def _begin(self, name: str, arguments: str) -> None:
@@ -127,5 +127,5 @@ class CallParser:
 
 
 def new_call_id() -> str:
-    """Return an id as OpenAI's clients know them."""
+    """Return an id in OpenAI's form."""
     return f"call_{secrets.token_hex(12)}"

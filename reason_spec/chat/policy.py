@@ -38,7 +38,7 @@ class AnswerStrategies:
     """The strategies of one answer.
 
     ``first`` writes the thinking, or the whole answer of a model that does not think; ``answer`` writes the
-    text after the thinking. ``reason`` says why they speculate less than requested.
+    text after the thinking. ``reason`` is set if they speculate less than requested.
     """
 
     first: Strategy

@@ -47,12 +47,12 @@ class PreparedRequest:
     """A request that can be answered, for any number of choices.
 
     Args:
-        request: what thinking and answer share. The stops are for the answer alone.
+        request: the part shared by thinking and answer. The stops apply only to the answer.
         max_tokens: tokens of one answer; they fit into the context.
         seed: the noise of all choices; None: random noise for each.
-        thinking: None where the model does not think.
+        thinking: None if the model does not think.
         constraint: restricts the answer, not the thinking.
-        tools: None where no call is looked for in the answer.
+        tools: None if calls in the answer are not parsed.
     """
 
     request: GenerationRequest
@@ -168,10 +168,10 @@ class Preparation:
         return abilities
 
     def _known_prompt(self, prompt: str | tuple[int, ...]) -> str | tuple[int, ...]:
-        """Return a prompt whose tokens the target has.
+        """Return the prompt, after checking that the target has its tokens.
 
         Raises:
-            RequestError: it lacks one of them.
+            RequestError: the target lacks one of them.
         """
         if isinstance(prompt, str):
             return prompt
@@ -188,7 +188,7 @@ class Preparation:
     async def _constraint(
         self, constraint: Constraint | None, tools: OfferedTools | None
     ) -> Constraint | None:
-        """Return what restricts the answer, after the target has accepted it."""
+        """Return the constraint on the answer, after the target has accepted it."""
         target = self._accelerator.target
         is_forced = tools is not None and tools.is_forced
         if (constraint is None and not is_forced) or (is_forced and not target.takes_constraints):

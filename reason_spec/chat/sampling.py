@@ -57,7 +57,7 @@ def stop_ids_of(target: Engine, asked: ChatSampling) -> frozenset[int]:
         return frozenset()
     if not target.takes_stop_ids:
         raise RequestError(
-            f"the server behind {target.name!r} takes and returns no token ids: give stop, which is text",
+            f"the server of {target.name!r} takes and returns no token ids: give stop, which is text",
             param="stop_token_ids",
         )
     size = _vocab_size(target)
@@ -78,13 +78,15 @@ def logit_bias_of(target: Engine, asked: ChatSampling) -> tuple[tuple[int, float
     """Return the biases, those of ``ignore_eos`` included.
 
     Raises:
-        RequestError: the engine knows none, the model has no such token, or a bias is not finite.
+        RequestError: the engine has no biases, the model has no such token, or a bias is not finite.
     """
     if not (asked.logit_bias or asked.ignore_eos):
         return ()
     if not target.takes_constraints:
         param = "logit_bias" if asked.logit_bias else "ignore_eos"
-        raise RequestError(f"the engine of {target.name!r} knows no biases: leave {param} out", param=param)
+        raise RequestError(
+            f"the engine of {target.name!r} does not support biases: leave {param} out", param=param
+        )
     for token, bias in asked.logit_bias.items():
         if not has_tokens(target, [token]):
             raise RequestError(f"logit_bias: the model has no token {token}", param="logit_bias")

@@ -140,8 +140,8 @@ class ToolCallParser(CallParser):
         elif not (self._form.named and any(one.startswith(self._word) for one in named)):
             self._give_back()
 
-    def _begin_object(self, begun: str) -> None:
-        self._object, self._depth = list(begun), len(begun)
+    def _begin_object(self, opening: str) -> None:
+        self._object, self._depth = list(opening), len(opening)
         self._in_string = self._escaped = False
         self._take = self._in_object
 
@@ -207,7 +207,7 @@ class ToolCallParser(CallParser):
         self.done = not self._parallel
 
     def _break_off(self, character: str) -> None:
-        """Leave an object at what is no JSON."""
+        """Leave an object at text that is not JSON."""
         if self._call_open:
             self._end_call()
             if not self.done:

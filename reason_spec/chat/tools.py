@@ -1,7 +1,7 @@
 """Tools in prompts, and answers that have to be calls.
 
-A chat template that shows tools, calls or their results does so itself. What it does not show becomes text in
-Hermes' form: tools are described in a system message, calls stand in ``<tool_call>``, results in
+A chat template renders tools, calls and results if it can. The others become text in Hermes' form: tools are
+described in a system message, calls are put in ``<tool_call>``, results in
 ``<tool_response>`` in the user's turn.
 
 An answer that has to be a call (``tool_choice`` ``required`` or a name) is restricted by a grammar to calls
@@ -43,7 +43,7 @@ _PROBE_TOOL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TemplateAbilities:
-    """What a chat template shows itself."""
+    """The parts of a conversation that a chat template renders."""
 
     system: bool
     tools: bool
@@ -60,7 +60,7 @@ class TemplateAbilities:
 
 
 def abilities_of(tokenizer: Tokenizer) -> TemplateAbilities:
-    """Return what a model's chat template shows, found by rendering probes."""
+    """Return the parts that a model's chat template renders, found by rendering probes."""
     asked = [Message(role="user", content="?")]
     return TemplateAbilities(
         system=_shows(tokenizer, [Message(role="system", content=PROBE), *asked]),

@@ -10,7 +10,7 @@
     </function>
     </tool_call>
 
-A value stands between two line breaks that are not part of it. Its type is that of the function's schema.
+A value is written between two line breaks that are not part of it. Its type is that of the function's schema.
 Texts are handed on piece by piece; other values when they are complete, as texts if they cannot be read. The
 tag ``<tool_call>`` may be missing, because these models sometimes leave it out.
 """
@@ -33,7 +33,7 @@ _PARAMETER: Final = "<parameter="
 _PARAMETER_END: Final = "</parameter>"
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""For each parameter of a function what its value is, as a JSON schema."""
+"""The JSON schema of each parameter of a function."""
 
 
 def schemas_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, Schemas]:
@@ -157,7 +157,7 @@ class XmlCallParser(CallParser):
             self._in_text_value(character)
 
     def _in_text_value(self, character: str) -> None:
-        """Write a text as it comes, but for what may be its end."""
+        """Emit a text, except for characters that may begin its end tag."""
         self._word += character
         if self._word.endswith(_PARAMETER_END):
             self._write(_escaped(self._word.removesuffix(_PARAMETER_END).removesuffix("\n")) + '"')
@@ -200,13 +200,13 @@ def _types_of(schema: Mapping[str, Any]) -> frozenset[str]:
         types |= _types_of(part) if isinstance(part, dict) else set()
     types |= {_type_of(value) for value in schema.get("enum") or ()}
     if not types and ("$ref" in schema or "allOf" in schema):
-        # What is described elsewhere is seldom a plain text.
+        # A parameter with a reference or a union is seldom plain text.
         types = {"object"}
     return frozenset(one for one in types if isinstance(one, str))
 
 
 def _as_json(text: str, types: frozenset[str]) -> str:
-    """Return a value as JSON: what the text says where its type allows that, else the text."""
+    """Return a value as JSON: the parsed text if its type allows that, else the text as a string."""
     try:
         value = json.loads(_PYTHONS.get(text.strip(), text), parse_constant=_refuse)
     except (ValueError, RecursionError):

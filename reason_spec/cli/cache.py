@@ -77,7 +77,7 @@ def cache_stats(
     "import",
     help="Learn past conversations, so that the cache is warm before the first question.\n\n"
     "A file holds one conversation a line: an object with messages in OpenAI's form, or the list of them; "
-    "gzip too. What 'cache export' wrote is taken over as it is. The target's tokenizer and chat template "
+    "gzip too. Files of 'cache export' are imported unchanged. The target's tokenizer and chat template "
     "make the tokens that a real conversation would have.",
 )
 @takes_flags("target", "skip_bad")
@@ -110,8 +110,8 @@ def cache_import(
 @cache_app.command(
     "export",
     help="Write all texts of a tenant to a file that 'cache import' takes on another machine.\n\n"
-    "One document a line, as token ids by source, and as text for people to read. The file holds what "
-    "users and models said: it is readable by its owner alone.",
+    "One document a line, as token ids by source, and as text for people to read. The file holds "
+    "texts of users and models: only its owner can read it.",
 )
 @takes_flags("target")
 def cache_export(

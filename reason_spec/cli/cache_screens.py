@@ -72,7 +72,7 @@ def print_stats(path: Path, files: Sequence[FileReport], screen: Screen) -> None
 
 
 def _stats_table(files: Sequence[FileReport]) -> RichTable:
-    # With texts of one model there is nothing to tell apart.
+    # The column is only needed for texts of several models.
     several = len({file.key for file in files}) > 1
     table = RichTable(box=SIMPLE_HEAD)
     for heading in ("tenant", "model") if several else ("tenant",):
@@ -115,7 +115,7 @@ def import_files(
 ) -> ImportReport:
     """Learn conversations and exports into the folder of the settings, for the target's vocabulary.
 
-    All files are read before anything is learnt: a damaged one costs nothing.
+    All files are read first, so that a damaged one changes nothing.
 
     Raises:
         SettingsError: no folder is named, or the target has no vocabulary to keep.
@@ -198,19 +198,19 @@ def target_tokenizer(target: EngineSettings) -> HuggingFaceTokenizer:
     """Load the tokenizer of the target.
 
     Raises:
-        SettingsError: the target is a script, whose tokens last no longer than its process.
+        SettingsError: the target is a script, whose token ids differ in each process.
         EngineError: it cannot be loaded.
     """
     if target.kind == "scripted":
         raise SettingsError(
-            "a scripted target has no vocabulary that texts could be kept in; name a model with --target"
+            "a scripted target has no fixed vocabulary for stored texts; name a model with --target"
         )
     model = target.remote.tokenizer or resolve_model("target", target.model)
     return load_tokenizer(model, target.revision, target.chat_template)
 
 
 def import_line(report: ImportReport, path: Path) -> str:
-    """Say what an import did."""
+    """Return a sentence about an import."""
     parts = []
     if report.num_conversations:
         parts.append(
@@ -288,8 +288,8 @@ def files_to_erase(path: Path, tenant: str) -> list[Path]:
 
 
 def nothing_kept(path: Path, tenant: str) -> DataError:
-    """Return the error for a tenant that a folder knows nothing of; it guesses the meant one."""
+    """Return the error for a tenant without texts in a folder; it suggests the nearest name."""
     known = tenants_of(path)
     guess = did_you_mean(tenant, known) or "."
     number = counted(len(known), "tenant")
-    return DataError(f"{path} holds nothing of tenant {tenant!r}{guess} It knows {number}.")
+    return DataError(f"{path} holds nothing of tenant {tenant!r}{guess} It has {number}.")

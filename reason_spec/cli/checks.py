@@ -1,7 +1,6 @@
 """Checks of the installation for ``doctor``.
 
-A check reads and changes nothing. One that raises is reported as a failed check, so that a broken part never
-hides the state of the others.
+A check only reads. One that raises is reported as a failed check, so that the other checks still run.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ PINNING_VARIABLES = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PRO
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; ``remedy`` is empty where there is nothing to do."""
+    """The result of a check; ``remedy`` is empty if nothing needs to be done."""
 
     name: str
     status: Status
@@ -201,7 +200,7 @@ def cpu_quota(cgroup: Path) -> float | None:
 
 
 def check_cores(cores: Cores) -> Check:
-    """Compare the usable cores with what draft and target need to run side by side."""
+    """Check for enough cores to run draft and target in parallel."""
     quota = "" if cores.quota is None else f", quota {cores.quota:g}"
     found = f"{cores.usable} usable of {cores.machine} (affinity {cores.affinity}{quota})"
     if cores.usable == 1:
@@ -215,7 +214,7 @@ def check_cores(cores: Cores) -> Check:
 
 
 def check_threads(usable_cores: int, environment: Mapping[str, str]) -> Check:
-    """Look for settings that make the threads of two engines fight over the same cores."""
+    """Look for settings that make the threads of two engines compete for the same cores."""
     problems = [
         f"{name}={environment[name]} with {usable_cores} usable core(s)"
         for name in THREAD_VARIABLES
@@ -238,7 +237,7 @@ def check_threads(usable_cores: int, environment: Mapping[str, str]) -> Check:
 
 
 def check_memory(free_bytes: int) -> Check:
-    """Compare free memory with what two engine workers take with the demonstration pair."""
+    """Compare free memory with the need of two engine workers with the demonstration pair."""
     found = f"{free_bytes / GIB:.1f} GiB free"
     if free_bytes < MEMORY_NEEDED_BYTES:
         return Check("memory", "fail", found, "Two engine workers do not fit: free at least 1 GiB.")
@@ -265,7 +264,7 @@ def check_pair(locate: Callable[[Literal["draft", "target"]], Path] = embedded_p
 
 
 def _count_parameters(folder: Path) -> int:
-    """Read configuration, tokenizer and the weights' header; raises what they raise when damaged."""
+    """Return the number of parameters from the weights' headers; raises if a file is damaged."""
     from safetensors import safe_open
     from transformers import AutoConfig, AutoTokenizer
 
@@ -352,7 +351,7 @@ def check_output(folder: Path) -> Check:
 
 
 def guarded(name: str, check: Callable[[], Check]) -> Check:
-    """Run a check; what it raises becomes a failed check with the first line of the error."""
+    """Run a check; an exception becomes a failed check with the first line of the error."""
     try:
         return check()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How commands meet a terminal: errors as one line, interrupts, outputs that are closed or full."""
+"""Commands in a terminal: errors as one line, interrupts, closed or full outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class CommandGroup(TyperGroup):
-    """Prints the user's and the environment's errors as one line; our own keep their traceback."""
+    """Prints errors of the user and the environment as one line; bugs keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -53,7 +53,7 @@ def print_error(text: str) -> None:
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run a command line whose output may be a full disk or a terminal without UTF-8."""
+    """Run the command line; its output may be a full disk or a terminal without UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an answer with a question mark beats none
@@ -76,8 +76,8 @@ def _discard(stream: Any) -> None:
 def run_interruptible(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine as ``asyncio.run`` does; the first interrupt cancels it, the second ends the process.
 
-    Cleaning up may have to wait for a model that is being loaded. Whoever does not want to wait loses
-    nothing: results are on the disk, and the workers end with this process.
+    The clean-up may have to wait for a model that is loading. A second interrupt loses nothing: results are
+    on disk, and the workers end with this process.
 
     Raises:
         KeyboardInterrupt: there was an interrupt.
@@ -114,7 +114,7 @@ def _write_error(text: bytes) -> None:
 
 @contextmanager
 def counting(text: str, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show a running count on a terminal; yields what adds to it."""
+    """Show a running count on a terminal; yields a function that adds to it."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = error_console()
@@ -132,7 +132,7 @@ def counting(text: str, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def waiting(text: str, quiet: bool) -> Iterator[None]:
-    """Show on a terminal that something takes its time."""
+    """Show a status line on a terminal."""
     console = error_console()
     with nullcontext() if quiet or not console.is_terminal else console.status(text):
         yield

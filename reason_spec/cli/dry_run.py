@@ -1,4 +1,4 @@
-"""What a run would take, without starting anything: where each model goes and how much memory it needs."""
+"""The placement of a run: device and memory of each model, without starting anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASKING = frozenset({"utility", "judge"})
 
 
 def show_placement(settings: Settings, strategies: Sequence[str], *, as_json: bool) -> int:
-    """Print where each model would run and what it would need; return 1 where that is not there.
+    """Print the device and memory of each model; return 1 if a device lacks the memory.
 
     Raises:
         EngineError: a model's configuration cannot be read.
@@ -98,7 +98,7 @@ def free_memory(place: str) -> int | None:
 
 
 def _shortages(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what does not fit, the models of one device counted together."""
+    """Return the models that do not fit, those of one device counted together."""
     needed: Counter[str] = Counter()
     free: dict[str, int] = {}
     for row in rows:

@@ -46,7 +46,7 @@ EVAL_HELP = (
 
 
 def complete_source(incomplete: str) -> list[str]:
-    """Complete a task in TASK=FILE, and the path behind it."""
+    """Complete a task in TASK=FILE, and the path after it."""
     task, equals, path = incomplete.rpartition("=")
     files = [f"{task}{equals}{item}" for item in complete_path(path)]
     tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
@@ -81,7 +81,7 @@ TimelinesOption = Annotated[
     bool,
     option(
         "--timelines/--no-timelines",
-        "Keep what happened when in every answer, for pictures of it. Default: kept.",
+        "Store a timeline of each answer, for reports. Default: stored.",
         OUTPUT,
     ),
 ]
@@ -89,7 +89,7 @@ PricesOption = Annotated[
     str | None,
     option(
         "--prices",
-        "What a million tokens cost, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
+        "Prices of a million tokens, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
         OUTPUT,
         metavar="NAME=NUMBER,...",
         autocompletion=complete_prices,

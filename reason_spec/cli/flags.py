@@ -37,7 +37,7 @@ SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop")
 
 
 class _Flag(NamedTuple):
-    """A flag, the setting it stands for, and its annotation for Typer."""
+    """A flag, its setting, and its annotation for Typer."""
 
     name: str
     setting: str
@@ -53,7 +53,7 @@ _DECLARED = (
     _flag(
         "task",
         "task.name",
-        "What the problems are: {values}.",
+        "Kind of the problems: {values}.",
         PROBLEMS,
         autocompletion=complete_name("task"),
     ),
@@ -61,25 +61,25 @@ _DECLARED = (
     _flag(
         "strategy",
         "strategy.name",
-        "Who writes the steps: {values}.",
+        "Strategy of the answer: {values}.",
         STRATEGY,
         autocompletion=complete_name("strategy"),
     ),
     _flag(
         "verifier",
         "verifier.name",
-        "What decides whether a drafted step stands, several joined with +: {values}.",
+        "Decides about drafted steps; several are joined with +: {values}.",
         STRATEGY,
         autocompletion=complete_verifiers,
     ),
     _flag(
         "router",
         "router.name",
-        "What decides, under arbitrage, which drafted steps the target writes itself: {values}.",
+        "Chooses, under arbitrage, the steps that the target writes: {values}.",
         STRATEGY,
         autocompletion=complete_name("router"),
     ),
-    _flag("depth", "strategy.depth", "Steps the draft runs ahead, at the most.", STRATEGY, int),
+    _flag("depth", "strategy.depth", "Most steps that the draft runs ahead.", STRATEGY, int),
     _flag(
         "width",
         "strategy.width",
@@ -102,10 +102,10 @@ _DECLARED = (
         autocompletion=complete_model,
     ),
     _flag("temperature", "sampling.temperature", "0 is greedy.", SAMPLING, float),
-    _flag("top_k", "sampling.top_k", "Sample among so many tokens; 0 is off.", SAMPLING, int),
+    _flag("top_k", "sampling.top_k", "Sample among this many tokens; 0 is off.", SAMPLING, int),
     _flag("top_p", "sampling.top_p", "Sample among this share; 1 is off.", SAMPLING, float),
     _flag("seed", "sampling.seed", "Seed of the samples and of the order.", SAMPLING, int),
-    _flag("max_tokens", "sampling.max_tokens", "Tokens of one answer at the most.", SAMPLING, int),
+    _flag("max_tokens", "sampling.max_tokens", "Most tokens of one answer.", SAMPLING, int),
     _flag(
         "stop",
         "sampling.stop",
@@ -135,7 +135,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
             Literal["torch", "vllm"] | None,
             option(
                 "--engine",
-                "What runs the models that have no server: torch or vllm. Default: torch.",
+                "Engine of the models without a server: torch or vllm. Default: torch.",
                 MODELS,
                 metavar="NAME",
             ),
@@ -157,7 +157,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
         False,
     ),
     "limit": (
-        Annotated[int | None, option("--limit", "Solve so many of each file at the most.", PROBLEMS, min=1)],
+        Annotated[
+            int | None, option("--limit", "Solve at most this many problems of each file.", PROBLEMS, min=1)
+        ],
         None,
     ),
     "skip_bad": (
@@ -169,7 +171,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
             int | None,
             option(
                 "--generate",
-                "Make so many problems of the demonstration pair's kind instead.",
+                "Generate this many problems of the demonstration pair's kind instead.",
                 PROBLEMS,
                 min=1,
             ),
@@ -177,7 +179,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "generate_seed": (
-        Annotated[int, option("--generate-seed", "Which problems are made. Default: 0.", PROBLEMS, min=0)],
+        Annotated[
+            int, option("--generate-seed", "Seed of the generated problems. Default: 0.", PROBLEMS, min=0)
+        ],
         0,
     ),
 }
@@ -232,7 +236,7 @@ class Flags:
 
         Args:
             more: further values by dotted name; they beat those of the flags.
-            defaults: of a command whose defaults are not the tree's.
+            defaults: defaults that differ from those of the settings tree.
 
         Raises:
             SettingsError: as `resolve_settings` does.
@@ -240,7 +244,7 @@ class Flags:
         flags = {flag.setting: self.given.get(name) for name, flag in _FLAGS.items()}
         flags["sampling.stop"] = tuple(flags["sampling.stop"] or ()) or None
         for role in ("target", "draft"):
-            # A model with a URL is a remote one, whatever the engine of the others.
+            # A model with a URL is remote, with any --engine.
             urls = self.given.get(f"{role}_url") or None
             flags[f"{role}.kind"] = self.given.get("engine") if urls is None else "remote"
             flags[f"{role}.remote.base_urls"] = urls

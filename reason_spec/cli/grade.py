@@ -57,12 +57,12 @@ def verify(
     """Judge pairs of steps: may the first stand in the place of the second?"""
     from reason_spec.accelerator.verifier_models import models_to_ask
     from reason_spec.verifiers.base import create_verifier
-    from reason_spec.verifiers.pairs import verify_file_async
+    from reason_spec.verifiers.pairs import verify_file
 
     settings, skip_bad = flags.resolve(), flags.given["skip_bad"]
     judge = create_verifier(settings=settings.verifier, models=models_to_ask(settings))
     with waiting(f"Verifying with {judge.name}", quiet or as_json):
-        summary = run_interruptible(verify_file_async(file, output, judge, skip_bad))
+        summary = run_interruptible(verify_file(file, output, judge, skip_bad))
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "output": str(output)}))
     else:

@@ -107,8 +107,8 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def complete_path(incomplete: str) -> list[str]:
-    begun = Path(incomplete)
-    folder, start = (begun, "") if incomplete.endswith("/") else (begun.parent, begun.name)
+    given = Path(incomplete)
+    folder, start = (given, "") if incomplete.endswith("/") else (given.parent, given.name)
     try:
         found = sorted(folder.iterdir())
     except OSError:
@@ -193,9 +193,9 @@ def resolve_settings(
     """Resolve the settings and check the names in them.
 
     Args:
-        flags: values by dotted name; None stands for a flag that was not given.
+        flags: values by dotted name; None: not given.
         assignments: texts of the form NAME=VALUE.
-        defaults: of a command whose defaults are not the tree's.
+        defaults: defaults that differ from those of the settings tree.
 
     Raises:
         SettingsError: a name is unknown, a value is out of range, or a setting is given twice.

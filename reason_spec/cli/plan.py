@@ -1,4 +1,4 @@
-"""The command ``plan``: what to expect of speculation, before a run and after one."""
+"""The command ``plan``: the expected speed-up, before a run and after one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from reason_spec.lab.planning.workload import Workload
 
 PLAN_HELP = (
-    "Say what speed-up to expect of acceptance rates and costs, and how to divide a pass between steps and "
+    "Predict the speed-up from acceptance rates and costs, and the best split of a pass between steps and "
     "tokens.\n\n"
     "Nothing is run but a simulation, as in: reason-spec plan --alpha-step 0.63 --c-step 0.1 --depth 6. With "
-    "--run it reads the rates that a run measured, and says how far it fell short of the formulas and which "
-    "term is to blame; with --paper it sets the formulas against table 1 of the Lookahead Reasoning paper."
+    "--run it reads the measured rates of a run, and explains the difference from the formulas term by term; "
+    "with --paper it compares the formulas with table 1 of the Lookahead Reasoning paper."
 )
 _RATES, _SIZES, _QUESTIONS = "Rates and costs", "What to try", "Other questions"
 _MAX_DEPTH, _MAX_WIDTH, _MAX_BUDGET, _MAX_REQUESTS = 64, 8, 1024, 256
@@ -29,7 +29,7 @@ def _complete_tokens(incomplete: str) -> list[str]:
 
 
 AlphaStepOption = Annotated[
-    float | None, option("--alpha-step", "Share of drafted steps that stand, 0 to 1.", _RATES)
+    float | None, option("--alpha-step", "Share of drafted steps that are accepted, 0 to 1.", _RATES)
 ]
 CStepOption = Annotated[
     float | None, option("--c-step", "Time of a drafted step over that of a target step, 0 to 1.", _RATES)

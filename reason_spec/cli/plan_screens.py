@@ -32,7 +32,7 @@ from reason_spec.lab.planning.workload import Workload
 
 _BAR_WIDTH = 24
 _ROWS_AHEAD = 10
-"""Depths that are shown at least."""
+"""Least number of depths in the table."""
 
 
 # Predictions ----------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def show_prediction(
     seed: int,
     png: Path | None,
 ) -> None:
-    """Print what rates and costs let expect; ``num_drafts`` None takes those of the best split.
+    """Print the prediction from rates and costs; ``num_drafts`` defaults to that of the best split.
 
     Raises:
         DataError: the picture cannot be written.
@@ -180,10 +180,10 @@ def _steps(number: int) -> str:
 def show_run(
     screen: Screen, folder: Path, *, c_step: float | None, pass_cost: PassCost | None, seed: int
 ) -> None:
-    """Print, for each strategy of a run, what it measured and where the rest of the ideal went.
+    """Print, for each strategy of a run, the measured speed-up and the terms that reduce the ideal one.
 
     Raises:
-        DataError: the folder does not say enough.
+        DataError: the folder lacks measurements.
     """
     runs = measured_runs(folder, c_step=c_step, pass_cost=pass_cost)
     with screen.counting("Simulating", 7 * len(runs)) as advance:
@@ -243,7 +243,7 @@ def _blame(found: Diagnosis) -> str:
 
 
 def show_paper(screen: Screen, png: Path | None) -> None:
-    """Print table 1 of Lookahead Reasoning with what the formulas make of its acceptance rates.
+    """Print table 1 of Lookahead Reasoning and the predictions from its acceptance rates.
 
     Raises:
         DataError: the picture cannot be written.

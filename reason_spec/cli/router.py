@@ -36,7 +36,7 @@ def router_collect(
     output: Annotated[Path, typer.Option(help="Folder for the labels.", show_default=False)],
     flags: Flags,
     sources: SourcesArgument = None,
-    label: Annotated[str, typer.Option(help="What a step is worth: rollouts or reward.")] = "rollouts",
+    label: Annotated[str, typer.Option(help="Value of a step: rollouts or reward.")] = "rollouts",
     rollouts: Annotated[int, typer.Option(min=1, help="Continuations of each step.")] = 4,
     rollout_temperature: Annotated[
         float, typer.Option(min=0, help="Temperature of the continuations.")

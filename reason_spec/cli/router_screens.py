@@ -43,7 +43,7 @@ async def collect_labels(
     fresh: bool,
     screen: Screen,
 ) -> Labels:
-    """Label the steps of all problems into a folder; what it holds already is not done again.
+    """Label the steps of all problems into a folder; labelled problems are skipped.
 
     Raises:
         DataError: a problem has no answer to grade rollouts by.
@@ -103,7 +103,7 @@ def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:
     Raises:
         SettingsError: there is none, and it is needed.
     """
-    # Many wait for one thread: what comes late is not wrong.
+    # Many verdicts wait for one thread, so a late one is not an error.
     named: dict[str, Any] = {
         "name": "reward",
         "threshold": None,
@@ -120,7 +120,7 @@ def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:
 
 
 def labels_record(labels: Labels) -> dict[str, int]:
-    """Count what was labelled."""
+    """Count the labelled steps."""
     steps = labels.steps
     return {
         "problems": len(labels.problems),
@@ -132,7 +132,7 @@ def labels_record(labels: Labels) -> dict[str, int]:
 
 
 def labels_line(labels: Labels, output: Path) -> str:
-    """Say what a folder of labels holds."""
+    """Describe the content of a folder of labels."""
     counts = labels_record(labels)
     return (
         f"{counts['problems']} problems, {counts['steps']} drafted steps. {counts['different']} differ from "
@@ -156,7 +156,7 @@ def train_router(folders: Sequence[Path], output: Path, kind: ModelKind | None, 
 
 
 def trained_line(model: RouterModel, output: Path) -> str:
-    """Say what was trained."""
+    """Describe the trained router."""
     trained = model.trained
     aucs = ", ".join(f"{name} {auc:.3f}" for name, auc in trained["held_out_auc"].items())
     return (

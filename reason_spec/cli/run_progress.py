@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from rich import box
@@ -26,7 +25,7 @@ from reason_spec.evaluation.view import Totals
 from reason_spec.events import Event
 
 REFRESHES_PER_SECOND = 2.0
-"""Few: drawing takes time from the cores whose speed is being measured."""
+"""Low, because drawing takes time from the cores that are being measured."""
 PLAIN_SECONDS = 10.0
 
 HEADINGS = (
@@ -144,12 +143,7 @@ class RunProgress:
         self._started = time.monotonic()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def listen(self, key: UnitKey, event: Event) -> None:
@@ -216,12 +210,7 @@ class LiveProgress(RunProgress):
         self._live.start()
         return super().__enter__()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def listen(self, key: UnitKey, event: Event) -> None:

@@ -18,14 +18,14 @@ from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.view import ShowPhase, Totals
 
 _LONG_SECONDS = 10.0
-"""After it a phase is printed where no status line can show it."""
+"""Seconds after which a phase is printed, if no status line can show it."""
 
 
 class Screen:
     """Implements `RunView` for people; ``quiet`` and ``as_json`` leave only results and warnings."""
 
     def __init__(self, *, quiet: bool = False, as_json: bool = False) -> None:
-        # Emoji codes are text like any other here.
+        # Emoji codes are plain text here.
         self.out = Console(highlight=False, markup=False, emoji=False)
         self.err = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.as_json = as_json
@@ -42,7 +42,7 @@ class Screen:
         self.out.print(text, soft_wrap=not self.out.is_terminal)
 
     def write(self, line: str) -> None:
-        """Print a line for a program: as it is, whatever the width."""
+        """Print a line for a program: unchanged at any width."""
         self.out.file.write(line + "\n")
         self.out.file.flush()
 
@@ -54,7 +54,7 @@ class Screen:
         return not self.out.is_terminal or full_width(table, self.out) <= self.out.width
 
     def print_table(self, table: Table) -> None:
-        """Print a table at its full width, whatever the console's: no number is ever cut."""
+        """Print a table at its full width, so that no number is cut."""
         options = self.out.options.update(max_width=full_width(table, self.out))
         self.out.print(Segments(self.out.render(table, options)), soft_wrap=True)
 
@@ -102,5 +102,5 @@ class Screen:
 
 
 def full_width(table: Table, console: Console) -> int:
-    """Return the width of a table's content in characters, whatever the console's width."""
+    """Return the width of a table's content in characters."""
     return console.measure(table, options=console.options.update(max_width=sys.maxsize)).maximum

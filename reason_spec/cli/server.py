@@ -13,7 +13,7 @@ from reason_spec.cli.options import ConfigOption, JsonOption, QuietOption, resol
 
 _SERVER = "Server"
 SERVE_DEFAULTS = {"suffix.use": "both"}
-"""What differs from the settings tree: a server sees the same openings again and again."""
+"""Defaults that differ from the settings tree: requests to a server often share a prefix."""
 _KEYS_FILE = Path("keys.yaml")
 
 keys_app = typer.Typer(
@@ -49,7 +49,7 @@ CacheOption = Annotated[
 EngineOption = Annotated[
     Literal["torch", "vllm", "remote"] | None,
     typer.Option(
-        help="What runs the models: torch, vllm, or remote: the target is at --target-url. Default: torch.",
+        help="Engine of the models: torch, vllm, or remote (target at --target-url). Default: torch.",
         metavar="NAME",
         rich_help_panel="Models",
         show_default=False,
@@ -121,7 +121,7 @@ def new_key(
 
 @keys_app.command("list")
 def list_keys(file: FileOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show whose keys are good. To withdraw one, remove its line and send the server SIGHUP."""
+    """List the owners of valid keys. To revoke a key, remove its line and send the server SIGHUP."""
     import json
 
     from reason_spec.server.keys import read_keys

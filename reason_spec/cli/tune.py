@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PAIR = "pair"
 _GENERATED_SEED = 800_000
-"""Apart from the problems that ``tune verifier`` is given."""
+"""Differs from the seed of ``tune verifier``, so that the problems differ."""
 _T = TypeVar("_T")
 
 
@@ -68,9 +68,10 @@ FilesArgument = Annotated[
     ),
 ]
 LossOption = Annotated[
-    float, typer.Option(help="Points of answers that may be lost: right by the target alone, and now wrong.")
+    float,
+    typer.Option(help="Allowed loss in points: answers that are right with the target alone, and now wrong."),
 ]
-ConfidenceOption = Annotated[float, typer.Option(help="Chance that the loss is no higher.")]
+ConfidenceOption = Annotated[float, typer.Option(help="Confidence that the loss is no higher.")]
 StrategiesOption = Annotated[
     str | None,
     typer.Option(
@@ -96,19 +97,17 @@ VerifiersOption = Annotated[
 ThresholdsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B", help="Thresholds to try where a step is judged alone. Default: 0.95,0.9,0.7."
+        metavar="A,B", help="Thresholds to try for verifiers that judge drafts only. Default: 0.95,0.9,0.7."
     ),
 ]
 BudgetOption = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Seconds of answers to measure, at the most.", min=1)
+    float | None, typer.Option(metavar="SECONDS", help="Most seconds of answers to measure.", min=1)
 ]
 NumProblemsOption = Annotated[
     int | None,
-    typer.Option("--problems", help="Problems to use, at the most: the first of all files.", min=1),
+    typer.Option("--problems", help="Most problems to use: the first of all files.", min=1),
 ]
-HalvingOption = Annotated[
-    int, typer.Option(help="One in so many candidates goes on to the next rung.", min=2)
-]
+HalvingOption = Annotated[int, typer.Option(help="A rung keeps one in this many candidates.", min=2)]
 PairOutputOption = Annotated[
     Path | None, typer.Option(help="The settings file. Default: tuned.yaml in the run's folder.")
 ]
@@ -126,7 +125,7 @@ VerifierThresholdsOption = Annotated[
     ),
 ]
 WholeCurveOption = Annotated[
-    bool, typer.Option("--whole-curve", help="Try all thresholds, also behind the first that fails.")
+    bool, typer.Option("--whole-curve", help="Try all thresholds, also after the first that fails.")
 ]
 PlotOption = Annotated[bool, typer.Option(help="Draw the curves; needs the extra plots.")]
 JudgingStrategyOption = Annotated[
@@ -139,8 +138,8 @@ JudgingStrategyOption = Annotated[
     no_args_is_help=True,
     help="Find the fastest way to use a pair of models within a stated loss of answers.\n\n"
     "Strategies, depths, widths, token drafts, verifiers and thresholds are compared with the target alone, "
-    "on the same problems and engines, by successive halving. What is chosen is shown to hold the loss on "
-    "problems that had no part in the choice, and its settings are written to a file for --config. A run "
+    "on the same problems and engines, by successive halving. The chosen one is shown to hold the loss on "
+    "held-out problems, and its settings are written to a file for --config. A run "
     "that was stopped goes on where it was.",
 )
 @takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, *MODEL_FLAGS, "seed")
@@ -261,7 +260,7 @@ def tune_verifier(
     # Under load the load controller lets the target write alone, and there would be nothing to judge.
     settings = flags.resolve({"strategy.name": strategy}, {"load_control.use": "off"})
     settings = tuning.with_judging_strategy(settings, strategy)
-    options = tuning.TuneOptions(
+    options = tuning.VerifierTuneOptions(
         LossTest(loss / 100, confidence),
         RunOptions(concurrency=concurrency, output=output, fresh=fresh),
         _values("--thresholds", thresholds, float) or tuning.THRESHOLDS,

@@ -135,7 +135,7 @@ class _History:
         # A draft that comes too late ends a run of steps as a refused one does. What the depth held back is
         # left out: that wait is in the formula.
         self.step_rate.add(answer.num_accepted_steps, answer.num_proposed_steps - answer.num_held_drafts)
-        self.token_rate.add(confirmed, confirmed + usage.num_partings)
+        self.token_rate.add(confirmed, confirmed + usage.num_rejections)
         self.step_tokens.add(num_tokens, len(answer.steps))
         self.verifier_seconds.add(answer.verifier_seconds, len(answer.verdicts))
         self.num_without = {one: 0 if one == layers else num + 1 for one, num in self.num_without.items()}

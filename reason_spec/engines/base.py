@@ -85,7 +85,6 @@ class EngineRequest:
         token_drafter: the drafter where no hint applies.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
-        num_lookup_paths: continuations that prompt lookup proposes side by side, as a tree.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
         priority: smaller numbers go first, ties by arrival. Strategies use the number of undecided steps
             before this one, so that certain steps of all answers go before speculative ones.
@@ -113,7 +112,6 @@ class EngineRequest:
     cache_key: tuple[str, str] = ("", "")
     token_drafter: TokenDrafterName = "none"
     num_draft_tokens: int = 16
-    num_lookup_paths: int = 1
     limit_drafts: bool = False
     priority: int = 0
     constraint: Constraint | None = None

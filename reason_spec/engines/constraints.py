@@ -33,7 +33,7 @@ _NUM_KEPT: Final = 16
 """Compiled constraints in the cache."""
 
 
-class Vocabulary(Protocol):
+class ConstraintVocabulary(Protocol):
     """The part of a tokenizer that a matcher needs."""
 
     @property
@@ -147,7 +147,7 @@ class ConstraintCompiler:
         MissingDependencyError: llguidance is not installed.
     """
 
-    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+    def __init__(self, vocabulary: ConstraintVocabulary, vocab_size: int) -> None:
         guidance = llguidance_module()
         self._guidance = guidance
         self._eos_ids = frozenset(token for token in vocabulary.eos_ids if 0 <= token < vocab_size)
@@ -191,7 +191,7 @@ class _Tokens:
 
     bos_token_id = None
 
-    def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_ids: frozenset[int]) -> None:
+    def __init__(self, vocabulary: ConstraintVocabulary, vocab_size: int, eos_ids: frozenset[int]) -> None:
         self._vocabulary = vocabulary
         self._lock = Lock()
         self.eos_token_id = min(eos_ids)

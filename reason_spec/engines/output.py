@@ -53,7 +53,7 @@ class IncrementalDecoder:
         return text
 
     def flush(self) -> str:
-        """Return what an incomplete character at the end stands for; call it once."""
+        """Return the text of an incomplete character at the end; call it once."""
         return self._decoder.decode(b"", final=True)
 
     @property

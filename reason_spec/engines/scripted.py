@@ -135,9 +135,9 @@ class WrittenAnswers:
                 answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
         if answer.startswith(written):
             return answer[len(written) :]
-        begun = split_steps(written, self.boundary)
-        complete = [step for step in begun if BoundaryScanner(self.boundary).feed(step.encode())]
-        partial = "".join(begun[len(complete) :])
+        steps = split_steps(written, self.boundary)
+        complete = [step for step in steps if BoundaryScanner(self.boundary).feed(step.encode())]
+        partial = "".join(steps[len(complete) :])
         return "".join(split_steps(answer, self.boundary)[len(complete) :]).removeprefix(partial)
 
 

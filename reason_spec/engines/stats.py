@@ -1,4 +1,4 @@
-"""What an engine measures of itself."""
+"""Measurements of an engine."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ _KNOWN: Final = {
     "yentinglin/aime_2025": _Known("aime"),
     "huggingfaceh4/math-500": _Known("math500"),
 }
-"""Tasks of data sets whose names do not say them, by id in lower case."""
+"""Tasks of data sets whose names differ from the task, by id in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSource:
-    """What ``hf:NAME[:CONFIG][@SPLIT]`` says; NAME is an id on the hub or a folder."""
+    """The parts of ``hf:NAME[:CONFIG][@SPLIT]``; NAME is an id on the hub or a folder."""
 
     text: str
     name: str

@@ -24,7 +24,7 @@ from reason_spec.evaluation.statistics import (
 class Estimate:
     """A number with its two-sided 95 % interval; of a mean also its standard error, clustered by problem.
 
-    Both are None where a single problem says nothing about how problems differ.
+    Both are None for a single problem, which has no variance.
     """
 
     value: float
@@ -116,7 +116,7 @@ def _num_effective(
     if error is None or num_draws <= count:
         return count
     if error <= 1e-12:
-        # All alike: nothing tells how far the samples of one problem depend on each other.
+        # All equal: the correlation of samples of one problem is unknown.
         return count
     student = Z_TWO_SIDED_95 / _tail_quantile(count, strata)
     return float(np.clip(spread / error**2 * student**2, count, num_draws))

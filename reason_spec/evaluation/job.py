@@ -73,7 +73,7 @@ class Backend(Protocol):
     """Generates answers: on this machine, or on the workers of a cluster."""
 
     async def start(self, job: Job) -> None:
-        """Start what generates answers, and begin a session of the job's folder."""
+        """Start the backend, and begin a session of the job's folder."""
 
     def answers(
         self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
@@ -353,7 +353,7 @@ def _model_name(engine: EngineSettings) -> str:
 
 
 def session_details(accelerator: Accelerator, strategies: Sequence[str]) -> dict[str, Any]:
-    """Return what a session of a run folder notes about started engines."""
+    """Return the details of started engines for a session of a run folder."""
     details: dict[str, Any] = {
         "order_seed": accelerator.settings.sampling.seed,
         "target_cores": {name: list(accelerator.target_cores(name)) for name in strategies},

@@ -1,4 +1,4 @@
-"""One answer of one strategy to one problem, as it is measured, stored and compared."""
+"""The measured answer of a strategy to a problem, as it is stored and compared."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
 
 DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
+_EARLIER_NAMES = {
+    "num_partings": "num_rejections",
+    "num_sound": "num_valid_tokens",
+    "instead": "replacement",
+}
+"""Names of fields of usages and verdicts in files of earlier versions."""
 
 
 class UnitKey(NamedTuple):
-    """What names an outcome within a run."""
+    """The key of an outcome within a run."""
 
     problem_id: str
     sample: int
@@ -41,13 +47,13 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The work behind an answer, that of losing branches included.
+class AnswerUsage:
+    """The work on an answer, rejected branches included.
 
-    ``highest_refused`` is the highest score of a verdict that did not accept, None where there was none. An
-    answer would have been the same at any lower threshold that is still above it. ``cache_verdicts`` counts
-    those among the verdicts that were about steps of the suffix cache, which was asked ``num_cache_asked``
-    times for one. ``num_late_drafts`` counts drafts that were not done when the target had written the step.
+    ``highest_refused`` is the highest score of a verdict that did not accept, None without one. The answer
+    is the same at every lower threshold above it. ``cache_verdicts`` counts the verdicts on steps of the
+    suffix cache, which was asked for a step ``num_cache_asked`` times. ``num_late_drafts`` counts drafts that
+    were not complete when the target had written the step.
     """
 
     target: Usage
@@ -65,22 +71,20 @@ class Work:
 
     @property
     def num_proposed(self) -> int:
-        """All drafts of steps: the judged ones and those that came too late."""
+        """Drafted steps, judged or too late for a verdict."""
         return self.num_verdicts + self.num_late_drafts
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished answer, graded where the problem has a reference answer.
+    """A finished answer, graded if the problem has a reference answer.
 
-    ``seconds`` is the wall time of the answer alone or, where ``concurrency`` answers were
-    written together, of their batch divided by its size; engine start, grading and the clean-up
-    between strategies are not in it. ``first_step_seconds`` is when the first step became final.
-    ``index`` is the place of the problem among all problems of the run, from 0 on.
-    ``order`` is the place of this strategy in the shuffled order at this problem, and ``session``
-    names the start of the command that made the outcome. ``correct`` is None where the problem
-    has no reference answer, or where grading could not decide. ``failed_tries`` says why earlier tries
-    failed, the first one first.
+    ``seconds`` is the wall time of the answer, or for ``concurrency`` answers at once that of their batch
+    divided by its size, without engine start, grading and clean-up. ``first_step_seconds`` is the time at
+    which the first step became final. ``index`` is the index of the problem in the run, from 0. ``order`` is
+    the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
+    command. ``correct`` is None without a reference answer, or if grading could not decide.
+    ``failed_tries`` holds the errors of earlier tries, in order.
     """
 
     id: str
@@ -97,7 +101,7 @@ class Outcome:
     first_step_seconds: float
     tokens: int
     steps: tuple[StepRecord, ...]
-    usage: Work
+    usage: AnswerUsage
     plan: Plan | None
     finish: FinishReason
     loss_class: LossClass
@@ -119,17 +123,17 @@ class Outcome:
 
     @property
     def alpha_step(self) -> float | None:
-        """Share of judged drafts that stood; None where none was judged."""
+        """Share of judged drafts that were accepted; None if none was judged."""
         return share(self.usage.verdicts["accept"], self.usage.num_verdicts)
 
     @property
     def alpha_step_of_all(self) -> float | None:
-        """Share of all drafts that stood, those included that came too late for a verdict."""
+        """Share of all drafts that were accepted, late ones included."""
         return share(self.usage.verdicts["accept"], self.usage.num_proposed)
 
     @property
     def alpha_step_by_origin(self) -> dict[str, float | None]:
-        """The same, apart for steps of the draft and of the suffix cache."""
+        """`alpha_step` for steps of the draft and of the suffix cache."""
         cached, all_verdicts = self.usage.cache_verdicts, self.usage.verdicts
         drafted = {decision: all_verdicts[decision] - cached[decision] for decision in DECISIONS}
         counted = {"draft": drafted, "cache": cached}
@@ -137,7 +141,7 @@ class Outcome:
 
     @property
     def alpha_token(self) -> float | None:
-        """Share of the target's token-level drafts that it confirmed; None where there were none."""
+        """Share of draft tokens that the target accepted; None if there were none."""
         return self.usage.target.alpha_token
 
     @property
@@ -189,7 +193,7 @@ class Outcome:
 
 
 def share(part: int, whole: int) -> float | None:
-    """Return ``part / whole``, None where there is no whole."""
+    """Return ``part / whole``; None if ``whole`` is 0."""
     return part / whole if whole else None
 
 
@@ -205,7 +209,7 @@ def outcome_from(
     order: int = 0,
     session: str = "",
 ) -> Outcome:
-    """Make an ungraded outcome of a solution; ``seconds`` None takes the solution's own."""
+    """Return the ungraded outcome of a solution; ``seconds`` defaults to the solution's own."""
     recorder = solution.recorder
     seconds = solution.seconds if seconds is None else seconds
     counts = Counter(verdict.decision for verdict in recorder.verdicts)
@@ -226,7 +230,7 @@ def outcome_from(
         first_step_seconds=next((event.at for event in recorder.events if event.kind == "final"), seconds),
         tokens=sum(step.tokens for step in steps),
         steps=steps,
-        usage=Work(
+        usage=AnswerUsage(
             target=recorder.target_usage,
             draft=recorder.draft_usage,
             verdicts={decision: counts[decision] for decision in DECISIONS},
@@ -249,7 +253,7 @@ def outcome_from(
 
 
 def _highest_refused(recorder: Recorder) -> float | None:
-    # Verdicts that left a step open are among the events alone.
+    # Verdicts that leave a step undecided are only among the events.
     verdicts = (event.verdict for event in recorder.events if event.verdict is not None)
     scores = (verdict.score for verdict in verdicts if not verdict.accepted and verdict.score is not None)
     return max(scores, default=None)
@@ -273,15 +277,20 @@ def _read_step(record: dict[str, Any]) -> StepRecord:
 
 
 def _read_verdict(record: dict[str, Any]) -> Verdict:
-    return Verdict(**{**record, "work": _read_usage(record.get("work", {}))})
+    return Verdict(**{**_renamed(record), "work": _read_usage(record.get("work", {}))})
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    return Usage(**{**record, "acceptance_histogram": tuple(record.get("acceptance_histogram", ()))})
+    histogram = tuple(record.get("acceptance_histogram", ()))
+    return Usage(**{**_renamed(record), "acceptance_histogram": histogram})
 
 
-def _read_work(record: dict[str, Any]) -> Work:
-    return Work(
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    return {_EARLIER_NAMES.get(name, name): value for name, value in record.items()}
+
+
+def _read_work(record: dict[str, Any]) -> AnswerUsage:
+    return AnswerUsage(
         target=_read_usage(record["target"]),
         draft=_read_usage(record["draft"]),
         verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},

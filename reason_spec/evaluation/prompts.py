@@ -69,7 +69,7 @@ def ask_for(
 
 
 def stops_for(settings: Settings) -> tuple[str, ...]:
-    """Return the texts that end an answer: behind examples a model goes on with a question of its own."""
+    """Return the texts that end an answer: after examples a model continues with a new question."""
     stops = settings.sampling.stop
     return (*stops, EXAMPLES_END) if prompt_style(settings) == "examples" else stops
 

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from filelock import FileLock, Timeout
@@ -33,18 +32,13 @@ class RecordFile:
         self.path = path
         with writing(path, remedy):
             drop_torn_line(path)
-            # A buffer would keep what could not be written, and fail with it once more when it is closed.
+            # A buffer would keep bytes that could not be written, and fail again when it is closed.
             self._file = path.open("ab", buffering=0)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, line: str) -> None:
@@ -63,7 +57,7 @@ class RecordFile:
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
             raise DataError(
-                f"{self.path}: cannot be written ({error.strerror}). What it held is kept; make room and run "
+                f"{self.path}: cannot be written ({error.strerror}). Its content is kept; make room and run "
                 "the command again."
             ) from error
 

@@ -1,4 +1,4 @@
-"""What several samples of one problem say: pass@k and majority@k."""
+"""Metrics over several samples of a problem: pass@k and majority@k."""
 
 from __future__ import annotations
 

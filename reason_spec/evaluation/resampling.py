@@ -95,7 +95,7 @@ def percentile_interval(resampled: Floats, num_problems: int, confidence: float 
     be Student's (Hesterberg, The American Statistician 69, 2015, 371-386).
     """
     if num_problems < 2:
-        raise ValueError(f"{num_problems} problem does not tell how problems differ")
+        raise ValueError(f"{num_problems} problem has no variance between problems")
     widening = (num_problems / (num_problems - 1)) ** 0.5
     tail = float(ndtr(widening * t_quantile((1 - confidence) / 2, num_problems - 1)))
     low, high = np.quantile(resampled, [tail, 1 - tail])

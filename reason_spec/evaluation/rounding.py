@@ -1,4 +1,4 @@
-"""Flips: tokens at which an exact answer differs from plain decoding by rounding alone.
+"""Rounding differences: tokens at which an exact answer differs from plain decoding by rounding alone.
 
 Below float32 a pass over several tokens rounds differently from a pass over one, so greedy decoding may
 choose another token where two are nearly tied. The target scores both tokens at each such place.

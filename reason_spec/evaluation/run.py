@@ -182,7 +182,7 @@ def _turns(
 
 
 class _Runner:
-    """Answers one batch with one strategy, and retries what failed."""
+    """Answers one batch with one strategy, and retries failed answers."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ async def answer_batch(
 
     Args:
         settings: of the requests and of the outcomes.
-        scope: separates what answers may learn from in the suffix cache.
+        scope: part of the suffix cache that the answers may use.
         failing: errors that fail an answer and not the batch.
     """
 
@@ -291,8 +291,8 @@ async def answer_batch(
     async def answer(item: WorkItem) -> Solution:
         key, separated = item.key(strategy), "" if scope is None else scope(item)
         asked = ask_for(item.problem, settings, sample=item.sample, strategy=strategy, scope=separated)
-        hear = None if listener is None else lambda event: listener(key, event)
-        return await generator.answer(asked, listener=hear)
+        on_event = None if listener is None else lambda event: listener(key, event)
+        return await generator.answer(asked, listener=on_event)
 
     started = time.perf_counter()
     solutions = await asyncio.gather(*map(answer, items), return_exceptions=True)

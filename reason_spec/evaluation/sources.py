@@ -111,7 +111,7 @@ def read_task_sources(
     Args:
         task: of places without one of their own.
         sample: adds this file of problems that come with the package.
-        limit: problems of each place at the most.
+        limit: most problems of each place.
 
     Raises:
         DataError: nothing was given, a place is missing or damaged, or is given twice.
@@ -123,7 +123,7 @@ def read_task_sources(
         places.insert(0, _Place(str(sample), get_task(task).name, stem(sample)))
     if not places:
         raise DataError("nothing to solve: give files of problems, --sample, or --generate N")
-    places = _told_apart(places)
+    places = _with_unique_labels(places)
     return _sources(places, [place.load(limit, skip_bad, once=True) for place in places])
 
 
@@ -166,8 +166,8 @@ def _parse(argument: str, task: str) -> _Place:
     return _Place(text, chosen, named or dataset.label, dataset)
 
 
-def _told_apart(places: Sequence[_Place]) -> list[_Place]:
-    """Return the places with unique labels: two files of one task get their names behind it."""
+def _with_unique_labels(places: Sequence[_Place]) -> list[_Place]:
+    """Return the places with unique labels: two files of one task get their names appended."""
     counts = Counter(place.label for place in places)
     return [
         replace(place, label=f"{place.label}-{_name_of(place)}") if counts[place.label] > 1 else place
@@ -235,7 +235,7 @@ def _is_surrogate(character: str) -> bool:
 
 
 def _question_id(text: str) -> str:
-    # By content, so that a question draws the same noise wherever it stands.
+    # By content, so that a question draws the same noise at any place.
     return "question-" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

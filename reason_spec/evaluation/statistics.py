@@ -140,7 +140,7 @@ def smallest_paired_difference(squares: float, num_pairs: int, num_samples: int 
         squares: q, the mean square of the differences: with one sample the share of discordant pairs.
         num_pairs: n, the problems.
         num_samples: of each problem. Differences are then multiples of its inverse, so q is at least
-            d / samples, whatever was observed: pairs that all agree do not promise any power.
+            d / samples, for any observation: pairs that all agree do not give power.
 
     Returns:
         the difference, 1 where none can be detected.

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -62,11 +61,11 @@ class ProblemSet:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What must be equal for two runs to share a folder.
+    """The values that must be equal for two runs to share a folder.
 
     Strategies, samples and the number of problems may grow; the strategy's name is therefore left
     out of ``settings``, and the problem set of an earlier run must be the beginning of a later one.
-    ``weights`` tells models of the same name apart, as far as their files are on this machine.
+    ``weights`` distinguishes models of the same name whose files are on this machine.
     """
 
     settings: Settings
@@ -101,7 +100,7 @@ class RunFolder:
 
     Args:
         path: created where it does not exist.
-        identity: what the results of this folder belong to.
+        identity: settings, models and problems of the results.
         problems: the problems of this run, in their order.
         fresh: replace the results of an earlier run; they are kept until ``begin_session``.
 
@@ -129,12 +128,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -236,7 +230,7 @@ class RunFolder:
         self._replaces = False
 
     def _resume(self, problems: Sequence[Problem]) -> None:
-        """Read what an earlier start of the command stored.
+        """Read the results of an earlier start of the command.
 
         Raises:
             ResumeError: it does not belong to this run.
@@ -268,7 +262,7 @@ class RunFolder:
                     f"{self.path} holds a run of other problems: {self._changed(problems)}. {_REMEDY}"
                 )
             return
-        # Fewer problems than before: each must be the one that stood in its place.
+        # Fewer problems than before: each must equal the earlier one at its index.
         for outcome in self.outcomes.values():
             if outcome.index < len(problems) and not _is_about(outcome, problems[outcome.index]):
                 raise ResumeError(
@@ -324,7 +318,7 @@ def _read_settings(path: Path) -> dict[str, Any] | None:
 
 
 def _differences(earlier: Mapping[str, Any], identity: Identity) -> list[str]:
-    """Say what differs, one phrase for each setting and model; the strategy's name may."""
+    """Return one phrase for each setting and model that differs, except for the strategy's name."""
     before = dict(_flattened(earlier["settings"]))
     now = dict(_flattened(identity.settings.model_dump(mode="json")))
     before |= {name: earlier[name] for name in ("prompt", "concurrency")}

@@ -39,7 +39,7 @@ class Mark:
     score: float | None = None
     reason: str = ""
     seconds: float = 0.0
-    """What the verdict took, where there is one."""
+    """Seconds of the verdict, if there is one."""
     work: int | None = None
     about: int | None = None
     purpose: Purpose | None = None

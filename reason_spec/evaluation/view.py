@@ -1,4 +1,4 @@
-"""What a run shows people while it goes on. The command line implements `RunView`."""
+"""The display of a run in progress. The command line implements `RunView`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields
-from types import TracebackType
 from typing import Any, Self
 
 from reason_spec.accelerator import Accelerator
@@ -72,12 +71,7 @@ class InProcess:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

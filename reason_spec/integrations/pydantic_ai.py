@@ -180,19 +180,19 @@ class ReasonSpecStream(StreamedResponse):
         async for event in self._events:
             match event:
                 case TextDelta("reasoning", text) if text:
-                    for made in self._parts_manager.handle_thinking_delta(
+                    for part in self._parts_manager.handle_thinking_delta(
                         vendor_part_id="reasoning", content=text
                     ):
-                        yield made
+                        yield part
                 case TextDelta("content", text) if text:
-                    for made in self._parts_manager.handle_text_delta(vendor_part_id="content", content=text):
-                        yield made
+                    for part in self._parts_manager.handle_text_delta(vendor_part_id="content", content=text):
+                        yield part
                 case ToolCallDelta(index, arguments, id_, name):
-                    begun = self._parts_manager.handle_tool_call_delta(
+                    part = self._parts_manager.handle_tool_call_delta(
                         vendor_part_id=index, tool_name=name, args=arguments, tool_call_id=id_
                     )
-                    if begun is not None:
-                        yield begun
+                    if part is not None:
+                        yield part
                 case ChatEnd():
                     self._usage = _usage(event)
                     self.finish_reason = _FINISH[event.finish]

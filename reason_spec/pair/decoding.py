@@ -79,7 +79,7 @@ def solve_greedily(
 def next_steps(
     loaded: LoadedModel, prefixes: Sequence[str], note: Callable[[int], None] | None = None
 ) -> list[str]:
-    """Return the greedy next step behind each prefix, without its separator."""
+    """Return the greedy next step after each prefix, without its separator."""
     vocabulary = loaded.tokenizer.get_vocab().values()
     ends = [token for token in vocabulary if STEP_SEPARATOR in loaded.tokenizer.decode([token])]
     texts = complete(loaded, prefixes, max_new_tokens=_MAX_STEP_TOKENS, ends=ends, note=note)

@@ -26,7 +26,7 @@ Role: TypeAlias = Literal["target", "draft", "judge"]
 class Shape:
     """Sizes of a model.
 
-    ``start_layers`` is its depth when training begins; ``judge_layers`` are added behind those, to
+    ``start_layers`` is its depth when training begins; ``judge_layers`` are added after those, to
     learn to judge.
     """
 

@@ -16,7 +16,7 @@ from reason_spec.server.deadline import Deadline
 from reason_spec.settings import ServerSettings
 
 Shed: TypeAlias = Literal["speculation", "queue_full", "tenant_limit", "rate", "draining"]
-"""What was refused: speculation for an answer, or the request itself with the reason."""
+"""A refusal: of speculation for an answer, or of the request, with the reason."""
 
 _SHED_ABOVE = 0.75
 """Load from which on speculation is shed: answers that run or wait, over ``max_running_requests``."""

@@ -37,7 +37,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """What every endpoint needs; ``models`` are the names of the target."""
+    """State shared by all endpoints; ``models`` are the names of the target."""
 
     chat: Chat
     accelerator: Accelerator

@@ -37,7 +37,7 @@ class Operation:
 
     @property
     def troubles(self) -> dict[str, str]:
-        """What is wrong with engines that died or hang, by their names."""
+        """The faults of dead or hanging engines, by their names."""
         return {engine.name: engine.trouble for engine in self.engines if engine.trouble is not None}
 
     @property

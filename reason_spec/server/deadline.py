@@ -1,4 +1,4 @@
-"""What ends a request early: its time limits, and a client that closes the connection."""
+"""Early ends of a request: its time limits, and a client that closes the connection."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Deadline:
             await asyncio.wait({task}, timeout=max(0.0, left))
             if task.done():
                 return task.result()
-            raise self.late(begun=True)
+            raise self.late(started=True)
         finally:
             await self.stop({task})
 
@@ -61,7 +61,7 @@ class Deadline:
             ApiError: 504.
         """
         if asyncio.get_running_loop().time() >= self._first:
-            raise self.late(begun=False)
+            raise self.late(started=False)
         timeout = asyncio.timeout_at(self._first)
         try:
             async with timeout:
@@ -69,11 +69,11 @@ class Deadline:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise self.late(begun=False) from None
+            raise self.late(started=False) from None
 
-    def limit(self, *, begun: bool) -> float:
+    def limit(self, *, started: bool) -> float:
         """Return until when the next token has to come, by the clock of the event loop."""
-        return self._end if begun else self._first
+        return self._end if started else self._first
 
     async def stop(self, work: Collection[asyncio.Future[Any]]) -> None:
         """Cancel work and wait `_END_SECONDS` for it.
@@ -104,10 +104,10 @@ class Deadline:
         if not waiting:
             call()
 
-    def late(self, *, begun: bool) -> ApiError:
+    def late(self, *, started: bool) -> ApiError:
         """Return the error for a request that is late."""
         settings = self._settings
-        if not begun and self._first < self._end:
+        if not started and self._first < self._end:
             text = f"no token came within {settings.first_token_timeout:g} seconds"
         else:
             text = f"the request took longer than {settings.request_timeout:g} seconds"

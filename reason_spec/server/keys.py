@@ -138,7 +138,7 @@ def add_key(file: Path, tenant: str, *, trusted: bool = False) -> str:
         entry = _Entry(hash=f"sha256:{_digest(key).hex()}", tenant=tenant, trusted=trusted, created=created)
     except ValidationError:
         raise SettingsError(
-            f"tenant {tenant!r}: use letters, digits and ._@- (64 characters at the most)"
+            f"tenant {tenant!r}: use letters, digits and ._@- (at most 64 characters)"
         ) from None
     if file.exists():
         read_keys(file)

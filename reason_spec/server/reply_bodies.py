@@ -48,7 +48,7 @@ class EngineWork(TypedDict):
     passes: int
 
 
-class Work(TypedDict):
+class ModelWork(TypedDict):
     target: EngineWork
     draft: EngineWork
 
@@ -64,7 +64,7 @@ class SpeculationBody(TypedDict):
     alpha_step: float | None
     alpha_step_of_all: float | None
     alpha_token: float | None
-    tokens: Work
+    tokens: ModelWork
     seconds: float
     seconds_saved: float | None
 

@@ -81,7 +81,7 @@ def _choice(index: int, delta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call_delta(event: ToolCallDelta) -> dict[str, Any]:
-    """Return a piece of a call; what it is called comes once, with its first piece."""
+    """Return a piece of a call; the first piece has its name."""
     function = {"arguments": event.arguments}
     if event.id is None:
         return {"index": event.index, "function": function}

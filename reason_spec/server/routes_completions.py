@@ -41,7 +41,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
 
 
 class CompletionChunks(Chunks):
-    """The chunks of one streamed response; answers to one prompt stand side by side."""
+    """The chunks of one streamed response; answers to one prompt are interleaved."""
 
     kind = "text_completion"
 

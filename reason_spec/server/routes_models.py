@@ -12,7 +12,7 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", responses=ERRORS, summary="What is served")
 async def list_models(request: Request) -> ModelList:
-    """Every name stands for the one target."""
+    """Every name refers to the one target."""
     api = ApiRequest(request)
     return {"object": "list", "data": [_model(api.context, name) for name in api.context.models]}
 

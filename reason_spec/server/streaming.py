@@ -72,16 +72,16 @@ async def merged(
     clock = asyncio.get_running_loop().time
     try:
         while num_open:
-            if clock() >= deadline.limit(begun=True):
+            if clock() >= deadline.limit(started=True):
                 # Checked although the next event may be there: some streams never pause.
-                raise deadline.late(begun=True)
+                raise deadline.late(started=True)
             item = None
-            limit = deadline.limit(begun=not silent)
+            limit = deadline.limit(started=not silent)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(limit, clock() + PING_SECONDS)):
                     item = await queue.get()
             if item is None and clock() >= limit:
-                raise deadline.late(begun=not silent)
+                raise deadline.late(started=not silent)
             if item is None:
                 yield None
                 continue

@@ -1,4 +1,4 @@
-"""What the sections of the settings tree share."""
+"""The base of all sections of the settings tree."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class StrategySettings(Section):
 
 
 class VerifierSettings(Section):
-    """What accepts or rejects a drafted step."""
+    """Settings of the verifier of drafted steps."""
 
     name: str = Field(
         default="auto",

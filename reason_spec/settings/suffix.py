@@ -11,7 +11,7 @@ from reason_spec.settings.base import Section
 
 
 class SuffixSettings(Section):
-    """What the suffix cache learns, proposes and stores."""
+    """Settings of the suffix cache: learning, proposals and storage."""
 
     use: Literal["none", "tokens", "steps", "both"] = Field(
         default="none", description="drafts from earlier texts: tokens, whole steps, or both"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -72,33 +72,16 @@ class HintDrafter:
                 return
 
 
-def look_up(
-    text: TokenArray, budget: int, count: int = 1, max_match: int = 3, min_match: int = 2
-) -> list[list[int]]:
-    """Return the continuations of the last tokens at their earlier places in the text, the latest first.
+def look_up(text: TokenArray, budget: int, max_match: int = 3, min_match: int = 2) -> list[int]:
+    """Return up to ``budget`` tokens that followed the last tokens earlier in the text.
 
     The longest match of ``max_match`` to ``min_match`` tokens wins, then the latest. A text that repeats
-    itself is continued in its period. Continuations have different first tokens. The search is a vectorised
-    scan from the end on. An index would be faster to ask, but takes the whole text to build, and each step is
-    a request of its own.
-
-    Args:
-        budget: the most tokens of a continuation.
-        count: the most continuations.
+    itself is continued in its period. The search is a vectorised scan from the end. An index would answer
+    faster, but building it takes the whole text, and each step is a request of its own.
     """
-    if budget < 1:
+    start = _latest_match(text, max_match, min_match) if budget > 0 else None
+    if start is None:
         return []
-    paths: dict[int, list[int]] = {}
-    for start in _continuations(text, max_match, min_match):
-        first = text.item(start)
-        if first not in paths:
-            paths[first] = _continued(text, start, budget)
-            if len(paths) == count:
-                break
-    return list(paths.values())
-
-
-def _continued(text: TokenArray, start: int, budget: int) -> list[int]:
     found: list[int] = text[start : start + budget].tolist()
     period = len(text) - start
     if period < budget and np.array_equal(text[-period:], text[-2 * period : -period]):
@@ -106,11 +89,10 @@ def _continued(text: TokenArray, start: int, budget: int) -> list[int]:
     return found
 
 
-def _continuations(text: TokenArray, max_match: int, min_match: int) -> Iterator[int]:
-    """Yield the places after the longest matches, the latest first."""
+def _latest_match(text: TokenArray, max_match: int, min_match: int) -> int | None:
+    """Return the place after the latest of the longest matches of the end of the text."""
     longest = min(max_match, len(text) - 1)
-    shorter: dict[int, list[int]] = {}
-    found_longest = False
+    shorter: dict[int, int] = {}
     stop, size = len(text) - 1, _FIRST_SCAN
     while stop > 0:
         start = max(0, stop - size)
@@ -119,12 +101,9 @@ def _continuations(text: TokenArray, max_match: int, min_match: int) -> Iterator
         for length in range(1, longest + 1):
             ends = ends[ends >= length - 1]
             ends = ends[text[ends - (length - 1)] == text[-length]]
-            if length < longest and length >= min_match and not found_longest:
-                shorter.setdefault(length, []).extend(ends[::-1].tolist())
-        if longest >= min_match and len(ends):
-            found_longest = True
-            yield from (ends[::-1] + 1).tolist()
+            if length >= min_match and len(ends):
+                if length == longest:
+                    return int(ends[-1]) + 1
+                shorter.setdefault(length, int(ends[-1]) + 1)
         stop, size = start, 2 * size
-    if not found_longest:
-        best = next((shorter[length] for length in sorted(shorter, reverse=True) if shorter[length]), [])
-        yield from (end + 1 for end in best)
+    return shorter[max(shorter)] if shorter else None

@@ -112,9 +112,9 @@ class EarlierTexts:
         if final and self._own and new:
             self._learn(known, new)
             new = []
-        behind = (*new, *drafted)
+        after = (*new, *drafted)
         try:
-            return known.session.propose_tokens(budget, tree=tree, behind=behind)
+            return known.session.propose_tokens(budget, tree=tree, after=after)
         except Exception as error:
             self._fail(known.tenant, error)
             return _NOTHING

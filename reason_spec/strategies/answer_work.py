@@ -19,7 +19,7 @@ ModelLane: TypeAlias = Literal["draft", "target"]
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class TimelineRow(NamedTuple):
     """A row of the timeline: the index of a step, and which of the branches at that index."""
 
     step_index: int
@@ -27,13 +27,13 @@ class Place(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Work:
+class TrackedGeneration:
     """One generation and its number in the timeline."""
 
     lane: ModelLane
     generation: Generation
     number: int
-    place: Place
+    place: TimelineRow
     kept: bool = False
     """Whether its tokens are part of the answer, or decided about it."""
     num_used_tokens: int | None = None
@@ -61,20 +61,20 @@ class AnswerWork:
         self.recorder = recorder
         self.drafters: list[DraftAhead] = []
         """Token drafters to close at the end."""
-        self._works: list[Work] = []
+        self._works: list[TrackedGeneration] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def submit(
-        self, lane: ModelLane, place: Place, request: EngineRequest, purpose: Purpose = "step"
-    ) -> Work:
+        self, lane: ModelLane, place: TimelineRow, request: EngineRequest, purpose: Purpose = "step"
+    ) -> TrackedGeneration:
         engine = self.target if lane == "target" else self.draft
         generation = engine.submit(request)
-        work = Work(lane, generation, self.recorder.start(lane, *place, purpose), place)
+        work = TrackedGeneration(lane, generation, self.recorder.start(lane, *place, purpose), place)
         self._works.append(work)
         return work
 
-    async def finished(self, work: Work) -> Step | None:
+    async def finished(self, work: TrackedGeneration) -> Step | None:
         """Wait for a generation and return its step; None where it was cancelled.
 
         Raises:
@@ -86,10 +86,10 @@ class AnswerWork:
         self.note_written(work.lane, work.place, work.number, result.text, len(result.tokens))
         return step_from_result(result, work.lane, self.target if work.lane == "target" else self.draft)
 
-    def note_written(self, lane: Lane, place: Place, number: int, text: str, num_tokens: int) -> None:
+    def note_written(self, lane: Lane, place: TimelineRow, number: int, text: str, num_tokens: int) -> None:
         self.recorder.emit("written", lane, *place, text=text, num_tokens=num_tokens, work=number)
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, work: TrackedGeneration) -> None:
         """Cancel a generation that is still running, and record it."""
         if not work.generation.done and not work.generation.cancel_requested:
             work.generation.cancel()
@@ -111,7 +111,7 @@ class AnswerWork:
         return future.result()
 
     async def close(self) -> None:
-        """Cancel what is running, wait until the engines hold nothing of it, and count all work."""
+        """Cancel running work, wait until the engines have freed it, and count all work."""
         for task in self._tasks:
             task.cancel()
         for work in self._works:

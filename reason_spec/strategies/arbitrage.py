@@ -20,7 +20,7 @@ from reason_spec.verifiers.base import VerificationContext
 class Arbitrage(RoutedStrategy, GatedStrategy):
     """Algorithm 1 (appendix D): the draft writes, and the target writes the steps that the router escalates.
 
-    Unlike in the authors' program the target does no work for a step that stands. It reads the drafted steps
+    Unlike in the authors' program the target writes nothing for an accepted step. It reads the drafted steps
     before an escalated one as a prompt.
     """
 

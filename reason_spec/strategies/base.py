@@ -16,7 +16,7 @@ from reason_spec.events import Recorder
 from reason_spec.routers.base import Router
 from reason_spec.segment import NOTHING_OPEN, Boundary, OpenBlocks, StopScanner
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.step_tokens import blocks_behind, tokens_for
+from reason_spec.strategies.step_tokens import open_blocks_after, tokens_for
 from reason_spec.strategies.suffix_session import SuffixCacheSession
 from reason_spec.types import Constraint, LossClass, Prefix, Sampling, Step
 from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
@@ -26,8 +26,8 @@ from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 class SolveRequest:
     """One answer to write: the prompt in the tokens of each model, and the limits.
 
-    ``text_before`` is what is already written of the answer, in ``num_steps_before`` steps: the prompts end
-    with it, and ``begins_in`` is what it ends within. ``behind`` makes such a request.
+    ``text_before`` is the answer so far, in ``num_steps_before`` steps: the prompts end
+    with it, and ``begins_in`` is what it ends within. ``after`` makes such a request.
     ``suffix_session`` connects it to the suffix cache, None without one;
     ``cache_key`` names tenant and scope, which must not influence others.
     ``budget`` is what the load controller allows it, None without limits. ``chars_before`` are
@@ -66,7 +66,7 @@ class SolveRequest:
 
     @property
     def context(self) -> VerificationContext:
-        """What a step that is judged follows."""
+        """The context of the next step, for verifiers."""
         return VerificationContext(self.question, self.text_before, self.target_prompt, self.num_steps_before)
 
     def stop_context(self, text: str) -> str:
@@ -74,8 +74,8 @@ class SolveRequest:
         length = max((len(stop) for stop in self.stops), default=1) - 1
         return text[-length:] if length else ""
 
-    def behind(self, steps: Sequence[Step], target: Engine, draft: Engine | None) -> SolveRequest:
-        """Return the request for what is to follow these steps; it has to have room for a token."""
+    def after(self, steps: Sequence[Step], target: Engine, draft: Engine | None) -> SolveRequest:
+        """Return the request for the text after these steps; it must have room for a token."""
         request = self
         for step in steps:
             tokens = tokens_for(step, target)
@@ -89,7 +89,7 @@ class SolveRequest:
                 max_tokens=request.max_tokens - len(tokens),
                 text_before=request.text_before + step.text,
                 num_steps_before=request.num_steps_before + 1,
-                begins_in=blocks_behind(step, request.boundary, request.begins_in),
+                begins_in=open_blocks_after(step, request.boundary, request.begins_in),
                 chars_before=request.chars_before + len(step.text),
             )
         return request
@@ -164,11 +164,11 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def loss_class(self) -> LossClass:
-        """What this strategy, as it is set up, may change against the target alone."""
+        """The loss class of this strategy with its verifier."""
 
     @property
     def wish(self) -> RequestedBudget:
-        """What an answer would use of steps ahead and of the draft model's tokens if it were alone."""
+        """The speculation that a single answer would use: steps ahead and draft tokens."""
         if not self.needs_draft:
             return RequestedBudget()
         hints = self.target.takes_hints and self.settings.use_hint
@@ -205,7 +205,7 @@ class Strategy(ABC):
 
 
 class RoutedStrategy(Strategy):
-    """A strategy of loss class ``routed``, whatever its verifier; without drafts it is the target alone."""
+    """A strategy of loss class ``routed`` with any verifier; without drafts it is the target alone."""
 
     @property
     def loss_class(self) -> LossClass:
@@ -218,7 +218,7 @@ def check_judges_alone(strategy: str, verifier: Verifier) -> None:
     Raises:
         SettingsError: it needs the target's own words.
     """
-    if not verifier.judges_alone:
+    if not verifier.judges_draft_only:
         raise SettingsError(
             f"strategy {strategy} judges drafted steps alone, and verifier {verifier.name} needs the "
             "target's step beside them: use strategy lookahead, or a verifier such as likelihood"

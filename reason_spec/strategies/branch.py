@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from reason_spec.strategies.answer_work import Place, Work
+from reason_spec.strategies.answer_work import TimelineRow, TrackedGeneration
 from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.target_hints import TargetHints
 from reason_spec.types import Step, Verdict
@@ -22,7 +22,7 @@ class BranchState(Enum):
     DECIDED = auto()
     """Its step is known. It becomes final when all steps before it are."""
     DROPPED = auto()
-    """It trusted a draft that does not stand."""
+    """It assumed a draft that was rejected."""
 
 
 class DraftState(Enum):
@@ -43,10 +43,10 @@ class Draft:
 
     number: int
     """The number of its work in the timeline."""
-    work: Work | None = None
+    work: TrackedGeneration | None = None
     """None where the suffix cache proposed the step."""
-    begun: tuple[int, ...] = ()
-    """Tokens before this generation that belong to the step: an earlier draft's, the last one mended."""
+    step_prefix: tuple[int, ...] = ()
+    """Tokens of the step before this generation: those of an earlier draft, the last one corrected."""
     state: DraftState = DraftState.WRITING
     step: Step | None = None
     verdict: Verdict | None = None
@@ -57,9 +57,9 @@ class Draft:
 class Branch:
     """A position of an answer: the steps that are assumed before it, and those written for it."""
 
-    place: Place
+    place: TimelineRow
     request: SolveRequest
-    """The rest of the answer behind the assumed steps."""
+    """The rest of the answer after the assumed steps."""
     previous: Step | None
     decision: asyncio.Future[Step]
     distance: int
@@ -68,14 +68,14 @@ class Branch:
     """Whether it was opened too far ahead for the draft to begin at once."""
     state: BranchState = BranchState.OPEN
     drafts: list[Draft] = field(default_factory=list)
-    target: Work | None = None
+    target: TrackedGeneration | None = None
     target_step: Step | None = None
     hints: TargetHints | None = None
-    works: list[Work] = field(default_factory=list)
+    works: list[TrackedGeneration] = field(default_factory=list)
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     chosen: Draft | None = None
     successor: Branch | None = None
-    """The position behind the step that was decided."""
+    """The position after the decided step."""
 
     @property
     def step_index(self) -> int:
@@ -85,7 +85,7 @@ class Branch:
         return [draft for draft in self.drafts if draft.state is state]
 
     def descendants(self) -> Iterator[Branch]:
-        """Yield the branches behind the decided step, or behind every draft."""
+        """Yield the branches after the decided step, or after every draft."""
         decided = self.state is BranchState.DECIDED
         for branch in [self.successor] if decided else [draft.successor for draft in self.drafts]:
             if branch is not None:

@@ -1,7 +1,7 @@
 """The draft model as the token-level drafter of a generation of the target, each on its own cores.
 
 Speculative decoding (arXiv 2211.17192) drafts, verifies, drafts again. Here neither model waits: while
-the target checks what it was handed, the draft writes on behind it, and it begins anew from what is
+the target checks what it was handed, the draft writes on after it, and it begins anew from what is
 certain only where the two part (as in PEARL, arXiv 2408.11850). What is handed over ends where the
 chance that all of it is right, by the draft's own probabilities, falls below a threshold: the stopping
 rule of SpecDec++ (arXiv 2405.19715) without its trained head.
@@ -144,7 +144,7 @@ class DraftAhead:
             self._running.generation.set_priority(priority)
 
     async def follow(self, tell: Callable[[Sequence[int]], None] | None = None) -> None:
-        """Confirm what the target's generation writes, to its end; nobody else may iterate over it.
+        """Confirm the tokens of the target's generation, to its end; it has no other reader.
 
         ``tell`` is called with the same tokens.
         """
@@ -202,12 +202,12 @@ class DraftAhead:
         self._logprobs = [0.0] * len(self._ahead)
 
     def _expect_nothing(self) -> None:
-        """Expect the confirmed tokens and nothing behind them."""
+        """Expect the confirmed tokens and nothing after them."""
         self._end = len(self._certain)
         self._ahead, self._logprobs = [], []
 
     def _part(self) -> None:
-        """Begin anew behind what is certain."""
+        """Restart after the certain tokens."""
         self._parted = True
         self._expect_nothing()
         self._go_on_at = 0
@@ -216,7 +216,7 @@ class DraftAhead:
             self._running = None
 
     async def _write_run(self) -> None:
-        """Write on behind what is expected, and hand over each piece while the next is written."""
+        """Continue after the expected tokens, and hint each piece while the next is written."""
         if self._end < len(self._certain):
             self._expect_nothing()
         prefix = self._certain_prefix()

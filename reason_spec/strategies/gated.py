@@ -46,7 +46,7 @@ class GatedStrategy(Strategy):
             async with aclosing(writing) as steps:
                 async for step in steps:
                     yield step
-                    left = left.behind((step,), self.target, self.draft)
+                    left = left.after((step,), self.target, self.draft)
                     if step.ends_text or left.max_tokens < 1:
                         return
                     if not is_stepwise and may_return and budget is not None and budget.depth > 0:

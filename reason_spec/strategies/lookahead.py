@@ -21,7 +21,7 @@ from reason_spec.types import LossClass, Plan, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 Compare: TypeAlias = Callable[[VerificationContext, Step, Step], Awaitable[Verdict]]
-"""Says whether a drafted step (the second argument) stands in the place of the target's own (the third)."""
+"""Decides whether a drafted step (the second argument) may replace the target's own (the third)."""
 
 
 class LookaheadLoop(StepLoop):
@@ -47,7 +47,7 @@ class LookaheadLoop(StepLoop):
         if own is None:
             return
         self._give_up_late_drafts(branch)
-        # Verify: the first draft that is the target's step stands, else the target's own does.
+        # Verify: take the first draft that matches the target's step, else the target's own.
         drafts = branch.drafts_in(DraftState.WRITTEN)
         await asyncio.gather(*(self._verify(branch, draft, own) for draft in drafts))
         self._tree.decide(branch)

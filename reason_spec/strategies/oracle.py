@@ -1,4 +1,4 @@
-"""The oracle of Arbitrage (arXiv 2512.05033, section 4.1), for analysis: the better of two steps stands."""
+"""The oracle of Arbitrage (arXiv 2512.05033, section 4.1), for analysis: it takes the better of two steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
 class Oracle(RoutedStrategy):
-    """Both models write every step, and the better one stands: a bound on what a router can win.
+    """Both models write every step, and the better one is taken: an upper bound for routers.
 
     It saves no work of the target. It is as good as its verifier, a reward model by default.
     """
@@ -32,13 +32,13 @@ class Oracle(RoutedStrategy):
         return LookaheadLoop(answer, self._choose, LoopOptions(proposes_known_steps=False)).steps()
 
     async def _choose(self, context: VerificationContext, drafted: Step, own: Step) -> Verdict:
-        """Score both steps; the draft's stands where it is worth as much (tau = 0 in the paper)."""
+        """Score both steps; take the draft's if its score is as high (tau = 0 in the paper)."""
         if (drafted.text, drafted.finish) == (own.text, own.finish):
             return Verdict("accept", 1.0, reason="the same step")
         first = await self.verifier.verify(context, drafted)
-        second = (await self.verifier.verify(context, own)).after(first)
+        second = (await self.verifier.verify(context, own)).with_costs_of(first)
         if first.score is None or second.score is None:
-            return Verdict("unknown", reason=f"{first.reason}; {second.reason}").after(second)
+            return Verdict("unknown", reason=f"{first.reason}; {second.reason}").with_costs_of(second)
         decision: Decision = "accept" if first.score >= second.score else "reject"
         reason = f"{first.score:.3f} for the draft's, {second.score:.3f} for the target's"
-        return Verdict(decision, first.score, reason=reason).after(second)
+        return Verdict(decision, first.score, reason=reason).with_costs_of(second)

@@ -12,7 +12,7 @@ from reason_spec.verifiers.base import CUT, VerificationContext
 
 
 class StepRouter(Protocol):
-    """Says whether the drafted step stands or the target writes its own. Asks no model."""
+    """Chooses between the drafted step and a step of the target, without asking a model."""
 
     def route(self, context: VerificationContext, drafted: Step) -> StepRoute: ...
 

@@ -22,7 +22,7 @@ from typing import ClassVar, Final, NamedTuple
 from reason_spec.engines.base import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
-from reason_spec.strategies.answer_work import AnswerWork, Place, Work
+from reason_spec.strategies.answer_work import AnswerWork, TimelineRow, TrackedGeneration
 from reason_spec.strategies.autoregressive import Autoregressive, whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
@@ -60,7 +60,7 @@ class Scot(RoutedStrategy):
                 await answer.close()
         for step in pick.thinking:
             yield replace(step, verdict=pick.verdict)
-        left = request.behind(pick.thinking, self.target, self.draft)
+        left = request.after(pick.thinking, self.target, self.draft)
         rejected = None if pick.thinking else pick.verdict
         if self.settings.depth > 0:
             writer = whole_answer(self.settings, self.target, self.draft)
@@ -83,9 +83,9 @@ class _Pick(NamedTuple):
 class _WholeDraft:
     """One chain of thought, its steps in the target's tokens."""
 
-    work: Work
-    behind: SolveRequest
-    """The rest of the answer behind its steps so far."""
+    work: TrackedGeneration
+    rest: SolveRequest
+    """The rest of the answer after its steps so far."""
     steps: list[Step] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
     """Tokens of each step as the draft counts them."""
@@ -105,9 +105,9 @@ class _WholeDraft:
         if earlier is None:
             self.verdict = verdict
         elif verdict.accepted and _score(earlier) <= _score(verdict):
-            self.verdict = earlier.after(verdict)
+            self.verdict = earlier.with_costs_of(verdict)
         else:
-            self.verdict = verdict.after(earlier)
+            self.verdict = verdict.with_costs_of(earlier)
 
     def lose(self, reason: str) -> None:
         self.add(Verdict("unknown", reason=reason))
@@ -145,7 +145,7 @@ class _WholeDrafts:
         if best is None:
             return _Pick((), drafts[0].verdict)
         best.work.kept = True
-        # The target writes what the draft wrote behind its thinking.
+        # The target writes what the draft wrote after its thinking.
         best.work.num_used_tokens = sum(best.num_drafted)
         return _Pick(tuple(best.steps), best.verdict)
 
@@ -158,7 +158,7 @@ class _WholeDrafts:
             num_draft_tokens=self._settings.num_draft_tokens,
             delta_tokens=DRAFT_RUN_TOKENS,
         )
-        place = Place(self._request.num_steps_before, index)
+        place = TimelineRow(self._request.num_steps_before, index)
         return _WholeDraft(self._answer.submit("draft", place, request, "answer"), self._request)
 
     async def _write_and_judge(self, draft: _WholeDraft) -> None:
@@ -177,7 +177,7 @@ class _WholeDrafts:
             draft.add(await self._judge(self._request, whole, draft.work.number))
 
     async def _write(self, draft: _WholeDraft) -> tuple[Step, ...]:
-        """Write to the end of the thinking, or until the draft is lost; return the steps behind that."""
+        """Write to the end of the thinking, or until the draft is lost; return the steps after that."""
         generation, request = draft.work.generation, self._request
         cutter = StepCutter(
             self._answer.draft.tokenizer,
@@ -199,11 +199,11 @@ class _WholeDrafts:
         """Take a step of the thinking and judge it while the next is written; False where it is the last."""
         step = self._in_target_tokens(draft, drafted)
         if not self._settings.judge_whole:
-            draft.add(await self._judge(draft.behind, step, draft.work.number))
+            draft.add(await self._judge(draft.rest, step, draft.work.number))
         draft.steps.append(step)
         draft.num_drafted.append(len(drafted.tokens))
-        draft.behind = draft.behind.behind((step,), self._answer.target, self._answer.draft)
-        if draft.behind.max_tokens < 1:
+        draft.rest = draft.rest.after((step,), self._answer.target, self._answer.draft)
+        if draft.rest.max_tokens < 1:
             draft.lose("the draft leaves no room for an answer")
         return not draft.is_lost and self._settings.end_of_thinking not in step.text
 
@@ -221,7 +221,7 @@ class _WholeDrafts:
 
     def _in_target_tokens(self, draft: _WholeDraft, drafted: Step) -> Step:
         step = step_for(drafted, self._answer.target)
-        place = Place(self._request.num_steps_before + len(draft.steps), draft.work.place.branch)
+        place = TimelineRow(self._request.num_steps_before + len(draft.steps), draft.work.place.branch)
         self._answer.note_written("draft", place, draft.work.number, step.text, len(step.tokens))
         return step
 
@@ -230,7 +230,7 @@ class _WholeDrafts:
         key = before.text_before, step.tokens
         if (shared := self._verdicts.get(key)) is not None:
             return replace(await shared, cost_seconds=0.0, cost_tokens=0, work=Usage())
-        place = Place(before.num_steps_before, 0)
+        place = TimelineRow(before.num_steps_before, 0)
         number = self._recorder.start("verifier", *place, "verdict", about=written_by)
         self._verdicts[key] = self._answer.spawn(self._verifier.verify(before.context, step))
         verdict = await self._verdicts[key]
@@ -247,7 +247,7 @@ class _WholeDrafts:
             reason = f"another draft is better: {draft.verdict.reason}"
             draft.verdict = replace(draft.verdict, decision="reject", reason=reason)
         text = "".join(step.text for step in draft.steps)
-        place = Place(self._request.num_steps_before, 0)
+        place = TimelineRow(self._request.num_steps_before, 0)
         self._recorder.emit(
             "verified", "verifier", *place, text=text, verdict=draft.verdict, about=draft.work.number
         )

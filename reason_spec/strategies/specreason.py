@@ -19,19 +19,19 @@ from reason_spec.types import LossClass, Prefix, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 Judge: TypeAlias = Callable[[VerificationContext, Step], Awaitable[Verdict]]
-"""Says whether a drafted step stands before the target has written its own."""
+"""Decides about a drafted step without the target's own."""
 
 
 class SpecReasonLoop(StepLoop):
-    """Section 4.1: the draft writes a step, it is judged, and the target writes the steps that do not stand.
+    """Section 4.1: the draft writes a step, it is judged, and the target writes rejected steps itself.
 
     Unlike in the paper the draft writes up to ``depth`` steps ahead while a step is judged, several drafts of
     a step (``width``) may be tried, and a rejected draft is the first hint for the target's tokens.
 
     Args:
         compare: what a judge leaves undecided is compared with the target's own step (`Hybrid`).
-        first_by_target: so many steps are the target's without any draft (section 4.2).
-        max_corrections: tokens of a drafted step that the target mends before it writes its own.
+        first_by_target: number of first steps that the target writes without a draft (section 4.2).
+        max_corrections: tokens of a drafted step that the target replaces before it writes the step itself.
         reads_prompt: the judge asks the target, which therefore reads the prompt while the draft writes.
     """
 
@@ -50,14 +50,14 @@ class SpecReasonLoop(StepLoop):
         self._judge_alone = judge
         self._compare = compare
         self._first_by_target = first_by_target
-        # A mended token has to be one of the draft's too.
+        # A corrected token has to be one of the draft's too.
         self._max_corrections = max_corrections if can_share_tokens(answer.draft, answer.target) else 0
         self._reads_prompt = reads_prompt and first_by_target == 0 and answer.settings.depth > 0
 
     async def _write_position(self, branch: Branch) -> None:
         if self._reads_prompt and branch is self._tree.root and branch.previous is None:
             self._answer.spawn(self._read_prompt())
-        # Draft and judge: the first draft that stands is the step.
+        # Draft and judge: take the first accepted draft.
         if await self._is_drafted(branch) and await self._draft_and_judge(branch):
             self._tree.decide(branch)
             return
@@ -73,7 +73,7 @@ class SpecReasonLoop(StepLoop):
         return branch.step_index >= self._first_by_target and await self._tree.may_draft(branch)
 
     async def _draft_and_judge(self, branch: Branch) -> bool:
-        """Try ``width`` drafts side by side; False where none stands."""
+        """Try ``width`` drafts in parallel; False if none is accepted."""
         attempts = [
             self._tree.spawn(branch, self._attempt(branch, draft)) for draft in self._begin_drafts(branch)
         ]
@@ -85,18 +85,18 @@ class SpecReasonLoop(StepLoop):
         return False
 
     async def _attempt(self, branch: Branch, draft: Draft) -> bool:
-        """Write a draft, judge it, and mend it as long as the judge says where it goes wrong."""
+        """Write a draft, judge it, and correct it while the judge names the first wrong token."""
         while await self._write_draft(branch, draft):
             await self._judge(branch, draft)
             if draft.state is DraftState.ACCEPTED:
                 return True
             if draft.state is DraftState.REJECTED:
-                self._tree.drop_behind(draft)
-            begun = await self._mend(branch, draft)
-            if begun is None:
+                self._tree.drop_after(draft)
+            step_prefix = await self._correct(branch, draft)
+            if step_prefix is None:
                 return False
-            self._tree.drop_behind(draft)
-            draft = self._begin_draft(branch, self._sampling, begun)
+            self._tree.drop_after(draft)
+            draft = self._begin_draft(branch, self._sampling, step_prefix)
         return False
 
     async def _judge(self, branch: Branch, draft: Draft) -> None:
@@ -111,18 +111,18 @@ class SpecReasonLoop(StepLoop):
         judging = self._compare(branch.request.context, draft.step, own)
         await self._take_verdict(branch, draft, judging, DraftState.REJECTED)
 
-    async def _mend(self, branch: Branch, draft: Draft) -> tuple[int, ...] | None:
-        """Return the sound tokens of a draft and the target's next one; None where it cannot be mended."""
+    async def _correct(self, branch: Branch, draft: Draft) -> tuple[int, ...] | None:
+        """Return the valid tokens of a draft and the target's next one; None if no correction is possible."""
         assert draft.step is not None
         assert draft.verdict is not None
-        num_corrections = sum(bool(other.begun) for other in branch.drafts)
-        num_sound = draft.verdict.num_sound
-        if num_sound is None or num_corrections >= self._max_corrections:
+        num_corrections = sum(bool(other.step_prefix) for other in branch.drafts)
+        num_valid = draft.verdict.num_valid_tokens
+        if num_valid is None or num_corrections >= self._max_corrections:
             return None
-        sound = draft.step.tokens[:num_sound]
-        request = self._requests.request("target", branch, self._sampling, sound)
-        mended = draft.verdict.instead if self._sampling.greedy else None
-        if mended is None:
+        valid = draft.step.tokens[:num_valid]
+        request = self._requests.request("target", branch, self._sampling, valid)
+        corrected = draft.verdict.replacement if self._sampling.greedy else None
+        if corrected is None:
             request = replace(request, max_tokens=1, stream=False, token_drafter="none")
             work = self._tree.submit("target", branch, request, "token")
             try:
@@ -131,10 +131,10 @@ class SpecReasonLoop(StepLoop):
                 work.generation.cancel()
             if step is None or not step.tokens:
                 return None
-            mended = step.tokens[0]
-        begun = (*sound, mended)
-        room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(begun)
-        return None if room < 1 or self._requests.ends_step(request, mended) else begun
+            corrected = step.tokens[0]
+        step_prefix = (*valid, corrected)
+        room = min(self._answer.settings.step_max_tokens, branch.request.max_tokens) - len(step_prefix)
+        return None if room < 1 or self._requests.ends_step(request, corrected) else step_prefix
 
     def _is_certain(self, branch: Branch) -> bool:
         return self._options.is_exact or not branch.drafts_in(DraftState.UNDECIDED)
@@ -175,7 +175,7 @@ class SpecReason(GatedStrategy):
             compare=self.verifier.verify if self.verifier.compares else None,
             first_by_target=self.settings.first_by_target,
             max_corrections=self._max_corrections,
-            reads_prompt=self.verifier.asks_target,
+            reads_prompt=self.verifier.runs_on_target,
         )
 
     @property
@@ -193,8 +193,8 @@ class Rsd(SpecReason):
 class Hybrid(SpecReason):
     """SpecReason and lookahead joined: the target writes only the steps that the judge does not accept.
 
-    A step that the judge leaves undecided is compared with the target's own, as in lookahead. Where the judge
-    tells the token at which a step goes wrong, the target mends that token, and the draft goes on behind it.
+    A step that the judge leaves undecided is compared with the target's own, as in lookahead. If the judge
+    names the first wrong token, the target replaces it and the draft continues after it.
     """
 
     name: ClassVar[str] = "hybrid"

@@ -2,7 +2,7 @@
 
 In the paper the draft writes up to a blank line and then 20 tokens. A cue in these hands them to the target,
 which writes 20 tokens, and 125 more where its own hold a verification cue. After 15 reflections a fixed
-sentence is inserted, and the target writes 125 tokens behind it. (Words and numbers are those of the authors'
+sentence is inserted, and the target writes 125 tokens after it. (Words and numbers are those of the authors'
 program.) Here the unit is a step:
 
 - a cue among the first tokens of a drafted step hands the target the step, or ``takeover_tokens`` of it;
@@ -36,7 +36,7 @@ CueKind: TypeAlias = Literal["reflection", "verification", "conclusion"]
 class SpeculativeThinking(RoutedStrategy):
     """The draft writes; the target writes the steps in which the draft turns back, checks or concludes.
 
-    Only the words decide: no model judges a step. Each step has one draft, whatever ``width`` says, since a
+    Only the words decide: no model judges a step. Each step has one draft with any ``width``, since a
     second draft without the cue would only hide it.
     """
 
@@ -49,14 +49,14 @@ class SpeculativeThinking(RoutedStrategy):
             async with aclosing(self._loop(cues, left, recorder, first_by_target).steps()) as steps:
                 async for step in steps:
                     yield step
-                    left = left.behind((step,), self.target, self.draft)
+                    left = left.after((step,), self.target, self.draft)
                     num_turns += cues.turns_back(step)
                     if self._is_due(num_turns, step) and (reminder := self._reminder(left)) is not None:
                         break
                 else:
                     return
             yield reminder
-            left = left.behind((reminder,), self.target, self.draft)
+            left = left.after((reminder,), self.target, self.draft)
             num_turns, first_by_target = 0, left.num_steps_before + 1
 
     def _loop(
@@ -74,7 +74,7 @@ class SpeculativeThinking(RoutedStrategy):
         return 0 < self.settings.cues.remind_after <= num_turns and step.finish == "boundary"
 
     def _reminder(self, left: SolveRequest) -> Step | None:
-        """Return the sentence to put in, None where there is no room behind it or a stop is in it."""
+        """Return the sentence to insert; None without room for a token after it, or if it holds a stop."""
         text, tokenizer = self.settings.cues.reminder, self.target.tokenizer
         tokens = tokenizer.encode(text)
         room = min(left.max_tokens, self.target.max_context - len(left.target_prompt))

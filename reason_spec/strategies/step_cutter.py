@@ -40,9 +40,9 @@ class StepCutter:
         return step
 
     def last(self, text: str, finish: FinishReason, num_stop_overlap: int) -> Step:
-        """Return what is left; ``text`` is all of it, whose end a stop may have cut.
+        """Return the rest; ``text`` is the whole text, whose end a stop may have cut.
 
-        ``num_stop_overlap`` counts characters of the stop that stand before the text.
+        ``num_stop_overlap`` counts characters of the stop before the text.
         """
         if finish != "stop":
             return self._make(self._tokenizer.decode(self._tokens), finish, 0)

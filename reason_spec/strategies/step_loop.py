@@ -22,10 +22,10 @@ from reason_spec.types import Sampling, Step, Verdict
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """What strategies that share a loop set differently."""
+    """Differences between strategies that share a loop."""
 
     is_exact: bool = False
-    """A draft stands only where the target wrote the same tokens."""
+    """A draft is only accepted if the target wrote the same tokens."""
     proposes_known_steps: bool = True
     """The suffix cache may propose a step in the draft's place."""
     hands_over: bool = False
@@ -53,7 +53,7 @@ class StepLoop(ABC):
         self._options = options
 
     async def steps(self) -> AsyncGenerator[Step]:
-        """Yield the steps as they become final; cancel what is left when closed.
+        """Yield the steps as they become final; cancel the remaining work when closed.
 
         The caller commits a step before it asks for the next one: the suffix cache then knows the step when
         it is asked what follows.
@@ -92,11 +92,11 @@ class StepLoop(ABC):
                 self._begin_draft(branch, sampling_of_sibling(self._sampling, index))
         return branch.drafts
 
-    def _begin_draft(self, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()) -> Draft:
-        request = self._requests.request("draft", branch, sampling, begun)
+    def _begin_draft(self, branch: Branch, sampling: Sampling, step_prefix: tuple[int, ...] = ()) -> Draft:
+        request = self._requests.request("draft", branch, sampling, step_prefix)
         request = replace(request, stream=request.stream and self._streams_drafts)
         work = self._tree.submit("draft", branch, request)
-        draft = Draft(work.number, work, begun)
+        draft = Draft(work.number, work, step_prefix)
         branch.drafts.append(draft)
         return draft
 
@@ -108,7 +108,7 @@ class StepLoop(ABC):
         return session.next_step(self._requests.request("target", branch, self._sampling))
 
     async def _write_draft(self, branch: Branch, draft: Draft) -> bool:
-        """Wait for a drafted step, hint it to the target and look ahead behind it; False where it is lost."""
+        """Wait for a drafted step, hint it to the target and look ahead after it; False if it is lost."""
         step = draft.step or await self._drafted_step(branch, draft)
         if branch.state is not BranchState.OPEN:
             return False
@@ -138,7 +138,7 @@ class StepLoop(ABC):
             self._recorder.lose_draft(error)
             self._recorder.emit("cancelled", "draft", *branch.place, work=draft.number)
             return None
-        return step and self._requests.for_target(step, draft.begun)
+        return step and self._requests.for_target(step, draft.step_prefix)
 
     # --- Target ------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class StepLoop(ABC):
         return branch.target_step
 
     def _listener(self, branch: Branch, request: EngineRequest) -> TokenListener | None:
-        """Return what passes on the target's text while it is written, where that is certain to stand."""
+        """Return a listener that passes on the target's text as it is written, if that text is certain."""
         on_text, start = self._recorder.on_text, branch.request.chars_before
         if on_text is None:
             return None
@@ -191,7 +191,7 @@ class StepLoop(ABC):
             self._recorder.emit("cancelled", "verifier", *branch.place, work=number)
             raise
         self._recorder.add_work("target", verdict.work, kept=True)
-        draft.verdict = verdict if draft.verdict is None else verdict.after(draft.verdict)
+        draft.verdict = verdict if draft.verdict is None else verdict.with_costs_of(draft.verdict)
         states = {"accept": DraftState.ACCEPTED, "reject": DraftState.REJECTED, "unknown": unknown}
         draft.state = states[verdict.decision]
         is_open = draft.state is DraftState.UNDECIDED

@@ -31,7 +31,7 @@ class StepRequests:
     """Makes the requests for the positions of one answer.
 
     ``redrafts``: the draft model writes a step again where the target parts from it.
-    ``takeover_tokens`` bounds what the target writes behind a drafted step; None: a whole step.
+    ``takeover_tokens`` bounds what the target writes after a drafted step; None: a whole step.
     """
 
     settings: StrategySettings
@@ -40,24 +40,24 @@ class StepRequests:
     takeover_tokens: int | None = None
 
     def request(
-        self, lane: ModelLane, branch: Branch, sampling: Sampling, begun: tuple[int, ...] = ()
+        self, lane: ModelLane, branch: Branch, sampling: Sampling, step_prefix: tuple[int, ...] = ()
     ) -> EngineRequest:
-        """Return what an engine is asked to write at a position, behind ``begun`` tokens of its step."""
+        """Return the request for the rest of the step at a branch, after its tokens ``step_prefix``."""
         left = branch.request
         prefix = left.target_prompt if lane == "target" else left.draft_prompt
         assert prefix is not None
-        begun_text = self.target.tokenizer.decode(begun) if begun else ""
+        step_prefix_text = self.target.tokenizer.decode(step_prefix) if step_prefix else ""
         longest = self.settings.step_max_tokens
         if lane == "target" and branch.drafts and self.takeover_tokens is not None:
             longest = min(longest, self.takeover_tokens)
         return EngineRequest(
-            prefix=prefix.extend(begun) if begun else prefix,
-            max_tokens=min(longest, left.max_tokens) - len(begun),
+            prefix=prefix.extend(step_prefix) if step_prefix else prefix,
+            max_tokens=min(longest, left.max_tokens) - len(step_prefix),
             sampling=sampling,
             boundary=left.boundary,
             stops=left.stops,
-            stop_context=left.stop_context(left.text_before + begun_text),
-            step_context=begun_text,
+            stop_context=left.stop_context(left.text_before + step_prefix_text),
+            step_context=step_prefix_text,
             begins_in=left.begins_in,
             text=left.text if lane == "target" else left.draft_text,
             cache_key=left.cache_key,
@@ -77,7 +77,7 @@ class StepRequests:
         return "none" if self.redrafts else self.settings.token_drafter
 
     def ends_step(self, request: EngineRequest, token: int) -> bool:
-        """Tell whether a step is over with a token behind what the request begins with."""
+        """Return whether a token ends the step that the request begins with."""
         tokenizer, scanner = self.target.tokenizer, request.boundary_scanner()
         token_bytes = tokenizer.token_bytes(token)
         stops = StopScanner(request.stops, request.stop_context)
@@ -87,10 +87,10 @@ class StepRequests:
             or stops.feed(token_bytes.decode(errors="replace")) is not None
         )
 
-    def for_target(self, step: Step, begun: tuple[int, ...]) -> Step:
+    def for_target(self, step: Step, step_prefix: tuple[int, ...]) -> Step:
         """Return a drafted step whole, in the target's tokens."""
         tokenizer = self.target.tokenizer
-        tokens = (*begun, *tokens_for(step, self.target))
-        text = tokenizer.decode(begun) + step.text if begun else step.text
-        logprobs = None if begun else step.logprobs
+        tokens = (*step_prefix, *tokens_for(step, self.target))
+        text = tokenizer.decode(step_prefix) + step.text if step_prefix else step.text
+        logprobs = None if step_prefix else step.logprobs
         return replace(step, text=text, tokens=tokens, tokenizer_id=tokenizer.tokenizer_id, logprobs=logprobs)

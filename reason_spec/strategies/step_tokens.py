@@ -45,8 +45,8 @@ def step_for(step: Step, engine: Engine) -> Step:
     return replace(step, tokens=tokens_for(step, engine), tokenizer_id=tokenizer_id, logprobs=None)
 
 
-def blocks_behind(step: Step, boundary: Boundary, begins_in: OpenBlocks) -> OpenBlocks:
-    """Return the blocks that are open behind a step; only a step that was cut leaves any open."""
+def open_blocks_after(step: Step, boundary: Boundary, begins_in: OpenBlocks) -> OpenBlocks:
+    """Return the blocks that are open after a step; only a step that was cut leaves any open."""
     if step.finish != "length":
         return NOTHING_OPEN
     scanner = BoundaryScanner(boundary, begins_in)

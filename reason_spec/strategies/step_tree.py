@@ -1,4 +1,4 @@
-"""The open positions of one answer: which steps are assumed, who may write, and what is cancelled."""
+"""The open positions of one answer: assumed steps, running work and cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from reason_spec.engines.base import EngineRequest
 from reason_spec.events import Purpose
-from reason_spec.strategies.answer_work import AnswerWork, ModelLane, Place, Work
+from reason_spec.strategies.answer_work import AnswerWork, ModelLane, TimelineRow, TrackedGeneration
 from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState
 from reason_spec.types import Step
@@ -63,11 +63,11 @@ class StepTree:
         return self._root
 
     def advance(self) -> Branch:
-        """Make the position behind the decided root the root, and let the draft look further ahead."""
+        """Make the position after the decided root the root, and let the draft look further ahead."""
         root = self.root
         self._root_index += 1
         if root.successor is None:
-            root.successor = self._open_behind(root, root.decision.result())
+            root.successor = self._open_after(root, root.decision.result())
         self._root = root.successor
         for branch in [self._root, *self._root.descendants()]:
             branch.distance = branch.step_index - self._root_index
@@ -90,15 +90,15 @@ class StepTree:
         return depth > 0
 
     def look_ahead(self, branch: Branch, draft: Draft) -> None:
-        """Open the position behind a drafted step, unless the draft repeats itself or the text ends."""
+        """Open the position after a drafted step, unless the draft repeats itself or the text ends."""
         assert draft.step is not None
         repeats = branch.previous is not None and branch.previous.text == draft.step.text
         if repeats or self.is_last(branch, draft.step):
             return
         if self._has_room:
-            draft.successor = self._open_behind(branch, draft.step)
+            draft.successor = self._open_after(branch, draft.step)
         else:
-            # It is opened once the step stands.
+            # It is opened once the step is accepted.
             self._answer.recorder.num_held_back += 1
 
     def decide(self, branch: Branch) -> None:
@@ -107,7 +107,7 @@ class StepTree:
         for draft in branch.drafts:
             if draft is not branch.chosen:
                 self.cancel_draft(draft)
-                self.drop_behind(draft)
+                self.drop_after(draft)
         if branch.chosen is not None and branch.chosen.step is not None:
             step = replace(branch.chosen.step, verdict=branch.chosen.verdict)
             branch.successor = branch.chosen.successor
@@ -119,7 +119,7 @@ class StepTree:
         branch.decision.set_result(step)
         self._open_next(branch)
 
-    def drop_behind(self, draft: Draft) -> None:
+    def drop_after(self, draft: Draft) -> None:
         """Cancel everything that assumes a drafted step."""
         if draft.successor is None:
             return
@@ -139,7 +139,7 @@ class StepTree:
 
     def submit(
         self, lane: ModelLane, branch: Branch, request: EngineRequest, purpose: Purpose = "step"
-    ) -> Work:
+    ) -> TrackedGeneration:
         work = self._answer.submit(lane, branch.place, request, purpose)
         branch.works.append(work)
         return work
@@ -172,7 +172,7 @@ class StepTree:
         return sum(1 for _ in self.root.descendants()) + 1 < self._most_open
 
     def _open_next(self, branch: Branch) -> None:
-        """Open the position behind a decided one, ahead of its turn where the depth allows it.
+        """Open the position after a decided one, ahead of its turn where the depth allows it.
 
         The root's successor is opened by `advance`, when the suffix cache has learnt the root's step.
         """
@@ -181,10 +181,10 @@ class StepTree:
         step = branch.decision.result()
         within = branch.step_index - self._root_index < self.depth
         if within and self._has_room and not self.is_last(branch, step):
-            branch.successor = self._open_behind(branch, step)
+            branch.successor = self._open_after(branch, step)
 
-    def _open_behind(self, branch: Branch, step: Step) -> Branch:
-        request = branch.request.behind((step,), self._answer.target, self._answer.draft)
+    def _open_after(self, branch: Branch, step: Step) -> Branch:
+        request = branch.request.after((step,), self._answer.target, self._answer.draft)
         return self._open(request, step)
 
     def _open(self, request: SolveRequest, previous: Step | None) -> Branch:
@@ -192,7 +192,7 @@ class StepTree:
         # A decided root moves on at once.
         moves = self._root is not None and self._root.state is BranchState.DECIDED
         branch = Branch(
-            Place(request.num_steps_before, self._num_opened),
+            TimelineRow(request.num_steps_before, self._num_opened),
             request,
             previous,
             asyncio.get_running_loop().create_future(),

@@ -107,7 +107,7 @@ class SuffixCacheSession:
         if not self.proposes_steps:
             return None
         num_final = len(self._conversation.tokens)
-        behind = request.prefix.behind(num_final)
+        after = request.prefix.tokens_after(num_final)
         vocabulary = self._target.tokenizer
 
         def follow(tokens: Sequence[int]) -> RequestOutput:
@@ -126,7 +126,7 @@ class SuffixCacheSession:
 
         with self._owner.guarded(self._tenant):
             found = self._conversation.session.propose_step(
-                find_end, request.max_tokens, min_chance=_LEAST_STEP_CHANCE, behind=behind
+                find_end, request.max_tokens, min_chance=_LEAST_STEP_CHANCE, after=after
             )
             written = None if found is None else follow(found.tokens)
             if written is not None and written.finish is not None:
@@ -134,7 +134,7 @@ class SuffixCacheSession:
         return None
 
     def known(self, num_draft_tokens: int) -> Known:
-        """Return what the target's engine would be drafted for the next pass, behind the final steps."""
+        """Return the tokens that would be drafted for the target's next pass, after the final steps."""
         if not self._owner.drafts_tokens or self._owner.has_failed(self._tenant):
             return NOTHING_KNOWN
         with self._owner.guarded(self._tenant):
@@ -150,7 +150,7 @@ class SuffixCacheSession:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """The statement behind `SuffixCacheSessions.guarded`."""
+    """The context manager of `SuffixCacheSessions.guarded`."""
 
     failed: set[str]
     tenant: str

@@ -1,7 +1,7 @@
 """Hands the target's generation at one position the drafted step, and redrafts where the two part.
 
 Added to the papers: a step that both models write alike then costs the target one or two passes. Where the
-target's tokens depart from the drafted step, the draft model writes the rest of it again behind them.
+target's tokens depart from the drafted step, the draft model writes the rest of it again after them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeAlias
 
 from reason_spec.engines.base import EngineRequest
-from reason_spec.strategies.answer_work import AnswerWork, Work
+from reason_spec.strategies.answer_work import AnswerWork, TrackedGeneration
 from reason_spec.strategies.draft_ahead import DraftAhead
 
 TokenListener: TypeAlias = Callable[[Sequence[int]], None]
@@ -23,7 +23,7 @@ class TargetHints:
         redraft: how the draft model writes the step; None: it does not write again.
     """
 
-    def __init__(self, answer: AnswerWork, target: Work, redraft: EngineRequest | None) -> None:
+    def __init__(self, answer: AnswerWork, target: TrackedGeneration, redraft: EngineRequest | None) -> None:
         self._recorder = answer.recorder
         self._target = target
         self._is_used = answer.settings.use_hint

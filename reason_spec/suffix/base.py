@@ -69,11 +69,11 @@ class Session(Protocol):
     def extend(self, tokens: Sequence[int], source: Source = "output") -> None:
         """Append final tokens and learn them."""
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        """Draft up to ``budget`` tokens after the text and ``behind``, tokens that are not final yet."""
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
+        """Draft up to ``budget`` tokens after the text and ``after``, tokens that are not final yet."""
 
     def propose_step(
-        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
+        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, after: Sequence[int] = ()
     ) -> StepProposal | None:
         """Return the rest of the step if its probability is at least ``min_chance``, else None."""
 

@@ -37,7 +37,7 @@ MAX_MATCH: Final = 32
 MAX_PLACE: Final = 2**28 - 1
 """A slot of the table holds ``place << 3 | index of the order`` in 31 bits."""
 SAMPLED: Final = 64
-"""`sample_contexts` takes one context in so many."""
+"""`sample_contexts` takes one context in this many."""
 
 # Elements of `meta`: the number of used places, and the number of used slots.
 LOG_END, ENTRIES, META_SIZE = range(3)

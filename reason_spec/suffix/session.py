@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -127,9 +126,7 @@ class CacheSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -166,16 +163,16 @@ class CacheSession:
                 self._settle(start, stop)
             self._tenant.index.write(writer, stop, _NUMBERS[source])
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
         with self._lock:
             floor = least_chance(budget) if self._min_chance is None else self._min_chance
-            return self._propose(budget, tree, behind, floor).as_proposal()
+            return self._propose(budget, tree, after, floor).as_proposal()
 
     def propose_step(
-        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
+        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, after: Sequence[int] = ()
     ) -> StepProposal | None:
         with self._lock:
-            proposal = self._propose(max_tokens, False, behind, min_chance).as_proposal()
+            proposal = self._propose(max_tokens, False, after, min_chance).as_proposal()
         if not proposal.tokens:
             return None
         size = find_end(proposal.tokens)
@@ -199,16 +196,16 @@ class CacheSession:
             self._trail[:] = 0
         return self._writer
 
-    def _propose(self, budget: int, tree: bool, behind: Sequence[int], min_chance: float) -> _Draft:
+    def _propose(self, budget: int, tree: bool, after: Sequence[int], min_chance: float) -> _Draft:
         budget = min(budget, kernels.MAX_BUDGET)
         tenant, draft = self._tenant, self._draft
         with tenant.lock:
             writer = self._current_writer()
-            length = writer.length + len(behind)
-            if len(behind):
-                _check(behind)
+            length = writer.length + len(after)
+            if len(after):
+                _check(after)
                 writer.make_room(length + 1)
-                writer.text[writer.length : length] = behind
+                writer.text[writer.length : length] = after
             tail = writer.places.item(writer.length - 1) if writer.length else NONE
             self._draft_into(tenant.index, draft, length, tail, self._trail, budget, tree, min_chance)
             draft.owned = True
@@ -221,7 +218,7 @@ class CacheSession:
             spare.owned = False
             if spare.expected > draft.expected:
                 draft, self._draft, self._spare = spare, spare, draft
-        self._awaited = tuple(behind)
+        self._awaited = tuple(after)
         return draft
 
     def _draft_into(
@@ -237,11 +234,11 @@ class CacheSession:
 
     def _settle(self, start: int, stop: int) -> None:
         """Update the weights from the outcome of the last proposal, if its place was reached."""
-        text, behind = self._writer.text, self._awaited
-        assert behind is not None
+        text, after = self._writer.text, self._awaited
+        assert after is not None
         self._awaited = None
-        first = start + len(behind)
-        if first >= stop or (behind and text[start:first].tolist() != list(behind)):
+        first = start + len(after)
+        if first >= stop or (after and text[start:first].tolist() != list(after)):
             return
         tenant, draft = self._tenant, self._draft
         taken = kernels.settle(

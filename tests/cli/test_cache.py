@@ -122,7 +122,7 @@ def test_nothing_of_what_was_said_is_printed_or_logged(
 def test_import_needs_a_vocabulary_and_a_folder(folder: Path) -> None:
     assert "give --path, or set suffix.path" in fail("cache", "import", "traces.jsonl")
     scripted = ["cache", "import", "traces.jsonl", "--path", "cache", "--set", "target.kind=scripted"]
-    assert "scripted target has no vocabulary" in fail(*scripted)
+    assert "scripted target has no fixed vocabulary" in fail(*scripted)
     assert "there is no such file" in fail("cache", "import", "none.jsonl", "--path", "cache")
 
 

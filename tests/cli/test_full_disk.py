@@ -42,7 +42,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
     stopped = run_on_full_disk(*arguments, "--output", "out", cwd=tmp_path, num_bytes=size)
     assert stopped.returncode == 2, stopped.stderr
     assert "Traceback" not in stopped.stderr
-    assert "cannot be written (File too large). What it held is kept; make room" in stopped.stderr
+    assert "cannot be written (File too large). Its content is kept; make room" in stopped.stderr
     kept = answers(tmp_path / "out" / "results.jsonl")
     assert 0 < len(kept) < len(expected)
     assert f"{len(kept)} answers are kept in out" in stopped.stderr

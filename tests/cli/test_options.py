@@ -212,7 +212,7 @@ def test_help_shows_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "200")
     text = succeed("solve", "--help").stdout
     defaults = Settings()
-    assert f"Steps the draft runs ahead, at the most. Default: {defaults.strategy.depth}." in text
+    assert f"Most steps that the draft runs ahead. Default: {defaults.strategy.depth}." in text
     assert f"Default: {defaults.verifier.name}" in text
     assert f"Default: {defaults.sampling.max_tokens}." in text
 

@@ -12,7 +12,7 @@ from reason_spec.cli.questions import answer_line
 from reason_spec.cli.results_table import notes, paired_lines, print_metrics
 from reason_spec.cli.screen import Screen
 from reason_spec.evaluation.metrics import RunMetrics, measure
-from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.prices import Prices
 from reason_spec.types import Usage
 from tests.evaluation.test_store import make_outcome
@@ -133,6 +133,6 @@ def test_three_strategies_fit_a_hundred_columns() -> None:
 def test_one_answer_has_its_numbers_on_one_line() -> None:
     step = StepRecord("text", "draft", 4, "eos", None, (1, 2, 3, 4))
     target = Usage(num_drafted_tokens=10, num_accepted_draft_tokens=6)
-    work = Work(target, Usage(), {"accept": 2, "reject": 1, "unknown": 0}, 0.0)
+    work = AnswerUsage(target, Usage(), {"accept": 2, "reject": 1, "unknown": 0}, 0.0)
     line = answer_line(make_outcome(0, steps=(step,), tokens=4, seconds=1.0, usage=work))
     assert line == "4 tokens, 1.00 s, 4.0 tokens/s | steps: draft 1 | alpha_step 0.67 | alpha_token 0.60"

@@ -153,7 +153,7 @@ def test_a_run_goes_on_from_what_is_on_the_disk(world: World, monkeypatch: pytes
     monkeypatch.setattr(tune_verifier._Bench, "solve_alone", interrupted)
     result = invoke(*arguments(world, *chosen))
     assert result.exit_code == 130
-    assert "What was solved is kept in out; the same command goes on from there." in result.stderr
+    assert "The answers so far are kept in out; the same command continues the search." in result.stderr
     assert not Path("out/calibrated.yaml").exists()
     num_kept = num_written()
     assert num_kept > COUNT

@@ -33,7 +33,7 @@ def answer(plan: Plan, *, all_stand: bool, speed: float | None = None, num_late:
     recorder.steps = [Step("x", tuple(range(20)), "target", "boundary", "t") for _ in range(5)]
     verdict = Verdict("accept" if all_stand else "reject", cost_seconds=0.001)
     recorder.verdicts = [verdict] * (5 if plan.depth else 0)
-    recorder.target_usage = Usage(num_accepted_draft_tokens=50, num_partings=5)
+    recorder.target_usage = Usage(num_accepted_draft_tokens=50, num_rejections=5)
     return recorder
 
 

@@ -309,7 +309,7 @@ def test_silence_is_trouble_first_and_then_a_reason_to_kill() -> None:
     assert pulse.silence is None
     assert not ticks(pulse, 3)
     assert pulse.silence == 12
-    pulse.heard()
+    pulse.beat()
     assert pulse.silence is None
     assert not ticks(pulse, 30)
     assert "no sign of life" in ticks(pulse, 1)[0]
@@ -329,7 +329,7 @@ def test_a_worker_with_heartbeats_has_minutes_for_a_cancellation() -> None:
     pulse.cancelled(1)
     reasons = []
     for _ in range(700):
-        pulse.heard()
+        pulse.beat()
         reasons += ticks(pulse, 1)
     assert "no cancellation for 600 seconds" in reasons[0]
     assert 90 <= len(reasons) / 2 <= 110

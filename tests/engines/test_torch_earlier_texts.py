@@ -118,8 +118,8 @@ def test_nothing_is_drafted_behind_the_end_of_a_step(qwen: Served, expected: lis
 class Forking(NaiveSession):
     """Proposes the right way and a wrong one, as a tree."""
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        right = super().propose_tokens(budget, behind=behind).tokens
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
+        right = super().propose_tokens(budget, after=after).tokens
         wrong = [(token + 1) % 260 for token in right]
         merged = TokenTree.merge([wrong, right], budget)
         return Proposal(merged.tokens, merged.parents, (1.0,) * len(merged), 3)
@@ -143,8 +143,8 @@ def test_a_tree_is_checked_in_one_pass(
 class Doubting(NaiveSession):
     """Knows what comes next, thinks it unlikely, and is wrong about every fourth token."""
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        sure = super().propose_tokens(budget, behind=behind)
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
+        sure = super().propose_tokens(budget, after=after)
         tokens = tuple((token + (place % 4 == 3)) % 260 for place, token in enumerate(sure.tokens))
         return Proposal(tokens, sure.parents, (0.4,) * len(tokens), sure.match_length)
 
@@ -166,8 +166,8 @@ def test_what_is_likely_goes_beyond_the_budget_and_what_is_not_does_not(
 class Slighting(NaiveSession):
     """Knows what comes next and thinks it next to impossible."""
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
-        sure = super().propose_tokens(budget, behind=behind)
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
+        sure = super().propose_tokens(budget, after=after)
         return Proposal(sure.tokens, sure.parents, (0.05,) * len(sure.tokens), sure.match_length)
 
 

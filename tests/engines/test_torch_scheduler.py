@@ -36,7 +36,6 @@ jobs = st.fixed_dictionaries(
         "hint": hints,
         "drafter": st.sampled_from(["none", "prompt_lookup"]),
         "num_draft_tokens": st.integers(1, 12),
-        "num_lookup_paths": st.integers(1, 3),
         "start": st.integers(0, 12),
         "cancel": st.one_of(st.none(), st.none(), st.integers(0, 20)),
         "priority": st.integers(0, 2),
@@ -77,7 +76,7 @@ def test_greedy_is_equal_under_any_batching(
                     EngineRequest(
                         Prefix(prompt(job["prompt"])), LENGTH, hint=hint.get(kind, ()),
                         token_drafter=job["drafter"], num_draft_tokens=job["num_draft_tokens"],
-                        num_lookup_paths=job["num_lookup_paths"], priority=job["priority"],
+                        priority=job["priority"],
                     ),
                 )  # fmt: skip
             if kind == "late" and step == job["start"] + 4:

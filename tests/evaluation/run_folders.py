@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.settings import Settings
 from reason_spec.types import Plan, Usage
 
@@ -27,10 +27,10 @@ def answer_of(strategy: str, number: int, seconds: float) -> Outcome:
         num_prompt_tokens=70, num_cached_prompt_tokens=10, num_generated_tokens=120, num_passes=120
     )
     speculated = Usage(
-        num_generated_tokens=140, num_passes=60, num_partings=20, num_drafted_tokens=120,
+        num_generated_tokens=140, num_passes=60, num_rejections=20, num_drafted_tokens=120,
         num_accepted_draft_tokens=80,
     )  # fmt: skip
-    work = Work(speculated, Usage(), {"accept": 3, "reject": 1, "unknown": 0}, verifier_seconds=0.08)
+    work = AnswerUsage(speculated, Usage(), {"accept": 3, "reject": 1, "unknown": 0}, verifier_seconds=0.08)
     if alone:
         work = replace(work, target=written, verdicts=dict.fromkeys(work.verdicts, 0), verifier_seconds=0.0)
     return Outcome(

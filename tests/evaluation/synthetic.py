@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.types import Decision, Usage, Verdict
 
 DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
@@ -38,7 +38,7 @@ def make_outcome(
         "id": f"p{problem}", "index": problem, "question": "?", "answer": "1", "response": "text",
         "prediction": "1" if correct else "2", "correct": correct, "strategy": strategy, "sample": sample,
         "seed": 0, "seconds": seconds, "first_step_seconds": seconds / 2, "tokens": tokens, "steps": steps,
-        "usage": Work(target or Usage(num_generated_tokens=tokens), draft or Usage(), verdicts, 0.25),
+        "usage": AnswerUsage(target or Usage(num_generated_tokens=tokens), draft or Usage(), verdicts, 0.25),
         "plan": None, "finish": "eos", "loss_class": "exact", "concurrency": 1, "order": 0, "session": "s",
         "settings_hash": "h", "task": "gsm8k",
     }  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics, measure
-from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.paired import PairedMetrics
 from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.statistics import exact_interval, mcnemar_exact, paired_loss_upper
@@ -156,7 +156,7 @@ def test_steps_plans_and_passes_are_rates_over_all_answers() -> None:
         StepRecord("x", origin, 2, "boundary", None, (1, 2)) for origin in ("draft", "target")
     )
     cached = replace(drafted, origin="cache")
-    work = Work(
+    work = AnswerUsage(
         Usage(num_passes=3),
         Usage(),
         {"accept": 2, "reject": 1, "unknown": 0},

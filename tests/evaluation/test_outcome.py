@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.evaluation.outcome import Outcome, StepRecord, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.run import run
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Usage, Verdict
 from tests.evaluation.problems import Sum, make_accelerator
@@ -31,7 +31,7 @@ def steps(draw: st.DrawFn) -> StepRecord:
 
 
 works = st.builds(
-    Work,
+    AnswerUsage,
     usages,
     usages,
     st.fixed_dictionaries(dict.fromkeys(get_args(Decision), counts)),
@@ -134,3 +134,11 @@ async def solved() -> Outcome:
         (outcome,) = [result async for result in run(accelerator, [Sum(3).problem()], ["lookahead"])]
     assert isinstance(outcome, Outcome)
     return outcome
+
+
+async def test_fields_of_earlier_versions_are_read_under_their_new_names() -> None:
+    outcome = await solved()
+    line = outcome.to_json().replace("num_rejections", "num_partings")
+    line = line.replace("num_valid_tokens", "num_sound").replace('"replacement"', '"instead"')
+    assert "num_partings" in line
+    assert Outcome.from_json(line) == outcome

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.errors import DataError, ResumeError
-from reason_spec.evaluation.outcome import Outcome, UnitKey, Work
+from reason_spec.evaluation.outcome import AnswerUsage, Outcome, UnitKey
 from reason_spec.evaluation.records import drop_torn_line
 from reason_spec.evaluation.store import Identity, RunFolder, read_outcomes
 from reason_spec.settings import Settings, load_settings
@@ -31,7 +31,8 @@ def make_outcome(
         id=problem.id, index=number, question=problem.question, answer=problem.answer,
         response="So.\u2028Then", prediction=None, correct=True, strategy=strategy, sample=sample, seed=0,
         seconds=1.0, first_step_seconds=0.5, tokens=0,
-        steps=(), usage=Work(Usage(), Usage(), {"accept": 0, "reject": 0, "unknown": 0}, 0.0), finish="eos",
+        steps=(), finish="eos",
+        usage=AnswerUsage(Usage(), Usage(), {"accept": 0, "reject": 0, "unknown": 0}, 0.0),
         plan=Plan(number % 2, 8, 100.0) if number else None,
         loss_class="exact", concurrency=1, order=0, session="s", settings_hash="h",
     )  # fmt: skip

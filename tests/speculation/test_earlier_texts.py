@@ -92,7 +92,7 @@ def test_unknown_texts_and_forgotten_scopes_give_nothing() -> None:
 
 
 class Breaking(NaiveSession):
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
         raise MemoryError("full")
 
 

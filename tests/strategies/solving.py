@@ -81,7 +81,7 @@ class Says(Verifier):
 
     name = "says"
     loss_class = "routed"
-    judges_alone, compares = True, False
+    judges_draft_only, compares = True, False
 
     def __init__(self, decision: Decision, seconds: float = 0.0, deadline: float = 2.0) -> None:
         super().__init__(deadline)

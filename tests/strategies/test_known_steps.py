@@ -161,7 +161,7 @@ def test_an_answer_that_is_abandoned_leaves_nothing_running_and_teaches_what_was
 
 class Breaking(NaiveSession):
     def propose_step(
-        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
+        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, after: Sequence[int] = ()
     ) -> StepProposal | None:
         raise ZeroDivisionError("a broken cache")
 

@@ -23,7 +23,7 @@ class Prefers(Verifier):
 
     name = "prefers"
     loss_class = "routed"
-    judges_alone, compares = True, False
+    judges_draft_only, compares = True, False
 
     def __init__(self, word: str | None) -> None:
         super().__init__()

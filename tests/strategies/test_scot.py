@@ -34,7 +34,7 @@ class Scores(Verifier):
 
     name = "scores"
     loss_class = "routed"
-    judges_alone, compares = True, False
+    judges_draft_only, compares = True, False
 
     def __init__(self, **scores: float | None) -> None:
         super().__init__()

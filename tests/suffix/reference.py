@@ -67,9 +67,9 @@ class Reference:
             self.conversations[-1].append(token)
             self.sources[-1].append(source)
 
-    def matches(self, behind: Sequence[int]) -> list[Candidate]:
+    def matches(self, after: Sequence[int]) -> list[Candidate]:
         """Return the latest places behind each of the last contexts."""
-        text = [*self.conversations[-1], *behind]
+        text = [*self.conversations[-1], *after]
         expected = None
         followed = [entry for entry in self.trail[-2:] if entry[1] < len(text)]
         if followed and len(text) - followed[-1][1] < 64:
@@ -110,11 +110,11 @@ class Reference:
         ]
         return everywhere[::-1][:PER_ORDER]
 
-    def propose(self, budget: int, tree: bool, min_chance: float, behind: Sequence[int]) -> Proposal:
-        found = self.matches(behind)
+    def propose(self, budget: int, tree: bool, min_chance: float, after: Sequence[int]) -> Proposal:
+        found = self.matches(after)
         longest = max((candidate.matched for candidate in found), default=0)
         root = Node(-1, None, -1, found, [])
-        fresh = self._children(root, behind)
+        fresh = self._children(root, after)
         opened: list[Node] = list(fresh)
         drafted: list[Node] = []
         while len(drafted) < budget and opened:
@@ -127,7 +127,7 @@ class Reference:
             if not tree:
                 opened = []
             self._move_on(best)
-            opened += self._children(best, behind)
+            opened += self._children(best, after)
         if not drafted:
             return Proposal()
         return Proposal(
@@ -137,11 +137,11 @@ class Reference:
             longest,
         )
 
-    def _token_of(self, candidate: Candidate, node: Node, behind: Sequence[int]) -> int:
+    def _token_of(self, candidate: Candidate, node: Node, after: Sequence[int]) -> int:
         tokens = self.conversations[candidate.conversation]
         if candidate.at < len(tokens):
             return tokens[candidate.at]
-        return [*tokens, *behind, *node.path()][candidate.at]
+        return [*tokens, *after, *node.path()][candidate.at]
 
     def _move_on(self, node: Node) -> None:
         at = 0
@@ -155,17 +155,17 @@ class Reference:
                 node.candidates[at], node.candidates[-1] = node.candidates[-1], node.candidates[at]
                 node.candidates.pop()
 
-    def _children(self, node: Node, behind: Sequence[int]) -> list[Node]:
+    def _children(self, node: Node, after: Sequence[int]) -> list[Node]:
         depth = node.depth + 1
         left = node.candidates
         everything = sum(_weight(candidate, depth) for candidate in left)
         longest = max((candidate.matched + depth for candidate in left), default=0)
         children = []
         while left:
-            token = self._token_of(left[0], node, behind)
+            token = self._token_of(left[0], node, after)
             stop = 0
             for at in range(len(left)):
-                if self._token_of(left[at], node, behind) == token:
+                if self._token_of(left[at], node, after) == token:
                     left[at], left[stop] = left[stop], left[at]
                     stop += 1
             group, left = left[:stop], left[stop:]

@@ -135,7 +135,7 @@ def test_a_conversation_longer_than_the_bound_goes_on() -> None:
     with cache.open_session() as session:
         for _ in range(20):
             session.extend(range(1000))
-            assert session.propose_tokens(4, behind=[800, 801]).tokens == (802, 803, 804, 805)
+            assert session.propose_tokens(4, after=[800, 801]).tokens == (802, 803, 804, 805)
     check_index(index_of(cache), SMALL)
 
 

@@ -60,14 +60,14 @@ def matches_of(session: CacheSession) -> list[tuple[int, ...]]:
 
 @given(
     talks=conversations,
-    behind=random_texts(4, 4),
+    after=random_texts(4, 4),
     budget=st.integers(0, 24),
     tree=st.booleans(),
     min_chance=st.sampled_from([0.0, 0.01, 0.2]),
 )
 @settings(max_examples=300, deadline=None)
 def test_matches_and_proposals_equal_the_reference(
-    talks: list[list[tuple[list[int], int]]], behind: list[int], budget: int, tree: bool, min_chance: float
+    talks: list[list[tuple[list[int], int]]], after: list[int], budget: int, tree: bool, min_chance: float
 ) -> None:
     cache = SuffixCache(SuffixSettings(min_chance=min_chance))
     reference = Reference()
@@ -77,16 +77,16 @@ def test_matches_and_proposals_equal_the_reference(
             for tokens, source in talk:
                 session.extend(tokens, SOURCES[source])
                 reference.extend(tokens, source)
-                session.propose_tokens(0, behind=behind)
+                session.propose_tokens(0, after=after)
                 found = matches_of(session)
-                expected = reference.matches(behind)
+                expected = reference.matches(after)
                 assert found == sorted(
                     (match.place, match.matched, match.further, match.rank, match.source, match.near)
                     for match in expected
                 )
                 # Asked twice, as here, the answer must be the same.
-                proposal = session.propose_tokens(budget, tree=tree, behind=behind)
-                again = reference.propose(budget, tree, min_chance, behind)
+                proposal = session.propose_tokens(budget, tree=tree, after=after)
+                again = reference.propose(budget, tree, min_chance, after)
                 assert proposal.tokens == again.tokens
                 assert proposal.parents == again.parents
                 assert proposal.chances == pytest.approx(again.chances)

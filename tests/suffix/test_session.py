@@ -56,14 +56,14 @@ def test_the_more_room_a_pass_has_the_less_likely_a_draft_may_be() -> None:
 def test_a_text_that_repeats_itself_keeps_its_period(session: CacheSession) -> None:
     session.extend([9, 1, 2, 3, 1, 2, 3, 1, 2, 3])
     assert session.propose_tokens(8).tokens == (1, 2, 3, 1, 2, 3, 1, 2)
-    assert session.propose_tokens(4, behind=[1, 2]).tokens == (3, 1, 2, 3)
+    assert session.propose_tokens(4, after=[1, 2]).tokens == (3, 1, 2, 3)
 
 
 def test_tokens_behind_the_text_count_and_are_not_learnt(session: CacheSession) -> None:
     session.extend([5, 6, 7, 8, 9])
-    assert session.propose_tokens(2, behind=[1, 5, 6]).tokens == (7, 8)
+    assert session.propose_tokens(2, after=[1, 5, 6]).tokens == (7, 8)
     assert len(session) == 5
-    assert session.propose_tokens(2, behind=[1]).tokens == ()
+    assert session.propose_tokens(2, after=[1]).tokens == ()
 
 
 def test_a_tree_holds_several_continuations(session: CacheSession) -> None:
@@ -202,13 +202,13 @@ def test_chances_follow_what_became_of_proposals() -> None:
     cache = make_cache()
     with cache.open_session() as session:
         session.extend(range(40))
-        before = session.propose_tokens(1, behind=range(20)).chances[0]
+        before = session.propose_tokens(1, after=range(20)).chances[0]
         for number in range(30):
             session.extend(range(20))
             session.propose_tokens(1)
             session.extend([1000 + number])
         session.extend(range(40, 80))
-        after = session.propose_tokens(1, behind=range(40, 60)).chances[0]
+        after = session.propose_tokens(1, after=range(40, 60)).chances[0]
     assert after < before
 
 
@@ -218,4 +218,4 @@ def test_negative_tokens_are_refused(session: CacheSession) -> None:
     with pytest.raises(ValueError, match="negative: -2"):
         session.extend([-2])
     with pytest.raises(ValueError, match="negative: -3"):
-        session.propose_tokens(4, behind=[-3])
+        session.propose_tokens(4, after=[-3])

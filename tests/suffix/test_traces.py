@@ -186,11 +186,11 @@ class Listening:
         assert source == "output"
         self.outputs.append(tuple(tokens))
 
-    def propose_tokens(self, budget: int, *, tree: bool = False, behind: Sequence[int] = ()) -> Proposal:
+    def propose_tokens(self, budget: int, *, tree: bool = False, after: Sequence[int] = ()) -> Proposal:
         raise AssertionError
 
     def propose_step(
-        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, behind: Sequence[int] = ()
+        self, find_end: FindEnd, max_tokens: int, *, min_chance: float, after: Sequence[int] = ()
     ) -> StepProposal | None:
         raise AssertionError
 

@@ -161,9 +161,9 @@ async def test_the_likelihood_is_that_of_the_model(target: Engine) -> None:
         assert verdict.score == pytest.approx(min(exp(logprobs.mean()), exp(min(of_digits))), abs=1e-3)
         assert verdict.work.num_scored_tokens == len(step.tokens)
         if not verdict.accepted:
-            assert verdict.num_sound is not None
-            assert verdict.instead == int(rows[verdict.num_sound].argmax())
-            assert verdict.instead != step.tokens[verdict.num_sound]
+            assert verdict.num_valid_tokens is not None
+            assert verdict.replacement == int(rows[verdict.num_valid_tokens].argmax())
+            assert verdict.replacement != step.tokens[verdict.num_valid_tokens]
 
 
 async def test_scores_of_many_steps_are_asked_for_at_once(judge: Engine) -> None:

@@ -70,7 +70,7 @@ MODELS = Models(
 
 
 class NeedsNoTarget(Yes):
-    judges_alone = True
+    judges_draft_only = True
 
 
 async def test_a_failing_judge_is_unknown_with_its_reason() -> None:

@@ -1,1 +1,1 @@
-"""Models behind a URL, on any server with OpenAI's completions interface."""
+"""Models on any server with OpenAI's completions interface."""

@@ -23,7 +23,7 @@ from reason_spec.speculation.seeds import seed_at
 from reason_spec.types import FinishReason, Prefix, Usage
 
 
-class Completion(ABC):
+class RemoteCompletion(ABC):
     """A generation whose requests hold token ids or text."""
 
     def __init__(self, request: EngineRequest) -> None:
@@ -75,7 +75,7 @@ class Completion(ABC):
         """Return the result; call it once, at the end."""
 
 
-class TokenCompletion(Completion):
+class TokenCompletion(RemoteCompletion):
     """Prompt and continuation as token ids, so no text is encoded again."""
 
     def __init__(
@@ -155,7 +155,7 @@ class _Characters:
         return chr(token).encode("utf-8", "surrogatepass")
 
 
-class TextCompletion(Completion):
+class TextCompletion(RemoteCompletion):
     """Prompt and continuation as text, for servers without token ids.
 
     Text is encoded line by line. Its tokens may differ from those of the model, and their log-probabilities

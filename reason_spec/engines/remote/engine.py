@@ -1,4 +1,4 @@
-"""The remote engine: a model behind servers with OpenAI's completions interface."""
+"""The remote engine: a model on servers with OpenAI's completions interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reason_spec.engines.base import Engine, EngineRequest, Generation, Generati
 from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.remote.completion import (
-    Completion,
+    RemoteCompletion,
     TextCompletion,
     TokenCompletion,
     cache_salt_of,
@@ -67,7 +67,7 @@ class RemoteEngine(Engine):
         self.by_tokens = False
         """Whether requests hold token ids; else they hold text."""
         self._step_ends: dict[Boundary | None, frozenset[int]] = {None: frozenset()}
-        self._live: dict[asyncio.Task[None], Completion] = {}
+        self._live: dict[asyncio.Task[None], RemoteCompletion] = {}
         self._retired_usage = Usage()
 
     @property
@@ -155,7 +155,7 @@ class RemoteEngine(Engine):
         task.add_done_callback(lambda task: self._retire(task, generation))
         return generation
 
-    def _begin(self, request: EngineRequest) -> Completion:
+    def _begin(self, request: EngineRequest) -> RemoteCompletion:
         if not self.by_tokens:
             return TextCompletion(request, self.tokenizer, self.max_context)
         # A server that ended a constrained text at a step would begin the constraint again after it.
@@ -177,7 +177,7 @@ class RemoteEngine(Engine):
         self._retired_usage += result.usage
         generation.finish(result)
 
-    async def _write(self, completion: Completion, generation: Generation) -> None:
+    async def _write(self, completion: RemoteCompletion, generation: Generation) -> None:
         request = generation.request
         affinity = zlib.crc32(repr(request.prefix.to_tuple()[:_AFFINITY_TOKENS]).encode())
         num_failed = 0
@@ -202,7 +202,9 @@ class RemoteEngine(Engine):
             seconds = self._remote.total_timeout
             raise self._error(f"not done within remote.total_timeout={seconds:g} seconds") from None
 
-    async def _stream(self, server: RemoteServer, completion: Completion, generation: Generation) -> None:
+    async def _stream(
+        self, server: RemoteServer, completion: RemoteCompletion, generation: Generation
+    ) -> None:
         """Read the stream of one request until the generation or the request ends."""
         body = {"model": self._name_at(server), "stream": True, **completion.body()}
         now = asyncio.get_running_loop().time

@@ -8,7 +8,7 @@ from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 
 
-class Admission:
+class SequenceAdmission:
     """The running and the waiting sequences of a scheduler.
 
     If the slots run out, the least urgent sequences go back to waiting. Their keys and values stay cached
@@ -48,7 +48,7 @@ class Admission:
         return True
 
     def has_free(self, num_slots: int) -> bool:
-        """Return whether so many slots are free, evicting cached ones if needed."""
+        """Return whether enough slots are free, evicting cached ones if needed."""
         slots = self._trie.take(num_slots)
         if slots is None:
             return False

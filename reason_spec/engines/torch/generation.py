@@ -86,7 +86,7 @@ class GenerationSequence(Sequence):
             self._passes_by_accepted += [0] * missing
             self._passes_by_accepted[num_accepted] += 1
             self.count(num_drafted_tokens=num_drafted, num_accepted_draft_tokens=num_accepted)
-        self.count(num_partings=int(is_rejected))
+        self.count(num_rejections=int(is_rejected))
 
     def result(self) -> GenerationResult:
         """Return the result; the path must be released by now."""
@@ -199,8 +199,8 @@ class SequenceDrafter:
             paths = [hinted] if hinted else []
             longest = max(longest, len(hinted))
         if not paths and self._request.token_drafter == "prompt_lookup":
-            paths = look_up(self._tokens.values, longest, self._request.num_lookup_paths)
-        return TokenTree.merge([path[:longest] for path in paths], max(budget, longest))
+            paths = [look_up(self._tokens.values, longest)]
+        return TokenTree.merge([path[:longest] for path in paths if path], max(budget, longest))
 
     def _likely_part(self, hinted: list[int], least_chance: float) -> list[int]:
         """Return the beginning of a hint whose tokens are likely enough to be accepted."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 
 from reason_spec.engines.base import TIMES_IF_LIKELY
-from reason_spec.engines.torch.admission import Admission
+from reason_spec.engines.torch.admission import SequenceAdmission
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.layout import Chain
 from reason_spec.engines.torch.sequence import ScoringSequence, Sequence
@@ -71,7 +71,7 @@ class PassPlanner:
     """
 
     def __init__(
-        self, admission: Admission, pass_times: PassTimes, prefill_chunk: int, score_chunk: int
+        self, admission: SequenceAdmission, pass_times: PassTimes, prefill_chunk: int, score_chunk: int
     ) -> None:
         self._admission = admission
         self._pass_times = pass_times

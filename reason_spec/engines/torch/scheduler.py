@@ -16,7 +16,7 @@ from reason_spec.engines.constraints import BackgroundCompiler
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.torch.acceptor import Acceptor
-from reason_spec.engines.torch.admission import Admission
+from reason_spec.engines.torch.admission import SequenceAdmission
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
@@ -86,7 +86,7 @@ class Scheduler:
         self._trie = PrefixTrie(num_slots)
         self._places = Places()
         self.pass_times = PassTimes()
-        self._admission = Admission(self._trie, max_running)
+        self._admission = SequenceAdmission(self._trie, max_running)
         score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
         self._planner = PassPlanner(self._admission, self.pass_times, prefill_chunk, score_chunk)
         self._builder = PassBuilder()

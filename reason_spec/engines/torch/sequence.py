@@ -1,4 +1,4 @@
-"""One request inside the worker: its text, and the slots of what is computed of it."""
+"""One request inside the worker: its text, and the slots of its computed tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sequence:
         found = next((place for node in prefix.nodes() if (place := self._places.find(node))), None)
         self.tokens = SharedArray() if found is None else found.tokens.beginning(len(found.tokens))
         self.num_known = len(self.tokens)
-        self.tokens.extend(prefix.behind(self.num_known))
+        self.tokens.extend(prefix.tokens_after(self.num_known))
         self.num_prefix = len(prefix)
         self.owner = prefix.owner
         self.path = Path(trie, prefix.owner)

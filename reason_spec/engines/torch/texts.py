@@ -105,7 +105,7 @@ class SharedArray:
         return self._memory
 
 
-class Place(NamedTuple):
+class CachedPrefix(NamedTuple):
     """The end of a prefix: its tokens, the node of its last token, and the slots of all tokens."""
 
     tokens: SharedArray
@@ -139,7 +139,7 @@ class Path:
     def slots(self) -> IntArray:
         return self._slots.values
 
-    def begin_at(self, place: Place, limit: int) -> None:
+    def begin_at(self, place: CachedPrefix, limit: int) -> None:
         """Go from the root to a cached place, at most ``limit`` tokens far."""
         assert self.tip is self._root
         node, slots = place.node, place.slots
@@ -169,9 +169,11 @@ class Path:
                 self.step_to(child)
         return len(self) - before
 
-    def place(self, tokens: SharedArray) -> Place:
-        """Return the place of a prefix that ends at the tip."""
-        return Place(tokens.beginning(len(self)), self.tip, self._slots.beginning(len(self)), self.in_order)
+    def place(self, tokens: SharedArray) -> CachedPrefix:
+        """Return the cached prefix that ends at the tip."""
+        return CachedPrefix(
+            tokens.beginning(len(self)), self.tip, self._slots.beginning(len(self)), self.in_order
+        )
 
     def release(self) -> None:
         """Hold the root only; the nodes stay cached until their slots are needed."""
@@ -191,14 +193,14 @@ class Places:
         self._max_kept = max_kept
         # An upper bound: places of garbage-collected prefixes are not subtracted.
         self._num_kept = 0
-        self._places: WeakKeyDictionary[Prefix, Place] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Prefix, CachedPrefix] = WeakKeyDictionary()
 
-    def find(self, prefix: Prefix) -> Place | None:
+    def find(self, prefix: Prefix) -> CachedPrefix | None:
         if (place := self._places.pop(prefix, None)) is not None:
             self._places[prefix] = place
         return place
 
-    def keep(self, prefix: Prefix, place: Place) -> None:
+    def keep(self, prefix: Prefix, place: CachedPrefix) -> None:
         """Store the position of a prefix with valid tokens."""
         if self._places.pop(prefix, None) is None:
             self._num_kept += len(prefix)

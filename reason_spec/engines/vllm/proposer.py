@@ -208,7 +208,7 @@ class RequestDrafts:
             hinted += found.tokens
         if hinted or not self._looks_up:
             return hinted
-        return next(iter(look_up(text, budget)), [])
+        return look_up(text, budget)
 
 
 class WorkerExtension:

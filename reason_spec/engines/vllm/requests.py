@@ -1,4 +1,4 @@
-"""Requests to vLLM: their sampling parameters, and what is read from vLLM's outputs."""
+"""Requests to vLLM: their sampling parameters, and the reading of vLLM's outputs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GenerationState:
             num_generated_tokens=len(self.output.tokens),
             num_discarded_tokens=self.output.num_discarded,
             num_passes=self._num_passes,
-            num_partings=self._num_rejections,
+            num_rejections=self._num_rejections,
             num_drafted_tokens=self._num_drafted,
             num_accepted_draft_tokens=sum(self._accepted),
             acceptance_histogram=tuple(counts[number] for number in range(max(counts, default=-1) + 1)),

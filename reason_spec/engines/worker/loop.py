@@ -32,7 +32,7 @@ class StepReport:
     results: list[tuple[int, Result]] = field(default_factory=list)
 
 
-class StepLoop(Protocol):
+class EngineLoop(Protocol):
     """Admits requests, batches them into passes and retires them. Called from one thread."""
 
     @property
@@ -73,7 +73,7 @@ class Loaded:
     """A loaded model. ``update_text`` is None if it does not draft from earlier texts."""
 
     ready: Ready
-    loop: StepLoop
+    loop: EngineLoop
     update_text: Callable[[TextUpdate], None] | None = None
 
 

@@ -30,7 +30,7 @@ class Pulse:
         """Seconds since the worker started."""
         self._unconfirmed: dict[int, float] = {}
 
-    def heard(self) -> None:
+    def beat(self) -> None:
         """Note a message from the worker."""
         self._silence = 0.0
 

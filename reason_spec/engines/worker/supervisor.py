@@ -214,7 +214,7 @@ class Supervisor:
         if messages is None:
             self._end_soon()
             return
-        self._pulse.heard()
+        self._pulse.beat()
         for message in messages:
             self._take(message)
 

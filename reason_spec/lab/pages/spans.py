@@ -92,30 +92,30 @@ def view_of(timeline: Timeline) -> TimelineView:
 
 def _spans_of(marks: Sequence[Mark], finals: Sequence[Mark], seconds: float) -> Iterator[Span]:
     """Yield the spans of one work, with the states that its own marks determine."""
-    begun = next((mark for mark in marks if mark.kind == "started"), None)
-    if begun is None or begun.work is None:
+    first = next((mark for mark in marks if mark.kind == "started"), None)
+    if first is None or first.work is None:
         return
-    purpose: Purpose = begun.purpose or "step"
-    ends = [mark for mark in marks if mark.kind in _ENDS and mark.at >= begun.at]
-    if purpose == "answer" and begun.lane == "target":
+    purpose: Purpose = first.purpose or "step"
+    ends = [mark for mark in marks if mark.kind in _ENDS and mark.at >= first.at]
+    if purpose == "answer" and first.lane == "target":
         # The steps of a whole answer are cut from its stream and are final at once.
-        ends = [mark for mark in finals if mark.lane == "target" and mark.at >= begun.at]
+        ends = [mark for mark in finals if mark.lane == "target" and mark.at >= first.at]
     elif purpose != "answer":
         ends = ends[:1]
     if not ends:
-        ends = [replace(begun, kind="cancelled", at=seconds)]
+        ends = [replace(first, kind="cancelled", at=seconds)]
     confirmed = any(mark.kind == "confirmed" for mark in marks)
-    start = begun.at
+    start = first.at
     for mark in ends:
         state: State = "unused"
         if mark.kind == "cancelled":
             state = "cancelled"
-        elif mark.decision is not None and begun.lane == "verifier":
+        elif mark.decision is not None and first.lane == "verifier":
             state = _STATE_OF[mark.decision]
         elif mark.kind == "final" or (purpose == "ahead" and confirmed):
             state = "kept"
-        place = (begun.work, begun.lane, purpose, mark.step_index, begun.branch)
-        judged = (begun.about, mark.score, mark.reason) if begun.lane == "verifier" else (begun.about,)
+        place = (first.work, first.lane, purpose, mark.step_index, first.branch)
+        judged = (first.about, mark.score, mark.reason) if first.lane == "verifier" else (first.about,)
         yield Span(*place, start, mark.at, state, mark.text, mark.num_tokens, *judged)
         start = mark.at
 
@@ -135,7 +135,7 @@ def _with_states(spans: Sequence[Span], finals: Sequence[Mark], verdicts: dict[i
         if number in kept:
             state = "kept"
         elif span.purpose == "token":
-            # The draft continued behind the mended token.
+            # The draft continued after the corrected token.
             state = "kept" if origins.get(span.step_index) == "draft" else "unused"
             verdict = None
         elif span.lane == "target" and (span.step_index, span.branch) in kept_places:
@@ -154,7 +154,7 @@ def _author(final: Mark, spans: Sequence[Span], verdicts: dict[int, Mark]) -> in
         return span.work in verdicts and verdicts[span.work].decision == "accept"
 
     def texts(span: Span) -> set[str]:
-        # A mended step was only written from the mended token on; its verdict has the whole text.
+        # A corrected step was only written from the corrected token on; its verdict has the whole text.
         return {span.text, verdicts[span.work].text if span.work in verdicts else span.text}
 
     same = [

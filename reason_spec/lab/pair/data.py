@@ -98,7 +98,7 @@ class Batch:
 
     Labels are shifted: they name the next token. Weight 0 marks what is not learnt: questions, wrong steps
     and padding. ``flaws`` are not shifted: `NOT_JUDGED`, `SOUND`, `FLAW` where the first mistake of a judged
-    text shows, and `FLAWED` behind it.
+    text shows, and `FLAWED` after it.
     """
 
     inputs: Tensor

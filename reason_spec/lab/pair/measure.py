@@ -51,7 +51,7 @@ class Shifted:
 class PairReport:
     """Figures of a pair; every accuracy is a share in 0..1 under greedy decoding in float32.
 
-    ``draft_step_accuracy`` is the share of single steps that the draft gets right behind right steps of the
+    ``draft_step_accuracy`` is the share of single steps that the draft gets right after right steps of the
     target; ``draft_wording`` is the share of those that equal the target's next step. ``faults`` counts the
     mistakes of wrong steps. The areas under the curve say how well the judge's scores, its judgements and the
     reward head separate right steps of the draft from wrong ones. ``c`` is the time of a draft token over
@@ -139,7 +139,7 @@ def solve_split(loaded: LoadedModel, split: Split, n: int, seed: int, notify: No
 
 
 def draft_steps(draft: LoadedModel, solved: SolvedProblems, notify: Notify) -> DraftedSteps:
-    """Have the draft write one step behind each right prefix of the target's solutions."""
+    """Have the draft write one step after each right prefix of the target's solutions."""
     cases = step_cases(solved)
     prefixes = [case.prefix for case in cases]
     steps = next_steps(draft, prefixes, lambda done: notify(f"{done} of {len(cases)} steps drafted"))
@@ -179,7 +179,7 @@ def by_operations(target: SolvedProblems, draft: SolvedProblems) -> dict[int, By
 def _answer_logits(
     judge: LoadedModel, prompts: Sequence[str], answers: Sequence[str], rows: int = 32
 ) -> torch.Tensor:
-    """Return the logits of each of the ``answers``, single tokens, behind each prompt: [prompts, answers]."""
+    """Return the logits of each of the ``answers``, single tokens, after each prompt: [prompts, answers]."""
     tokens = judge.tokenizer.convert_tokens_to_ids(list(answers))
     found = [torch.zeros(0, len(answers))]
     for start in range(0, len(prompts), rows):

@@ -17,8 +17,8 @@ DEFAULT_TOKENS: Mapping[Role, int] = {"target": 34_000_000, "draft": 12_000_000,
 class Recipe:
     """The settings of a training; all progress is in 0..1.
 
-    From ``judge_at`` on, new layers behind the first ones learn to judge, while the first ones train at
-    ``trunk_rate`` of the rate: to see that a number is wrong takes layers behind those that compute it. From
+    From ``judge_at`` on, new layers after the first ones learn to judge, while the first ones train at
+    ``trunk_rate`` of the rate: to see that a number is wrong takes layers after those that compute it. From
     ``settle_at`` on, all layers train mostly on solutions, at a rate that falls from ``settle_rate``. At
     ``grow_at`` the model gets its full depth.
 

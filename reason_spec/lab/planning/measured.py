@@ -181,7 +181,7 @@ def _workload(outcomes: Sequence[Outcome], costs: tuple[PassCost, float], per_to
         # time.
         alpha_step=num_accepted / num_proposed if num_proposed else 0.0,
         c_step=min(1.0, costs[1]),
-        alpha_token=tokens / (tokens + usage.num_partings) if tokens else 0.0,
+        alpha_token=tokens / (tokens + usage.num_rejections) if tokens else 0.0,
         verification=verifier_seconds / max(1, num_verdicts) / (per_token * fmean(lengths)),
         step_tokens=fmean(lengths),
         step_tokens_std=pstdev(lengths),

@@ -11,7 +11,7 @@ NEVER = float("inf")
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class PassJob:
     """Work that adds ``size`` tokens to each pass, ``live`` until it ends or is cancelled."""
 
     size: int
@@ -23,7 +23,7 @@ class PassQueue:
     """A model that makes one pass after another, each with a part of every live job.
 
     A live job is in every pass, so it ends when the count of passes has grown by its own number: the order of
-    ends is known in advance, whatever the passes take.
+    ends is known in advance, for any pass times.
 
     Args:
         pass_seconds: the time of a pass by the total size of its jobs.
@@ -38,7 +38,7 @@ class PassQueue:
     def __init__(self, pass_seconds: Callable[[int], float]) -> None:
         self._pass_seconds = pass_seconds
         self._known: dict[int, float] = {}
-        self._queue: list[tuple[float, int, Job]] = []
+        self._queue: list[tuple[float, int, PassJob]] = []
         self._numbers = count()
         self._size = 0
         self._num_live = 0
@@ -49,17 +49,17 @@ class PassQueue:
         self.job_passes = 0.0
         self.busy = 0.0
 
-    def begin(self, now: float, passes: float, size: int, done: Callable[[float], None]) -> Job:
+    def begin(self, now: float, passes: float, size: int, done: Callable[[float], None]) -> PassJob:
         """Take a job that needs ``passes`` passes; ``done`` is called with the time of its end."""
         self.advance(now)
-        job = Job(size, done)
+        job = PassJob(size, done)
         heapq.heappush(self._queue, (self.passes + passes, next(self._numbers), job))
         self._size += size
         self._num_live += 1
         self._find_next()
         return job
 
-    def cancel(self, job: Job, now: float) -> None:
+    def cancel(self, job: PassJob, now: float) -> None:
         """Stop a live job."""
         self.advance(now)
         self._remove(job)
@@ -83,7 +83,7 @@ class PassQueue:
             self.busy += now - self._now
         self._now = now
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: PassJob) -> None:
         job.live = False
         self._size -= job.size
         self._num_live -= 1

@@ -1,7 +1,7 @@
 """A discrete-event simulation of speculation, with what the formulas leave out.
 
 Draft and target make passes, and every job that waits for a model is in its next pass. The events are the
-ends of drafts, target steps and verdicts; everything behind a rejected draft is cancelled. The loop chooses
+ends of drafts, target steps and verdicts; everything after a rejected draft is cancelled. The loop chooses
 among three queues; a simulation library would run a process for every step, which is slower.
 
 The time unit is the time of a target token written alone. The seed determines a run.
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from reason_spec.control.formulas import width_rate
 from reason_spec.errors import SettingsError
-from reason_spec.lab.planning.queues import Job, PassQueue, VerdictQueue
+from reason_spec.lab.planning.queues import PassJob, PassQueue, VerdictQueue
 from reason_spec.lab.planning.workload import Workload
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -167,26 +167,26 @@ def _passes(tokens: Floats, alpha: float, num_drafts: int, rng: np.random.Genera
 
 @dataclass(slots=True, eq=False)
 class _Position:
-    """A place in an answer behind certain earlier steps, some of which may be drafts.
+    """A place in an answer after certain earlier steps, some of which may be drafts.
 
-    ``behind`` holds the positions behind its drafts, and behind the target's own step as -1.
+    ``successors`` holds the positions after its drafts, and after the target's own step as -1.
     """
 
     index: int
     drawn: _Drawn
-    behind: dict[int, _Position] = field(default_factory=dict)
-    draft_jobs: list[Job] = field(default_factory=list)
-    target_job: Job | None = None
+    successors: dict[int, _Position] = field(default_factory=dict)
+    draft_jobs: list[PassJob] = field(default_factory=list)
+    target_job: PassJob | None = None
     decided: bool = False
     dropped: bool = False
     waits_for_hint: bool = False
     written: bool = False
 
-    def with_all_behind(self) -> list[_Position]:
-        """Return it and all positions behind it, each after the one before it."""
+    def with_successors(self) -> list[_Position]:
+        """Return it and all positions after it, each after the one before it."""
         found = [self]
         for position in found:
-            found += position.behind.values()
+            found += position.successors.values()
         return found
 
 
@@ -224,7 +224,7 @@ class _World:
 
 
 class _Answer(ABC):
-    """Answers one after another: the tree of positions behind the first undecided one.
+    """Answers one after another: the tree of positions after the first undecided one.
 
     Positions are numbered through all answers; none is begun beyond the end of the present answer.
     """
@@ -271,8 +271,8 @@ class _Answer(ABC):
                 self._world.draft.cancel(job, now)
 
     def _drop(self, first: _Position, now: float) -> None:
-        """Cancel a position and everything behind it."""
-        for position in first.with_all_behind():
+        """Cancel a position and everything after it."""
+        for position in first.with_successors():
             position.dropped = True
             self._cancel_drafts(position, now)
             if position.target_job is not None and position.target_job.live:
@@ -280,10 +280,10 @@ class _Answer(ABC):
 
     def _settle(self, position: _Position, accepted: int, now: float) -> None:
         """Keep the draft ``accepted``, or the target's own step where it is -1; cancel the rest."""
-        chosen = position.behind.pop(accepted, None) or self._world.open(position.index + 1)
-        for other in position.behind.values():
+        chosen = position.successors.pop(accepted, None) or self._world.open(position.index + 1)
+        for other in position.successors.values():
             self._drop(other, now)
-        position.behind = {accepted: chosen}
+        position.successors = {accepted: chosen}
         position.decided = True
 
     def _advance(self) -> None:
@@ -291,14 +291,14 @@ class _Answer(ABC):
         while self._root.decided:
             self._world.tokens += self._root.drawn.tokens
             self._world.num_steps += 1
-            self._world.num_drafted += -1 not in self._root.behind
-            (self._root,) = self._root.behind.values()
+            self._world.num_drafted += -1 not in self._root.successors
+            (self._root,) = self._root.successors.values()
         if self._root.index >= self._end:
             self._find_end()
 
     def _advance_and_start(self, now: float) -> None:
         self._advance()
-        for live in self._root.with_all_behind():
+        for live in self._root.with_successors():
             if not live.decided:
                 self._start(live, now)
 
@@ -328,18 +328,18 @@ class _Asynchronous(_Answer):
             self._write_step(position, now, position.drawn.passes)
 
     def _drafted(self, position: _Position, sibling: int, now: float) -> None:
-        behind = position.behind[sibling] = self._world.open(position.index + 1)
+        successor = position.successors[sibling] = self._world.open(position.index + 1)
         if position.waits_for_hint and sibling == position.drawn.accepted:
             position.waits_for_hint = False
             size = 1 + self._scheme.num_drafts
             self._write_step(position, now, max(1.0, position.drawn.tokens / size))
-        self._start(behind, now)
+        self._start(successor, now)
 
     def _written(self, position: _Position, now: float) -> None:
         position.written = True
         # A draft slower than the target itself saves nothing.
         self._cancel_drafts(position, now)
-        if position.behind:
+        if position.successors:
             self._ask_verdict(position, now)
         else:
             self._decide(position, -1, now)
@@ -347,16 +347,16 @@ class _Asynchronous(_Answer):
     def _judged(self, position: _Position, now: float) -> None:
         if not position.dropped:
             accepted = position.drawn.accepted
-            self._decide(position, accepted if accepted in position.behind else -1, now)
+            self._decide(position, accepted if accepted in position.successors else -1, now)
 
     def _decide(self, position: _Position, accepted: int, now: float) -> None:
         self._settle(position, accepted, now)
         if position is self._root:
             self._advance_and_start(now)
         else:
-            # Rejected before its turn: the position behind the target's step can start already.
-            (behind,) = position.behind.values()
-            self._start(behind, now)
+            # Rejected before its turn: the position after the target's step can start already.
+            (successor,) = position.successors.values()
+            self._start(successor, now)
 
 
 class _Judged(_Answer):
@@ -369,8 +369,8 @@ class _Judged(_Answer):
 
     def _drafted(self, position: _Position, sibling: int, now: float) -> None:
         self._ask_verdict(position, now)
-        behind = position.behind[sibling] = self._world.open(position.index + 1)
-        self._start(behind, now)
+        successor = position.successors[sibling] = self._world.open(position.index + 1)
+        self._start(successor, now)
 
     def _judged(self, position: _Position, now: float) -> None:
         if position.dropped:
@@ -378,9 +378,9 @@ class _Judged(_Answer):
         if position.drawn.accepted >= 0:
             self._decide(position, position.drawn.accepted, now)
         else:
-            for behind in position.behind.values():
-                self._drop(behind, now)
-            position.behind = {}
+            for successor in position.successors.values():
+                self._drop(successor, now)
+            position.successors = {}
             self._write_step(position, now, position.drawn.passes)
 
     def _written(self, position: _Position, now: float) -> None:

@@ -10,7 +10,7 @@ from reason_spec.control.costs import PassCost
 from reason_spec.errors import SettingsError
 
 FLAT = PassCost(((1, 1.0),))
-"""A pass takes the same time whatever it holds."""
+"""Every pass takes the same time."""
 _CHANCES = {
     "alpha_step": "share of drafted steps that are accepted",
     "alpha_token": "share of drafted tokens that are accepted",

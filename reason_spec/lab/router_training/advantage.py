@@ -1,7 +1,7 @@
 """Label drafted steps with the advantage of the target's own step, to train routers on.
 
 Both models write the next step from the same text, and each of the two steps gets a value (Arbitrage, arXiv
-2512.05033, section 4.2): a reward model's score, or the share of right answers among continuations behind it.
+2512.05033, section 4.2): a reward model's score, or the share of right answers among continuations after it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Labeller:
             step = await self._compare(problem, place, drafted, own)
             labelled.append(step)
             kept = own if step.advantage > 0 else drafted
-            place = place.behind((kept,), self._target, self._draft)
+            place = place.after((kept,), self._target, self._draft)
             if kept.ends_text or place.max_tokens < 1:
                 return labelled
 
@@ -186,12 +186,12 @@ class Labeller:
                 return 0.0
             assert self._reward is not None, "labels by reward were asked for without a reward model"
             return await self._rewarded(self._reward, place, step)
-        behind = place.behind((step,), self._target, self._draft)
-        if step.ends_text or behind.max_tokens < 1:
-            return await self._graded(problem, behind.text_before)
+        rest = place.after((step,), self._target, self._draft)
+        if step.ends_text or rest.max_tokens < 1:
+            return await self._graded(problem, rest.text_before)
         numbers = range(self._options.rollouts)
-        texts = await asyncio.gather(*(self._continue(problem, behind, number) for number in numbers))
-        grades = [await self._graded(problem, behind.text_before + text) for text in texts]
+        texts = await asyncio.gather(*(self._continue(problem, rest, number) for number in numbers))
+        grades = [await self._graded(problem, rest.text_before + text) for text in texts]
         return sum(grades) / len(grades)
 
     async def _continue(self, problem: Problem, place: SolveRequest, number: int) -> str:

@@ -1,17 +1,16 @@
-"""Which threshold may be used for a stated loss: exact tests in a fixed order, from strict to lax.
+"""Exact tests of the loss of thresholds in a fixed order, from strict to lax.
 
 The loss of a threshold is the share of problems that the target alone answers right and the accelerated
-system, at that threshold, does not. Answers that speculation happens to mend are not set against it, so it
-is never below the accuracy that is lost.
+system with that threshold does not. Answers that only speculation gets right do not reduce it, so it is an
+upper bound of the lost accuracy.
 
-For each threshold the hypothesis "its loss is above L" is tested on n problems that stand for those to come.
-With k answers lost, the exact p-value is the chance of k or fewer under a loss of L: P(Bin(n, L) <= k). The
-order is fixed beforehand, from the strictest threshold on, and the first that does not pass ends the
-sequence. A threshold with too high a loss is chosen only if the first such threshold in the order passes its
-own test, which happens with a chance of at most 1 - confidence. So no correction for the number of thresholds
-is needed, although all are tested on the same problems, and nothing is assumed about how the loss depends on
-the threshold. (Fixed-sequence testing in Learn then Test, arXiv 2110.01052.) The guarantee holds for any n; a
-small n only makes it harder to pass.
+For each threshold the hypothesis "its loss is above L" is tested on a sample of n problems. With k answers
+lost, the exact p-value is the probability of k or fewer under a loss of L: P(Bin(n, L) <= k). The order is
+fixed beforehand, the strictest threshold first, and the first one that does not pass ends the sequence. A
+threshold with too high a loss is chosen only if the first such threshold in the order passes its own test,
+with a probability of at most 1 - confidence. So the number of thresholds needs no correction, although all
+are tested on the same problems, and the loss may depend on the threshold in any way. (Fixed-sequence testing
+in Learn then Test, arXiv 2110.01052.) The guarantee holds for any n; a small n only makes it harder to pass.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.statistics import binomial_cdf, clopper_pearson_upper
 
 MAX_PROBLEMS_NEEDED = 1_000_000
-"""A larger number of problems counts as none."""
+"""A test that needs more problems counts as impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The answers at one threshold.
 
-    ``num_lost`` counts answers that the target alone has right and this threshold has not; ``num_right``
-    those that are right at this threshold. ``num_solved`` were solved anew for it: the others are the same as
-    at the threshold before. ``drafted_steps`` is the share of steps that are the draft's, ``accepted`` that
-    of drafted steps that stood; None where there was none.
+    ``num_lost`` counts answers that are right with the target alone and wrong at this threshold;
+    ``num_right`` those that are right at this threshold. ``num_solved`` counts the problems that had to be
+    solved again; the other answers equal those of the threshold before. ``drafted_steps`` is the share of
+    final steps from the draft, ``accepted`` the share of drafted steps that were accepted; None without any.
     """
 
     threshold: float
@@ -72,20 +71,20 @@ class LossTest:
         return binomial_cdf(trial.num_lost, trial.num_problems, self.loss) <= 1 - self.confidence
 
     def bound(self, trial: Trial) -> float:
-        """Return the exact upper bound of a loss; it is at most ``loss`` where the trial passes."""
+        """Return the exact upper bound of the loss; at most ``loss`` if the trial passes."""
         return clopper_pearson_upper(trial.num_lost, trial.num_problems, self.confidence)
 
     @property
     def least_problems(self) -> int:
-        """How many problems it takes where none is lost: the least n with (1 - loss)^n <= 1 - confidence."""
+        """Problems needed if no answer is lost: the least n with (1 - loss)^n <= 1 - confidence."""
         # Rounding may put the quotient on either side of a whole number; the test itself decides.
         estimate = int(log(1 - self.confidence) / log1p(-self.loss))
         return next(number for number in count(max(1, estimate - 1)) if self._passes_with(0.0, number))
 
     def problems_needed(self, trial: Trial) -> int | None:
-        """Return how many problems would have passed with the same share lost; None where none would.
+        """Return the number of problems that pass with the same share lost; None if no number does.
 
-        It is an estimate for planning: the next sample has a share of its own.
+        An estimate for planning: the share differs in the next sample.
         """
         share = trial.num_lost / trial.num_problems
         if share >= self.loss:
@@ -107,7 +106,7 @@ class LossTest:
         """Refuse a sample on which no threshold could pass.
 
         Raises:
-            DataError: there are too few problems; the message says how many it takes.
+            DataError: there are too few problems; the message gives the needed number.
         """
         if num_problems >= self.least_problems:
             return
@@ -123,7 +122,7 @@ class LossTest:
 
 
 def laxest_safe(trials: Sequence[Trial], test: LossTest) -> Trial | None:
-    """Return the last trial before the first that does not pass; None where the first does not.
+    """Return the last trial before the first that does not pass; None if the first does not.
 
     Args:
         trials: the strictest threshold first, each of them on the same problems.

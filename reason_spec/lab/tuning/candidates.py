@@ -1,8 +1,8 @@
-"""The candidates that `tune` chooses from: settings that differ in what they do.
+"""The candidates that `tune` chooses from: settings with different behaviour.
 
-A strategy is varied in what it uses alone: the token-level ones in the size of their drafts, those with steps
-in depth and width, those whose verifier has a threshold for a step alone in that, `arbitrage` in the
-threshold of its router. Everything else is as the settings say.
+A strategy is varied only in the settings that it uses: draft size at the token level; depth and width at the
+step level; the threshold of a verifier that judges drafts only; for `arbitrage` the threshold of its router.
+All else is taken from the settings.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ DEPTHS = (2, 4, 8)
 WIDTHS = (1,)
 THRESHOLDS = (0.95, 0.9, 0.7)
 ROUTER_THRESHOLDS = (None, 0.05, 0.2)
-"""Of `arbitrage`; None is the router's own."""
+"""Thresholds for `arbitrage`; None is the router's own."""
 _LOOKAHEAD_VERIFIERS = ("exact", "semantic")
 _NOT_TRIED = (BASELINE, "oracle")
-"""The target alone is the baseline of the comparison; the oracle costs more than it saves."""
+"""The target alone is the baseline; the oracle costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The values to try. No strategies stands for all that the models allow, no verifiers for their own,
-    and no sizes of token drafts for the one in the settings.
+    """The values to try. Empty ``strategies``: all that the models allow; empty ``verifiers``: those of the
+    strategies; empty ``draft_tokens``: the size in the settings.
 
     Raises:
-        SettingsError: a list is empty, or a value lies outside of what the settings take.
+        SettingsError: a list is empty, or a value is out of range.
     """
 
     strategies: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CandidateSettings:
     """A candidate with its settings."""
 
     candidate: Candidate
@@ -73,38 +73,38 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """The candidates of a search; ``left_out`` gives the reason for each strategy that has none."""
+class SearchSpace:
+    """The candidates of a search; ``left_out`` holds the reason for each strategy without one."""
 
     baseline: Settings
-    by_key: Mapping[str, Way]
+    by_key: Mapping[str, CandidateSettings]
     left_out: Mapping[str, str]
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        return tuple(way.candidate for way in self.by_key.values())
+        return tuple(entry.candidate for entry in self.by_key.values())
 
 
-def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
-    """Return every combination of the grid that differs from all others in what it does.
+def make_search_space(accelerator: Accelerator, grid: Grid) -> SearchSpace:
+    """Return every combination of the grid with a behaviour of its own.
 
     Args:
-        accelerator: not started; verifiers and routers that candidates use are made here.
+        accelerator: not started; the verifiers and routers of candidates are created here.
 
     Raises:
         SettingsError: a strategy that was named, or every one, cannot be used with these models.
     """
     given = accelerator.settings
     base = _with(given, strategy={"planner": False})
-    by_key: dict[str, Way] = {}
+    by_key: dict[str, CandidateSettings] = {}
     left_out: dict[str, str] = {}
     named = [current_strategy_name(name) for name in grid.strategies]
     for strategy in named or strategy_names():
         if strategy in _NOT_TRIED:
             continue
         try:
-            for way in _ways(strategy, base, accelerator.generator, grid):
-                by_key.setdefault(way.candidate.key, way)
+            for entry in _entries(strategy, base, accelerator.generator, grid):
+                by_key.setdefault(entry.candidate.key, entry)
         except (ReasonSpecError, ImportError) as error:
             if grid.strategies:
                 raise SettingsError(f"strategy {strategy} cannot be tried: {error}") from None
@@ -113,14 +113,14 @@ def find_ways(accelerator: Accelerator, grid: Grid) -> Ways:
         raise SettingsError(
             f"there is nothing to choose from beside {BASELINE}: name other strategies with --strategies"
         )
-    return Ways(_with(given, strategy={"name": BASELINE}), by_key, left_out)
+    return SearchSpace(_with(given, strategy={"name": BASELINE}), by_key, left_out)
 
 
-def _ways(strategy: str, base: Settings, generator: Generator, grid: Grid) -> Iterator[Way]:
-    """Yield each combination of what a strategy uses.
+def _entries(strategy: str, base: Settings, generator: Generator, grid: Grid) -> Iterator[CandidateSettings]:
+    """Yield each combination of the values that a strategy uses.
 
     Raises:
-        ReasonSpecError: it needs something that these models do not have.
+        ReasonSpecError: the strategy needs something that these models do not have.
     """
     base = _with(base, strategy={"name": strategy})
     takes_hints = generator.target.takes_hints
@@ -138,12 +138,12 @@ def _ways(strategy: str, base: Settings, generator: Generator, grid: Grid) -> It
             words = (strategy, verifier or "", threshold.name, shape.name, size_name)
             is_exact = replace(generator, settings=settings).strategy().loss_class == "exact"
             candidate = Candidate(settings.hash, " ".join(filter(None, words)), is_exact)
-            yield Way(candidate, settings)
+            yield CandidateSettings(candidate, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How far ahead a strategy goes, and with how many drafts of a step: changes of its settings."""
+    """Changes of the settings for one depth and width."""
 
     name: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -159,11 +159,11 @@ class _Threshold:
 
 
 def _shapes(strategy: str, generator: Generator, grid: Grid) -> Sequence[_Shape]:
-    """Return how far ahead a strategy may go, and with how many drafts of a step."""
+    """Return the depths and widths to try."""
     if strategy in ("prompt_lookup", "speculative"):
         return (_Shape(),)
     if strategy == "scot":
-        # One draft leaves nothing to pick: there, width 1 stands for 5.
+        # scot picks among drafts: width 1 means 5 of them.
         return [_Shape(f"drafts {5 if width == 1 else width}", {"width": width}) for width in grid.widths]
     widths = (1,) if strategy == "speculative_thinking" else grid.widths
     shapes = [
@@ -187,10 +187,10 @@ def _shape_name(depth: str, width: int) -> str:
 
 
 def _verifiers(strategy: str, generator: Generator, base: Settings, grid: Grid) -> Sequence[str | None]:
-    """Return the verifiers to try, None for a strategy without: those named, where it can use them.
+    """Return the verifiers to try: the named ones that the strategy can use; None for one without verifier.
 
     Raises:
-        ReasonSpecError: it can use none of those named.
+        ReasonSpecError: it can use none of the named ones.
     """
     own = strategy_class(strategy).verifier_name(AUTO)
     if own is None:
@@ -212,7 +212,7 @@ def _verifiers(strategy: str, generator: Generator, base: Settings, grid: Grid) 
 
 
 def _thresholds(generator: Generator, grid: Grid) -> Sequence[_Threshold]:
-    """Return the thresholds to try of what judges a drafted step alone."""
+    """Return the thresholds to try: of the router, or of the verifier that judges drafts only."""
     settings, strategy = generator.settings, generator.settings.strategy.name
     if strategy_class(strategy).needs_router:
         own = settings.router.threshold

@@ -1,17 +1,17 @@
 """Successive halving over candidates: finds the fastest within a stated loss of answers.
 
-Rung by rung the candidates that are left are measured on more problems, and the better part of them goes on
-(Jamieson and Talwalkar, AISTATS 2016; the inner loop of Hyperband, Li et al., JMLR 18, 2018). What is left at
-the end is measured once more, on problems that had no part in the choice, and only there a loss is tested.
+Each rung measures the remaining candidates on more problems and keeps the better part of them (Jamieson and
+Talwalkar, AISTATS 2016; the inner loop of Hyperband, Li et al., JMLR 18, 2018). The finalists are measured on
+held-out problems, and only there a loss is tested.
 
-A candidate that writes the target's own tokens loses nothing and needs no test. Another is worth what it
-promises: its speed-up with the chance that it will pass the test, else that of the best candidate without
-loss, which is always kept. The chance is a beta-binomial one. Its prior counts for 1 / L problems with one
-lost answer, where L is the loss that is allowed. So a fast candidate that has lost an answer makes room for
-one that has not, long before the first could be shown to lose too much.
+A candidate that writes the target's own tokens loses nothing and needs no test. Others are ranked by their
+expected speed-up: their own with the probability of passing the test, else that of the best candidate without
+loss, which is always kept. The probability is beta-binomial; its prior is 1 / L problems with one lost
+answer, where L is the allowed loss. So a fast candidate that has lost an answer is dropped for one that has
+not, long before its loss could be shown to be too high.
 
-In the final test each of m candidates with a loss is tested at a confidence of 1 - (1 - c) / m, so that all
-promises hold together with confidence c, whichever is chosen (Bonferroni).
+The final test of m candidates with a loss uses a confidence of 1 - (1 - c) / m for each, so that all bounds
+hold together with confidence c (Bonferroni).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from reason_spec.lab.tuning.calibration import LossTest, Trial
 BASELINE_KEY = "baseline"
 FINAL_STAGE = "final test"
 MAX_LOSSY_FINALISTS = 2
-"""Each takes confidence from the others, so that more of them would need more problems."""
+"""Each raises the confidence that the others need, so more finalists would need more problems."""
 MIN_PROBLEMS = 4
-"""With fewer no interval of a speed-up says anything."""
+"""With fewer problems the interval of a speed-up is meaningless."""
 MIN_SELECTION = 12
-"""Problems that are left for choosing where a loss is to be tested on the others."""
+"""Least number of problems for the selection if a loss is tested on the others."""
 _CLEARLY = 0.05
-"""A loss is clearly too high where so many lost answers have at most this chance at the allowed one."""
+"""A loss is clearly too high if at the allowed loss the lost answers have at most this probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One combination of settings; ``is_exact``: its answers are the target's own, token by token."""
+    """A combination of settings; ``is_exact``: its answers equal the target's token by token."""
 
     key: str
     name: str
@@ -49,22 +49,22 @@ class Candidate:
 
 
 class Answer(NamedTuple):
-    """One answer to one problem; ``seconds`` is None where generating it failed."""
+    """An answer to a problem; ``seconds`` is None if its generation failed."""
 
     seconds: float | None
     right: bool
 
 
 Answers: TypeAlias = Mapping[str, Mapping[int, Answer]]
-"""By the candidate's key, the target alone being `BASELINE_KEY`, and the number of the problem."""
+"""By the candidate's key (`BASELINE_KEY` for the target alone) and the number of the problem."""
 
 
 class Bench(Protocol):
-    """Measures candidates, and the target alone beside them."""
+    """Measures candidates and the target alone."""
 
     @property
     def seconds_spent(self) -> float:
-        """Seconds of all answers that were returned so far, those of earlier starts included."""
+        """Seconds of all answers so far, earlier starts included."""
 
     async def measure(
         self, stage: str, candidates: Sequence[Candidate], problems: Sequence[int], seconds: float | None
@@ -72,8 +72,8 @@ class Bench(Protocol):
         """Return all answers to the problems, or to the first of them.
 
         Args:
-            stage: what it is for, to be shown.
-            seconds: for further answers at the most; `MIN_PROBLEMS` problems are measured in any case.
+            stage: name of the stage, for the display.
+            seconds: limit for new answers; `MIN_PROBLEMS` problems are measured in any case.
         """
 
 
@@ -87,9 +87,9 @@ class Speedup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a candidate did; ``dropped`` says why it does not go on, and is empty where it does.
+    """The result of a candidate; ``dropped`` is the reason for dropping it, empty if it is kept.
 
-    ``loss_upper`` is the upper bound of the share of answers that it loses, at the confidence of the test.
+    ``loss_upper`` is the upper bound of its share of lost answers, at the confidence of the test.
     """
 
     candidate: Candidate
@@ -102,13 +102,13 @@ class Standing:
 
     @property
     def speed(self) -> float:
-        """The speed-up as a number to rank by; 0 where there is none."""
+        """The speed-up for ranking; 0 if there is none."""
         return 0.0 if self.speedup is None else self.speedup.value
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One measurement of all candidates that were left, the fastest first."""
+    """One measurement of all remaining candidates, the fastest first."""
 
     num_problems: int
     baseline_right: int
@@ -117,10 +117,10 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Which problems are measured when, fixed before anything is.
+    """The problems of each rung and of the final test, fixed before the search.
 
-    ``rungs`` are numbers of problems, each counting those before it: the first so many of ``selection``.
-    ``tests_loss`` is False where even a candidate without any lost answer could not pass.
+    ``rungs`` holds cumulative numbers of problems of ``selection``. ``tests_loss`` is False if even a
+    candidate without a lost answer could not pass.
     """
 
     test: LossTest
@@ -134,17 +134,17 @@ class SearchPlan:
 
     @property
     def num_finalists(self) -> int:
-        """One that loses nothing, beside those whose loss is tested."""
+        """One candidate without loss, plus those whose loss is tested."""
         return 1 + (self.num_tested if self.tests_loss else 0)
 
     @property
     def final_test(self) -> LossTest:
-        """The test of one finalist, so that the promises about all of them hold together."""
+        """The test of one finalist, with the confidence corrected for all of them."""
         return _shared_test(self.test, self.num_tested)
 
     @property
     def num_needed(self) -> int:
-        """How many problems it takes before a loss can be tested at all."""
+        """The least number of problems for which a loss can be tested."""
         return self.final_test.least_problems + MIN_SELECTION
 
 
@@ -156,22 +156,22 @@ def make_plan(
     halving: int = 3,
     seconds: float | None = None,
 ) -> SearchPlan:
-    """Share the problems out between the rungs and the final test.
+    """Divide the problems between the rungs and the final test.
 
-    Half of them are for the test, more where a loss takes more to be shown. Where there is nothing to choose
-    from all are for the test.
+    Half of them are for the test, more if the loss needs more. If no selection is needed, all are for the
+    test.
 
     Args:
-        problems: numbers of problems in an order that tells nothing about them.
-        halving: one in so many candidates goes on.
-        seconds: for all answers; half of it is for the final test.
+        problems: numbers of problems in a random order.
+        halving: a rung keeps one in ``halving`` candidates.
+        seconds: limit for all answers; half of it is for the final test.
 
     Raises:
         DataError: there are too few problems for any comparison.
         SettingsError: ``halving`` is below 2.
     """
     if halving < 2:
-        raise SettingsError(f"--halving {halving}: one in so many candidates goes on; name 2 or more")
+        raise SettingsError(f"--halving {halving}: a rung keeps one in so many candidates; name 2 or more")
     if len(problems) < 2 * MIN_PROBLEMS:
         raise DataError(
             f"{len(problems)} problems with known answers are too few to choose from: give "
@@ -195,7 +195,7 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was measured, and the candidate that was chosen; None: the target alone."""
+    """The measurements and the chosen candidate; None: the target alone."""
 
     plan: SearchPlan
     rungs: tuple[Rung, ...]
@@ -204,28 +204,30 @@ class Choice:
 
 
 async def choose(candidates: Sequence[Candidate], plan: SearchPlan, bench: Bench) -> Choice:
-    """Choose the fastest candidate within the loss; see the module for how."""
-    left = [candidate for candidate in candidates if candidate.is_exact or plan.tests_loss]
+    """Choose the fastest candidate within the loss; the module describes the method."""
+    remaining = [candidate for candidate in candidates if candidate.is_exact or plan.tests_loss]
     rungs: list[Rung] = []
     for number, size in enumerate(plan.rungs, start=1):
-        if _is_settled(left, plan):
+        if _is_settled(remaining, plan):
             break
-        num_left = len(plan.rungs) - number + 1
-        seconds = None if plan.seconds is None else (plan.seconds / 2 - bench.seconds_spent) / num_left
+        num_rungs_left = len(plan.rungs) - number + 1
+        seconds = None if plan.seconds is None else (plan.seconds / 2 - bench.seconds_spent) / num_rungs_left
         stage = f"rung {number} of {len(plan.rungs)}"
-        answers = await bench.measure(stage, left, plan.selection[:size], seconds)
-        rungs.append(_halve(left, answers, plan, is_last=num_left == 1))
-        left = [standing.candidate for standing in rungs[-1].standings if not standing.dropped]
-    if not left:
+        answers = await bench.measure(stage, remaining, plan.selection[:size], seconds)
+        rungs.append(_halve(remaining, answers, plan, is_last=num_rungs_left == 1))
+        remaining = [standing.candidate for standing in rungs[-1].standings if not standing.dropped]
+    if not remaining:
         return Choice(plan, tuple(rungs), None, None)
     seconds = None if plan.seconds is None else plan.seconds - bench.seconds_spent
-    final = _judge_finalists(left, await bench.measure(FINAL_STAGE, left, plan.final, seconds), plan)
+    final = _judge_finalists(
+        remaining, await bench.measure(FINAL_STAGE, remaining, plan.final, seconds), plan
+    )
     chosen = next((standing for standing in final.standings if not standing.dropped), None)
     return Choice(plan, tuple(rungs), final, chosen)
 
 
 def _is_settled(candidates: Sequence[Candidate], plan: SearchPlan) -> bool:
-    """Whether all that are left can be in the final test: then another rung decides nothing."""
+    """Whether all remaining candidates fit into the final test, so that no further rung is needed."""
     num_exact = sum(candidate.is_exact for candidate in candidates)
     return num_exact <= 1 and len(candidates) - num_exact <= plan.num_tested
 

@@ -13,16 +13,16 @@ from reason_spec.evaluation.amounts import points_text
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.records import write_text, writing
 from reason_spec.evaluation.view import RunView
-from reason_spec.lab.tuning.candidates import Ways
+from reason_spec.lab.tuning.candidates import SearchSpace
 from reason_spec.lab.tuning.halving import Choice, Rung, SearchPlan, Standing, trial_of
 from reason_spec.settings import Settings
 
 SETTINGS = "tuned.yaml"
 NUMBERS = "tuning.json"
 NOISY = 0.1
-"""A machine whose speed changes by more than this share is too busy to compare small differences on."""
+"""Change of the machine's speed, as a share, above which small differences are not comparable."""
 MIN_FOR_DRIFT = 8
-"""Answers of the target alone that a drift takes at the least."""
+"""Least number of baseline answers for a drift."""
 _OTHER_FILE = "Name another place."
 
 
@@ -30,7 +30,7 @@ _OTHER_FILE = "Name another place."
 class Tuning:
     """The result of a search.
 
-    ``drift``: by what share the target alone was slower in the second half of the search, None if unknown.
+    ``drift`` is the relative slow-down of the target alone in the second half of the search, None if unknown.
     ``run`` is the folder of the answers, ``output`` the settings file.
     """
 
@@ -43,7 +43,7 @@ class Tuning:
     png: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it; shares are not in points."""
+        """Return the JSON form; shares are between 0 and 1."""
         choice, plan = self.choice, self.choice.plan
         return {
             "strategy": self.settings.strategy.name,
@@ -63,23 +63,23 @@ class Tuning:
 
 
 def drift_of(pace: Sequence[float]) -> float | None:
-    """Return by what share the median of the second half is above that of the first, in order of time."""
+    """Return the relative rise of the median from the first half to the second, in order of time."""
     if len(pace) < MIN_FOR_DRIFT:
         return None
     half = len(pace) // 2
     return median(pace[half:]) / median(pace[:half]) - 1
 
 
-def announce(ways: Ways, plan: SearchPlan, view: RunView) -> None:
-    """Say how many candidates are compared on how many problems, and which strategies are left out."""
-    num_lossy = sum(not candidate.is_exact for candidate in ways.candidates)
+def announce(space: SearchSpace, plan: SearchPlan, view: RunView) -> None:
+    """Print the numbers of candidates and problems, and the strategies that are left out."""
+    num_lossy = sum(not candidate.is_exact for candidate in space.candidates)
     rungs = f" in rungs of {', '.join(map(str, plan.rungs))}" if plan.rungs else ""
     selection = f"{len(plan.selection)} problems to choose on{rungs}, " if plan.selection else ""
-    compared = len(ways.candidates) if plan.tests_loss else len(ways.candidates) - num_lossy
+    compared = len(space.candidates) if plan.tests_loss else len(space.candidates) - num_lossy
     view.say(
         f"{compared} candidates beside the target alone; {selection}{len(plan.final)} for the final test"
     )
-    for strategy, reason in ways.left_out.items():
+    for strategy, reason in space.left_out.items():
         view.say(f"left out: {strategy}: {reason}")
     if num_lossy and not plan.tests_loss:
         view.say(_too_few(plan, num_lossy))
@@ -100,7 +100,7 @@ def write(found: Tuning) -> None:
 
 
 def conclusion(found: Tuning) -> str:
-    """Return what was chosen and why, in a few sentences."""
+    """Return the choice and its reason, in a few sentences."""
     choice, plan = found.choice, found.choice.plan
     chosen = choice.chosen
     sentences = []
@@ -110,7 +110,7 @@ def conclusion(found: Tuning) -> str:
         )
     else:
         speed = chosen.speedup
-        assert speed is not None, "what has no speed-up is not chosen"
+        assert speed is not None, "a candidate without a speed-up is not chosen"
         sentences.append(
             f"{chosen.candidate.name}: {speed.value:.2f}x as fast as the target alone "
             f"({speed.low:.2f} to {speed.high:.2f}) on {chosen.num_problems} problems that had no part in "
@@ -131,7 +131,7 @@ def _about_loss(chosen: Standing, plan: SearchPlan) -> str:
 
 
 def _hopes(choice: Choice) -> list[str]:
-    """Say what more problems would show of faster candidates whose loss is not shown to be small."""
+    """Return, for faster candidates whose loss is not shown to be small, the number of problems needed."""
     plan, final = choice.plan, choice.final
     if final is None:
         return []
@@ -154,26 +154,26 @@ def _hopes(choice: Choice) -> list[str]:
 
 
 def warnings(found: Tuning) -> list[str]:
-    """Return what a reader should know before believing the numbers."""
+    """Return reasons to doubt the numbers."""
     choice, plan = found.choice, found.choice.plan
-    said = []
+    notes = []
     if found.drift is not None and abs(found.drift) > NOISY:
         change = "slower" if found.drift > 0 else "faster"
-        said.append(
+        notes.append(
             f"The machine is noisy: the target alone was {abs(found.drift):.0%} {change} in the second half "
             "of the search than in the first. Small differences of speed mean nothing; measure again when "
             "nothing else runs."
         )
     if plan.num_tested and not plan.tests_loss:
-        said.append(_too_few(plan, None))
+        notes.append(_too_few(plan, None))
     finalists = () if choice.final is None else choice.final.standings
     differing = [item for item in finalists if item.candidate.is_exact and item.num_lost]
-    said += [
+    notes += [
         f"{item.candidate.name} should write the target's own tokens, and {item.num_lost} of "
         f"{item.num_problems} answers were lost: the engine's numbers depend on what else is in a pass."
         for item in differing
     ]
-    return said
+    return notes
 
 
 def _too_few(plan: SearchPlan, num_lossy: int | None) -> str:

@@ -37,7 +37,7 @@ from reason_spec.evaluation.view import RunView
 from reason_spec.lab.pictures import require_matplotlib
 from reason_spec.lab.tuning import report
 from reason_spec.lab.tuning.calibration import LossTest
-from reason_spec.lab.tuning.candidates import Grid, Way, Ways, find_ways
+from reason_spec.lab.tuning.candidates import CandidateSettings, Grid, SearchSpace, make_search_space
 from reason_spec.lab.tuning.halving import (
     BASELINE_KEY,
     MIN_PROBLEMS,
@@ -59,7 +59,7 @@ from reason_spec.types import Problem
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """Options of a search; ``output`` None is a file in the run's folder, ``run.output``."""
+    """Options of a search; ``output`` defaults to a file in the run's folder, ``run.output``."""
 
     test: LossTest
     grid: Grid
@@ -94,14 +94,14 @@ class SearchView(RunView, Protocol):
     """Shows a search; the command line implements it."""
 
     def searching(self, total: int) -> AbstractContextManager[SearchProgress]:
-        """Show the progress of a search that takes ``total`` answers at the most."""
+        """Show the progress of a search of at most ``total`` answers."""
 
 
 async def tune(settings: Settings, sources: Sources, options: TuneOptions, view: SearchView) -> report.Tuning:
     """Choose a candidate, and write its settings and the numbers of the search.
 
     Args:
-        settings: the models and everything that is not searched.
+        settings: the models, and all values that are not searched.
 
     Raises:
         DataError: there are too few problems with known answers, or a file cannot be written.
@@ -117,28 +117,30 @@ async def tune(settings: Settings, sources: Sources, options: TuneOptions, view:
     if sources.num_without_answer:
         view.warn(f"left out: {sources.num_without_answer} problems without a reference answer")
     accelerator = _make_accelerator(settings, options.grid.strategies)
-    ways = find_ways(accelerator, options.grid)
+    space = make_search_space(accelerator, options.grid)
     places = list(range(len(problems)))
     random.Random(f"tune {settings.sampling.seed}").shuffle(places)
-    plan = make_plan(ways.candidates, places, options.test, halving=options.halving, seconds=options.seconds)
-    identity = _identity(settings, problems, ways, plan, options)
+    plan = make_plan(space.candidates, places, options.test, halving=options.halving, seconds=options.seconds)
+    identity = _identity(settings, problems, space, plan, options)
     path = options.run.output or Path("runs") / f"{sources.name}-tuning-{_hash(identity)}"
-    report.announce(ways, plan, view)
+    report.announce(space, plan, view)
     with TuneFolder(path, identity, fresh=options.run.fresh) as folder:
-        with view.searching(_num_planned(ways.candidates, plan)) as progress:
+        with view.searching(_num_planned(space.candidates, plan)) as progress:
             bench = EngineBench(
-                accelerator, ways, problems, plan, folder, options.run.concurrency, view, progress
+                accelerator, space, problems, plan, folder, options.run.concurrency, view, progress
             )
             try:
-                choice = await choose(ways.candidates, plan, bench)
+                choice = await choose(space.candidates, plan, bench)
             except asyncio.CancelledError:
-                view.say(f"What was measured is kept in {path}; the same command goes on from there.")
+                view.say(f"The answers so far are kept in {path}; the same command continues the search.")
                 raise
             finally:
                 await bench.close()
         written = options.output or path / report.SETTINGS
-        chosen = ways.baseline if choice.chosen is None else ways.by_key[choice.chosen.candidate.key].settings
-        found = report.Tuning(choice, chosen, bench.drift, ways.left_out, path, written, options.png)
+        chosen = (
+            space.baseline if choice.chosen is None else space.by_key[choice.chosen.candidate.key].settings
+        )
+        found = report.Tuning(choice, chosen, bench.drift, space.left_out, path, written, options.png)
         report.write(found)
     return found
 
@@ -152,7 +154,7 @@ class EngineBench:
     def __init__(
         self,
         accelerator: Accelerator,
-        ways: Ways,
+        space: SearchSpace,
         problems: Sequence[Problem],
         plan: SearchPlan,
         folder: TuneFolder,
@@ -162,8 +164,8 @@ class EngineBench:
     ) -> None:
         self._accelerator = accelerator
         baseline = Candidate(BASELINE_KEY, BASELINE, is_exact=True)
-        alone = Way(baseline, ways.baseline)
-        self._ways = {BASELINE_KEY: alone, **ways.by_key}
+        alone = CandidateSettings(baseline, space.baseline)
+        self._entries = {BASELINE_KEY: alone, **space.by_key}
         self._problems = problems
         self._plan = plan
         self._folder = folder
@@ -185,7 +187,7 @@ class EngineBench:
 
     @property
     def drift(self) -> float | None:
-        """How much slower, as a share, the target alone was in the second half; None for few answers."""
+        """The relative slow-down of the target alone in the second half; None for few answers."""
         outcomes = self._folder.outcomes.items()
         pace = [
             outcome.seconds / outcome.tokens
@@ -203,13 +205,13 @@ class EngineBench:
     ) -> Answers:
         """Have every candidate and the target alone answer the problems; see `halving.Bench`."""
         keys = [BASELINE_KEY, *(candidate.key for candidate in candidates)]
-        size, begun = self._concurrency, self.seconds_spent
+        size, spent_before = self._concurrency, self.seconds_spent
         measured: list[int] = []
         self._progress.begin(stage, len(candidates), len(problems))
         for start in range(0, len(problems), size):
             batch = problems[start : start + size]
             is_new = any((key, place) not in self._used for key in keys for place in batch)
-            has_time = seconds is None or self.seconds_spent - begun < seconds
+            has_time = seconds is None or self.seconds_spent - spent_before < seconds
             if is_new and not has_time and len(measured) >= MIN_PROBLEMS:
                 break
             # Seeded by the problem's name, so that a search that goes on keeps the order of every problem.
@@ -229,10 +231,10 @@ class EngineBench:
 
     @property
     def _seed(self) -> int:
-        return self._ways[BASELINE_KEY].settings.sampling.seed
+        return self._entries[BASELINE_KEY].settings.sampling.seed
 
     async def _solve(self, key: str, batch: Sequence[int], order: int) -> None:
-        """Take stored answers, and have one candidate answer the other problems at once."""
+        """Use stored answers; let the candidate answer the other problems, all at once."""
         left = []
         for place in batch:
             stored = self._folder.answer(key, self._problems[place].id)
@@ -245,13 +247,13 @@ class EngineBench:
                 self._used[key, place] = stored
         if not left:
             return
-        way = self._ways[key]
-        await self._prepare(way)
+        entry = self._entries[key]
+        await self._prepare(entry)
         results = await answer_batch(
-            self._generator_of(way),
+            self._generator_of(entry),
             [WorkItem(self._problems[place], 0, place) for place in left],
-            way.settings,
-            strategy=way.settings.strategy.name,
+            entry.settings,
+            strategy=entry.settings.strategy.name,
             # Compared answers must not learn from each other.
             scope=lambda _: key,
             concurrency=self._concurrency,
@@ -261,7 +263,7 @@ class EngineBench:
         )
         for place, result in zip(left, results, strict=True):
             if isinstance(result, Failure):
-                self._fail(way, place, result)
+                self._fail(entry, place, result)
             else:
                 await self._store(key, place, result)
             self._progress.count()
@@ -272,7 +274,7 @@ class EngineBench:
         self._used[key, place] = Answer(outcome.seconds, outcome.correct is True)
         self._num_failures_in_a_row = 0
 
-    def _fail(self, way: Way, place: int, failure: Failure) -> None:
+    def _fail(self, entry: CandidateSettings, place: int, failure: Failure) -> None:
         """Count a failed answer as one that is not right.
 
         Raises:
@@ -282,20 +284,20 @@ class EngineBench:
             self._num_failures_in_a_row += 1
             if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
                 raise failure.error
-        if way.candidate.key not in self._warned:
-            self._warned.add(way.candidate.key)
-            self._view.warn(f"{way.candidate.name}, problem {failure.key.problem_id!r}: {failure.error}")
-        self._used[way.candidate.key, place] = Answer(None, False)
+        if entry.candidate.key not in self._warned:
+            self._warned.add(entry.candidate.key)
+            self._view.warn(f"{entry.candidate.name}, problem {failure.key.problem_id!r}: {failure.error}")
+        self._used[entry.candidate.key, place] = Answer(None, False)
 
-    async def _prepare(self, way: Way) -> None:
-        """Give the engines over to a candidate: its cores, its verifier, and empty caches."""
+    async def _prepare(self, entry: CandidateSettings) -> None:
+        """Prepare the engines for a candidate: its cores, its verifier and empty caches."""
         if not self._started:
             await self._start()
-        await self._generator_of(way).prepare()
+        await self._generator_of(entry).prepare()
 
     async def _start(self) -> None:
-        planned = next((way for way in self._ways.values() if _is_planned(way)), None)
-        first = planned or self._ways[BASELINE_KEY]
+        planned = next((entry for entry in self._entries.values() if _is_planned(entry)), None)
+        first = planned or self._entries[BASELINE_KEY]
         accelerator = self._accelerator
         with self._progress.paused():
             await start_engines(accelerator, first.settings, self._view)
@@ -309,12 +311,12 @@ class EngineBench:
                 await accelerator.calibrate()
         self._started = True
 
-    def _generator_of(self, way: Way) -> Generator:
-        """Return the generator of a candidate; its planner has seen only what this candidate wrote."""
-        key, settings = way.candidate.key, way.settings
+    def _generator_of(self, entry: CandidateSettings) -> Generator:
+        """Return the generator of a candidate; its planner has only seen answers of this candidate."""
+        key, settings = entry.candidate.key, entry.settings
         if key not in self._generators:
             generator = replace(self._accelerator.generator, settings=settings)
-            if _is_planned(way):
+            if _is_planned(entry):
                 hints = generator.target.takes_hints
                 control = self._control.with_new_planner(settings.strategy, takes_hints=hints)
                 generator = replace(generator, control=control)
@@ -322,8 +324,8 @@ class EngineBench:
         return self._generators[key]
 
 
-def _is_planned(way: Way) -> bool:
-    strategy = way.settings.strategy
+def _is_planned(entry: CandidateSettings) -> bool:
+    strategy = entry.settings.strategy
     return strategy.planner and strategy_class(strategy.name).planned
 
 
@@ -347,7 +349,11 @@ def _make_accelerator(settings: Settings, strategies: Sequence[str]) -> Accelera
 
 
 def _identity(
-    settings: Settings, problems: Sequence[Problem], ways: Ways, plan: SearchPlan, options: TuneOptions
+    settings: Settings,
+    problems: Sequence[Problem],
+    space: SearchSpace,
+    plan: SearchPlan,
+    options: TuneOptions,
 ) -> Mapping[str, Any]:
     """Return everything that must be equal for a search to resume."""
     identity = Identity.of(settings, problems, options.run.concurrency)
@@ -357,7 +363,7 @@ def _identity(
         "prompt": identity.prompt,
         "concurrency": identity.concurrency,
         "problems": asdict(identity.problems),
-        "candidates": {way.candidate.key: way.candidate.name for way in ways.by_key.values()},
+        "candidates": {entry.candidate.key: entry.candidate.name for entry in space.by_key.values()},
         "loss": options.test.loss,
         "confidence": options.test.confidence,
         "halving": plan.halving,

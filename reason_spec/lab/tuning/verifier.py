@@ -1,11 +1,10 @@
 """Finds the laxest threshold of a verifier at which a stated loss of answers is not exceeded.
 
 Thresholds are tried from strict to lax, each by solving the problems with it (`calibration` has the test).
-The test covers the whole system, from the question to the graded answer: which steps a draft writes
-depends on those that stood before, so scores collected at one threshold do not tell the loss at another. They
-do tell which answers cannot differ. An answer stays what it was where no refused step reaches the new
-threshold, because every verdict would be the same; only the others are solved anew. And only an answer that
-is wrong can be lost, so the target alone solves no other problem.
+The test covers the whole system, from the question to the graded answer. The steps that a draft writes depend
+on the accepted ones before, so scores at one threshold do not determine the loss at another. They do show
+which answers cannot change: if no rejected step reaches the new threshold, all verdicts are the same. Only
+the other problems are solved again. Only a wrong answer can be lost, so the target alone solves only those.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from reason_spec.verifiers.reward import ByReward
 
 THRESHOLDS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
 VERDICT_SECONDS = 60.0
-"""For a verdict while calibrating. One that came too late would leave the step to the target, and make the
-threshold look safer on a busy machine than it is on a quiet one."""
+"""Deadline of a verdict during calibration. A late verdict would leave the step to the target, so that a busy
+machine would make the threshold look safer than it is."""
 GENERATED_PER_NEEDED = 4
-"""Generated problems for each that it takes where nothing is lost. At a loss of 1 point and 95 % confidence
-that makes 1196, of which 6 may be lost."""
+"""Generated problems per problem needed if no answer is lost. A loss of 1 point at 95 % confidence takes
+1196, of which 6 may be lost."""
 _GENERATED_SEED = 700_000
 _TARGET_FOLDER = "target"
 
 Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | ByReward
-"""Verifiers with a threshold that may judge a drafted step alone."""
+"""Verifiers with a threshold that can judge a drafted step without the target's."""
 
 
 @dataclass(frozen=True, slots=True)
-class TuneOptions:
-    """Options of a search; ``whole_curve`` goes on behind the first threshold that does not pass."""
+class VerifierTuneOptions:
+    """Options of a search; ``whole_curve`` continues after the first threshold that does not pass."""
 
     test: LossTest
     run: RunOptions
@@ -76,14 +75,14 @@ class VerifierTuning(NamedTuple):
 
 
 async def tune_verifier(
-    settings: Settings, sources: Sources, options: TuneOptions, view: RunView
+    settings: Settings, sources: Sources, options: VerifierTuneOptions, view: RunView
 ) -> VerifierTuning:
     """Choose a threshold, and write its settings, the numbers and the curves into the output folder.
 
     Where no threshold is safe, no settings are written.
 
     Args:
-        settings: with a strategy whose verifier judges drafted steps alone; its threshold is overridden.
+        settings: the verifier of their strategy judges drafted steps only; its threshold is overridden.
 
     Raises:
         DataError: there are too few problems with known answers.
@@ -101,7 +100,7 @@ async def tune_verifier(
     try:
         found = await _find(bench, options)
     except asyncio.CancelledError:
-        view.say(f"What was solved is kept in {bench.path}; the same command goes on from there.")
+        view.say(f"The answers so far are kept in {bench.path}; the same command continues the search.")
         raise
     finally:
         await bench.close()
@@ -110,7 +109,7 @@ async def tune_verifier(
     return VerifierTuning(found, bench.path)
 
 
-async def _find(bench: _Bench, options: TuneOptions) -> ThresholdTrials:
+async def _find(bench: _Bench, options: VerifierTuneOptions) -> ThresholdTrials:
     trials: list[Trial] = []
     answers: dict[str, Outcome] = {}
     for threshold in sorted(set(options.thresholds), reverse=True):
@@ -176,7 +175,7 @@ class _Bench:
         await self._accelerator.close()
 
     def unchanged(self, answers: Mapping[str, Outcome], threshold: float) -> dict[str, Outcome]:
-        """Return those answers of a stricter threshold whose verdicts would all be the same at this one."""
+        """Return the answers of a stricter threshold whose verdicts are all the same at this one."""
         if not self._repeats:
             return {}
         refused = {name: answer.usage.highest_refused for name, answer in answers.items()}
@@ -227,7 +226,7 @@ def judging_part(verifier: Verifier) -> Judging:
     Raises:
         SettingsError: there are several, or it has no threshold.
     """
-    judging = [part for part in _parts(verifier) if part.judges_alone]
+    judging = [part for part in _parts(verifier) if part.judges_draft_only]
     if len(judging) != 1:
         names = ", ".join(part.name for part in judging)
         raise SettingsError(

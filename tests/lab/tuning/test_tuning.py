@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.lab.tuning.calibration import LossTest
-from reason_spec.lab.tuning.candidates import Grid, find_ways
+from reason_spec.lab.tuning.candidates import Grid, make_search_space
 from reason_spec.lab.tuning.halving import (
     BASELINE_KEY,
     MIN_PROBLEMS,
@@ -294,17 +294,17 @@ def embedded() -> Accelerator:
 
 
 def test_no_two_candidates_have_the_same_settings_or_name(embedded: Accelerator) -> None:
-    ways = find_ways(embedded, Grid(widths=(1, 2), draft_tokens=(8, 16)))
-    assert not ways.left_out
-    assert len({way.settings.hash for way in ways.by_key.values()}) == len(ways.by_key)
-    assert len({way.candidate.name for way in ways.by_key.values()}) == len(ways.by_key)
+    space = make_search_space(embedded, Grid(widths=(1, 2), draft_tokens=(8, 16)))
+    assert not space.left_out
+    assert len({entry.settings.hash for entry in space.by_key.values()}) == len(space.by_key)
+    assert len({entry.candidate.name for entry in space.by_key.values()}) == len(space.by_key)
 
 
 def test_a_strategy_is_varied_in_what_it_uses_alone(embedded: Accelerator) -> None:
-    ways = find_ways(embedded, Grid(depths=(2, 4), widths=(1, 2), thresholds=(0.9, 0.7)))
+    space = make_search_space(embedded, Grid(depths=(2, 4), widths=(1, 2), thresholds=(0.9, 0.7)))
     counts: dict[str, int] = {}
-    for way in ways.by_key.values():
-        counts[way.settings.strategy.name] = counts.get(way.settings.strategy.name, 0) + 1
+    for entry in space.by_key.values():
+        counts[entry.settings.strategy.name] = counts.get(entry.settings.strategy.name, 0) + 1
     assert counts == {
         "prompt_lookup": 1, "speculative": 1, "lookahead": 2 * (2 + 1) * 2, "specreason": 8, "rsd": 8,
         "hybrid": 8, "arbitrage": 12, "speculative_thinking": 2, "scot": 4,
@@ -312,17 +312,17 @@ def test_a_strategy_is_varied_in_what_it_uses_alone(embedded: Accelerator) -> No
 
 
 def test_only_what_writes_the_targets_own_tokens_is_exact(embedded: Accelerator) -> None:
-    ways = find_ways(embedded, Grid())
-    exact = {way.candidate.name.split(" depth")[0].split(" planned")[0] for way in ways.by_key.values()
-             if way.candidate.is_exact}  # fmt: skip
+    space = make_search_space(embedded, Grid())
+    exact = {entry.candidate.name.split(" depth")[0].split(" planned")[0] for entry in space.by_key.values()
+             if entry.candidate.is_exact}  # fmt: skip
     assert exact == {"prompt_lookup", "speculative", "lookahead exact"}
 
 
 def test_a_threshold_is_written_where_the_verifier_reads_it(embedded: Accelerator) -> None:
-    ways = find_ways(embedded, Grid(strategies=("hybrid",), depths=(4,), thresholds=(0.7,)))
-    (way,) = ways.by_key.values()
-    assert way.settings.verifier.name == "likelihood+semantic"
-    assert way.settings.verifier.thresholds == {"likelihood": 0.7}
+    space = make_search_space(embedded, Grid(strategies=("hybrid",), depths=(4,), thresholds=(0.7,)))
+    (entry,) = space.by_key.values()
+    assert entry.settings.verifier.name == "likelihood+semantic"
+    assert entry.settings.verifier.thresholds == {"likelihood": 0.7}
 
 
 def test_each_strategy_takes_those_of_the_named_verifiers_that_it_can_use(embedded: Accelerator) -> None:
@@ -330,27 +330,27 @@ def test_each_strategy_takes_those_of_the_named_verifiers_that_it_can_use(embedd
         ("lookahead", "specreason"), depths=(4,), thresholds=(0.9,), verifiers=("numbers", "likelihood")
     )
     used = {
-        (way.settings.strategy.name, way.settings.verifier.name)
-        for way in find_ways(embedded, grid).by_key.values()
+        (entry.settings.strategy.name, entry.settings.verifier.name)
+        for entry in make_search_space(embedded, grid).by_key.values()
     }
     assert used == {("lookahead", "numbers"), ("specreason", "likelihood")}
     with pytest.raises(SettingsError, match="strategy specreason cannot be tried"):
-        find_ways(embedded, Grid(("specreason",), verifiers=("numbers",)))
+        make_search_space(embedded, Grid(("specreason",), verifiers=("numbers",)))
 
 
 def test_what_a_pair_does_not_allow_is_left_out_with_the_reason_and_refused_where_it_is_named(
     scripted: Accelerator,
 ) -> None:
-    ways = find_ways(scripted, Grid())
-    assert "reward model" in ways.left_out["rsd"]
-    assert "rsd" not in {way.settings.strategy.name for way in ways.by_key.values()}
+    space = make_search_space(scripted, Grid())
+    assert "reward model" in space.left_out["rsd"]
+    assert "rsd" not in {entry.settings.strategy.name for entry in space.by_key.values()}
     with pytest.raises(SettingsError, match=r"strategy rsd cannot be tried: .*reward model"):
-        find_ways(scripted, Grid(strategies=("prompt_lookup", "rsd")))
+        make_search_space(scripted, Grid(strategies=("prompt_lookup", "rsd")))
 
 
 def test_an_engine_that_plans_nothing_has_no_planned_candidates(scripted: Accelerator) -> None:
-    ways = find_ways(scripted, Grid(strategies=("lookahead",)))
-    assert not any(way.settings.strategy.planner for way in ways.by_key.values())
+    space = make_search_space(scripted, Grid(strategies=("lookahead",)))
+    assert not any(entry.settings.strategy.planner for entry in space.by_key.values())
 
 
 @pytest.mark.parametrize(
