@@ -226,8 +226,8 @@ def _convert_in_child(model: GgufModel, source: Path, folder: Path, tell: Tell) 
             child.wait()
         output.seek(0)
         errors = output.read()
-    if child.returncode == -signal.SIGINT:
-        # Ctrl-C reaches all processes of the terminal.
+    if child.returncode == -signal.SIGINT or (child.returncode and "KeyboardInterrupt" in errors):
+        # Ctrl-C reaches all processes of the terminal, the child perhaps while it starts.
         raise KeyboardInterrupt
     if child.returncode:
         reasons = [line.strip() for line in errors.splitlines() if line.strip()]
