@@ -53,7 +53,7 @@ def _print_progress(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    # An interrupt ends the process at once; imports of transformers turn a KeyboardInterrupt into other errors.
+    # An interrupt ends the process at once: imports of transformers turn a KeyboardInterrupt into others.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ["HF_HUB_OFFLINE"] = "1"
     convert(Path(sys.argv[1]), Path(sys.argv[2]))
