@@ -219,7 +219,7 @@ class Generator:
         resolved = self.resolve(request, prompts)
         session = self._open_suffix_session(request, prompts)
         try:
-            with self.control.admit(strategy.wish) as budget:
+            with self.control.admit(strategy.requested_budget) as budget:
                 resolved = replace(resolved, suffix_session=session, budget=budget)
                 async with aclosing(strategy.solve(resolved, recorder or Recorder())) as steps:
                     async for step in steps:

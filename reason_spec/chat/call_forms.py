@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -61,7 +62,7 @@ def form_of(template: str | None) -> CallForm:
     return HERMES
 
 
-class CallParser:
+class CallParser(ABC):
     """Separates calls from text.
 
     It reads character by character, so the result does not depend on how the text was cut into pieces. A call
@@ -97,13 +98,13 @@ class CallParser:
             self._end()
         return self._hand_over()
 
+    @abstractmethod
     def _in_text(self, character: str) -> None:
         """Read a character outside of calls."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self) -> None:
         """Emit the rest at the end of the text."""
-        raise NotImplementedError
 
     def _begin(self, name: str, arguments: str) -> None:
         self._emit(ToolCallDelta(self.num_calls, arguments, new_call_id(), name))

@@ -31,7 +31,6 @@ from reason_spec.cli.options import (
     names_of,
     option,
 )
-from reason_spec.errors import SettingsError
 
 if TYPE_CHECKING:
     from reason_spec.evaluation.job import Backend
@@ -131,8 +130,7 @@ def evaluate(
     from reason_spec.evaluation.prices import read_prices
     from reason_spec.evaluation.sources import generated_sources, read_task_sources
 
-    if flags.given["strategy"] is not None and compare is not None:
-        raise SettingsError("--strategy and --compare exclude each other; --compare names all strategies")
+    flags.refuse_strategy_beside(compare)
     settings = flags.resolve()
     named = (BASELINE, settings.strategy.name) if compare is None else compared_strategies(compare, 1)
     strategies = tuple(dict.fromkeys(named))

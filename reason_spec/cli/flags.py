@@ -198,6 +198,15 @@ class Flags:
 
     given: Mapping[str, Any]
 
+    def refuse_strategy_beside(self, compare: str | None) -> None:
+        """Refuse ``--strategy`` together with ``--compare``.
+
+        Raises:
+            SettingsError: both are given.
+        """
+        if self.given["strategy"] is not None and compare is not None:
+            raise SettingsError("--strategy and --compare exclude each other; --compare names all strategies")
+
     def problems(
         self,
         settings: Settings,

@@ -62,8 +62,7 @@ def solve(
     from reason_spec.evaluation.job import RunOptions, run_job
     from reason_spec.evaluation.sources import read_sources
 
-    if flags.given["strategy"] is not None and compare is not None:
-        raise SettingsError("--strategy and --compare exclude each other; --compare names all strategies")
+    flags.refuse_strategy_beside(compare)
     settings = flags.resolve()
     strategies = compared_strategies(compare) if compare is not None else (settings.strategy.name,)
     if dry_run:

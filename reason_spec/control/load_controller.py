@@ -146,10 +146,10 @@ class _Outcomes:
 class SpeculationBudget:
     """One answer that is being written; what it may use changes from round to round."""
 
-    def __init__(self, gate: LoadController, wish: RequestedBudget) -> None:
+    def __init__(self, gate: LoadController, requested: RequestedBudget) -> None:
         self._gate = gate
-        self.wish = wish
-        self.share = Share(wish.depth, wish.num_draft_tokens)
+        self.requested = requested
+        self.share = Share(requested.depth, requested.num_draft_tokens)
         self.left_to_planner = True
         """Whether no other answer was live at any time, nor steps ahead held back for the next one."""
         self.begun = False
@@ -168,7 +168,7 @@ class SpeculationBudget:
     def num_draft_tokens(self) -> int:
         """How many tokens the draft model may write ahead now; 0: it is to write none."""
         self._gate.refresh()
-        return min(self.wish.num_draft_tokens, _AHEAD_OF_SHARE * self.share.num_draft_tokens)
+        return min(self.requested.num_draft_tokens, _AHEAD_OF_SHARE * self.share.num_draft_tokens)
 
     @property
     def beside_others(self) -> bool:
@@ -210,8 +210,8 @@ class SpeculationBudget:
         token_rate = (own.right + _PRIOR_TOKENS * shared) / (own.count + _PRIOR_TOKENS)
         own, shared = self._steps, self._gate.step_rate.value
         step_rate = (own.right + _PRIOR_STEPS * shared) / (own.count + _PRIOR_STEPS)
-        depth = self.wish.depth if way == "steps" else 0
-        num_tokens = 0 if way == "none" else self.wish.num_draft_tokens
+        depth = self.requested.depth if way == "steps" else 0
+        num_tokens = 0 if way == "none" else self.requested.num_draft_tokens
         return Demand(min(token_rate, 0.999), num_tokens, min(step_rate, 0.999), depth)
 
 
@@ -296,9 +296,9 @@ class LoadController:
         return dict(self._expected)
 
     @contextmanager
-    def enter(self, wish: RequestedBudget) -> Iterator[SpeculationBudget]:
+    def enter(self, requested: RequestedBudget) -> Iterator[SpeculationBudget]:
         """Count an answer as live for the block."""
-        live = SpeculationBudget(self, wish)
+        live = SpeculationBudget(self, requested)
         if not self._live:
             # What was idle time tells of nothing.
             self._counted_to = self._clock()
@@ -307,7 +307,7 @@ class LoadController:
         if len(self._live) > 1:
             for one in self._live:
                 one.left_to_planner = False
-            live.share = self._like_others(wish)
+            live.share = self._like_others(requested)
         self._stale = True
         if len(self._live) == 2:
             self._joined.add(1.0, 1.0)
@@ -334,12 +334,12 @@ class LoadController:
         if passed >= (least if self._stale else _ROUND_SECONDS):
             self.decide()
 
-    def _like_others(self, wish: RequestedBudget) -> Share:
+    def _like_others(self, requested: RequestedBudget) -> Share:
         """Return what an answer may use until the next round: no more than any other."""
         others = [live.share for live in self._live[:-1]]
         depth = max(share.depth for share in others)
         num_draft_tokens = max(share.num_draft_tokens for share in others)
-        return Share(min(wish.depth, depth), min(wish.num_draft_tokens, num_draft_tokens))
+        return Share(min(requested.depth, depth), min(requested.num_draft_tokens, num_draft_tokens))
 
     def wrote(self, num_tokens: int) -> None:
         """Take tokens that became certain, of whatever answer."""
@@ -380,15 +380,15 @@ class LoadController:
     def _open_ways(self) -> Ways:
         """Return the ways there are: those that the settings allow and an answer has a use for."""
         most = WAYS.index(self._settings.at_most)
-        if not any(live.wish.depth for live in self._live):
+        if not any(live.requested.depth for live in self._live):
             most = min(most, WAYS.index("tokens"))
-        if not any(live.wish.depth or live.wish.num_draft_tokens for live in self._live):
+        if not any(live.requested.depth or live.requested.num_draft_tokens for live in self._live):
             most = 0
         if len(self._live) > 1:
             return WAYS[: most + 1]
         # How much of it one answer alone uses is the planner's business, and the settings'.
         [live] = self._live
-        if WAYS[most] == "steps" and live.wish.num_draft_tokens and self._joined.value > _MOST_JOINED:
+        if WAYS[most] == "steps" and live.requested.num_draft_tokens and self._joined.value > _MOST_JOINED:
             live.left_to_planner = False
             most = WAYS.index("tokens")
         return WAYS[most : most + 1]
@@ -458,7 +458,8 @@ class LoadController:
         """Let every answer use what it would alone, as far as the way allows it."""
         for live in self._live:
             live.share = Share(
-                live.wish.depth if way == "steps" else 0, 0 if way == "none" else live.wish.num_draft_tokens
+                live.requested.depth if way == "steps" else 0,
+                0 if way == "none" else live.requested.num_draft_tokens,
             )
         if way != self.way:
             self._change(way, self._clock())

@@ -115,7 +115,7 @@ class DraftModelSpeculation(PromptLookup):
     needs_draft: ClassVar[bool] = True
 
     @property
-    def wish(self) -> RequestedBudget:
+    def requested_budget(self) -> RequestedBudget:
         return RequestedBudget(0, self.settings.num_draft_tokens)
 
     @property

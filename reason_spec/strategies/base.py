@@ -167,7 +167,7 @@ class Strategy(ABC):
         """The loss class of this strategy with its verifier."""
 
     @property
-    def wish(self) -> RequestedBudget:
+    def requested_budget(self) -> RequestedBudget:
         """The speculation that a single answer would use: steps ahead and draft tokens."""
         if not self.needs_draft:
             return RequestedBudget()

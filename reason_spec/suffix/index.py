@@ -21,7 +21,7 @@ MIN_RUN: Final = 32
 _BLOCK: Final = 1024
 """Maximum number of tokens appended by one kernel call."""
 _RESERVED: Final = 64
-"""Places reserved for a piece while several conversations are written in turns."""
+"""Places reserved for a piece while several conversations alternate."""
 _INITIAL_PLACES: Final = 256
 _KEPT: Final = 0.7
 """Share of the tokens that an eviction keeps."""
@@ -190,7 +190,7 @@ class TokenIndex:
             if known < kernels.MAX_MATCH:
                 writer.known_from = max(writer.known_from, at - known)
         start = int(self.meta[kernels.LOG_END]) + 1
-        # Several conversations write in turns: without reserved places each turn would need a new piece.
+        # Several conversations alternate: without reserved places each change would need a new piece.
         reserved = _RESERVED if len(self._writers) > 1 else 0
         writer.piece = Piece(start, start, start + max(wanted, reserved), self._clock())
         self.meta[kernels.LOG_END] = writer.piece.limit + 1

@@ -36,7 +36,7 @@ class PairCost(NamedTuple):
 
 
 async def measure_cost(target_folder: Path, draft_folder: Path) -> PairCost:
-    """Time both models in turns on one core, so that other load on the machine affects both.
+    """Time both models alternately on one core, so that other load on the machine affects both.
 
     Raises:
         EngineError: a model cannot be loaded.
