@@ -4,7 +4,7 @@
 
 Three sets of pairs. ``generated``: steps of the problem generator in two of its phrasings, and changed in one
 place. ``held out``: three sets written by hand before the verifiers had seen them. The verifiers were then
-improved on each set, so only the first result on a set (docs/measurements/verifiers.md) is held out. ``steps``:
+improved on each set, so only first results are held out (docs/measurements/verifiers.md). ``steps``:
 those of a file (default: the solutions of the tests), in another notation, and changed. A changed step is
 compared with the step itself (``own``) and with its other wording (``reworded``).
 
