@@ -26,6 +26,7 @@ from typing import Any
 from models import ModelsName, Task, target_flags, tasks_for
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
+from reason_spec.accelerator.load import with_new_planner
 from reason_spec.control.costs import Costs
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.evaluation.statistics import compare_accuracy
@@ -110,7 +111,7 @@ class Ours:
         """Return the generator of these settings; its planner has seen only what was written under them."""
         if settings.hash not in self._generators:
             base = self._accelerator.generator
-            control = base.control.with_new_planner(settings.strategy, takes_hints=True)
+            control = with_new_planner(base.control, settings.strategy, takes_hints=True)
             self._generators[settings.hash] = replace(base, settings=settings, control=control)
         return self._generators[settings.hash]
 
@@ -322,7 +323,7 @@ async def measure(
     models: ModelsName = "demo",
 ) -> list[Row]:
     """Measure every row; ``flags`` are settings for all of them, such as another target."""
-    # Under load the gate lets the target write alone: its answers would be graded as every row's.
+    # Under load the load controller lets the target write alone: its answers would be graded as every row's.
     flags = {"load_control.use": "off", **target_flags(models), **(flags or {})}
     chosen = tasks_for(models, max(problems_timed, problems_graded), seed)
     # No draft was trained for the real model.

@@ -304,7 +304,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     chosen = tasks_for("demo", max(options.problems, options.accuracy), options.seed)
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in ROWS))
     grades = Grades(options.grades)
-    # Under load the gate lets the target write alone: its answers would be graded as every row's.
+    # Under load the load controller lets the target write alone: its answers would be graded as every row's.
     base = load_settings(flags={"load_control.use": "off"})
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()

@@ -1,4 +1,5 @@
-"""Time the load gate against the target alone and against fixed settings, at one to many answers at once.
+"""Time the load controller against the target alone and against fixed settings, at one to many answers at
+once.
 
     python benchmarks/load.py [--engine vllm|torch] [--padded LAYERS] [--loads 1 4 16 64] [--repeats 3]
         [--poisson 0.3 0.8] [--fixed tokens depth-2 depth-4] [--runs FILE] [--json [FILE]]
@@ -8,9 +9,9 @@ they arrive by themselves, at these shares of what the target alone gets done at
 share two engines, which are started once. For each load the rows take turns on the same questions in an
 order shuffled with the seed, and prefix caches are emptied before each. ``alone`` is the target without
 drafts on all cores, ``alone-shared`` on those that a draft leaves it; the faster of them at a load is what
-the others are compared with. ``gate`` is the default strategy with the load gate, which goes on learning
-from run to run as a server's does; fixed rows have neither gate nor planner. ``tokens`` drafts tokens with
-the draft model, ``depth-N`` goes N steps ahead as well.
+the others are compared with. ``controller`` is the default strategy with the load controller, which goes on
+learning from run to run as a server's does; fixed rows have neither controller nor planner. ``tokens``
+drafts tokens with the draft model, ``depth-N`` goes N steps ahead as well.
 
 ``speed-up`` is the ratio of tokens a second (closed loop) or of seconds a token of an answer, waiting
 included (Poisson): the median over repeats, and a 95 % bootstrap interval. With ``--runs`` every timed run
@@ -61,7 +62,7 @@ class Run:
     num_tokens: int
     num_answers: int
     seconds_per_token: float
-    way: str
+    mode: str
     num_changes: int
 
     @property
@@ -86,7 +87,7 @@ class Row:
     low: float
     high: float
     of_best_fixed: float
-    way: str
+    mode: str
     num_changes: float
 
 
@@ -96,7 +97,7 @@ class Bench:
     def __init__(self, accelerator: Accelerator, options: argparse.Namespace) -> None:
         self.accelerator = accelerator
         self.options = options
-        self._gate: LoadController | None = accelerator.load_controller
+        self._controller: LoadController | None = accelerator.load_controller
         self._base: Settings = accelerator.settings
         self._generator = accelerator.generator
         self._seconds_before: dict[Any, float] = {}
@@ -107,17 +108,17 @@ class Bench:
         """Make the engines this arm's: settings, cores, nothing in the caches."""
         accelerator, strategy = self.accelerator, self._base.strategy
         name = "autoregressive" if arm in BASELINES else "speculative" if arm == "tokens" else "lookahead"
-        fixed: dict[str, Any] = {"name": name, "planner": arm == "gate"}
+        fixed: dict[str, Any] = {"name": name, "planner": arm == "controller"}
         if arm.startswith("depth-"):
             fixed["depth"] = int(arm.removeprefix("depth-"))
         settings = self._base.model_copy(update={"strategy": strategy.model_copy(update=fixed)})
-        gate = self._gate if arm == "gate" else None
-        control = replace(accelerator.generator.control, controller=gate)
+        controller = self._controller if arm == "controller" else None
+        control = replace(accelerator.generator.control, load=controller)
         self._generator = replace(accelerator.generator, settings=settings, control=control)
         await self._generator.prepare()
-        if gate is not None:
-            self._changes_before = gate.num_changes
-            self._seconds_before = dict(gate.seconds)
+        if controller is not None:
+            self._changes_before = controller.num_mode_changes
+            self._seconds_before = dict(controller.seconds_in_mode)
         if arm in BASELINES:
             # What `prepare` gives it was measured with one answer at a time.
             cores = accelerator.bundle.cores
@@ -169,15 +170,15 @@ class Bench:
     ) -> Run:
         num_tokens = sum(solution.num_tokens for solution, _ in answers)
         per_token = statistics.fmean(took / max(1, solution.num_tokens) for solution, took in answers)
-        gate = self._generator.control.controller
-        way, changes = "-", 0
-        if gate is not None:
-            changes = gate.num_changes - self._changes_before
-            spent = {one: now - self._seconds_before[one] for one, now in gate.seconds.items()}
-            way = ", ".join(
+        controller = self._generator.control.load
+        mode, changes = "-", 0
+        if controller is not None:
+            changes = controller.num_mode_changes - self._changes_before
+            spent = {one: now - self._seconds_before[one] for one, now in controller.seconds_in_mode.items()}
+            mode = ", ".join(
                 f"{one} {part / sum(spent.values()):.0%}" for one, part in spent.items() if part > 0
             )
-        return Run(arm, load, share, repeat, seconds, num_tokens, len(answers), per_token, way, changes)
+        return Run(arm, load, share, repeat, seconds, num_tokens, len(answers), per_token, mode, changes)
 
 
 async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespace) -> list[Run]:
@@ -255,7 +256,7 @@ def rows_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Row]:
         }
         paces = {arm: [run.pace for run in own] for arm, own in here.items()}
         alone = max(BASELINES, key=lambda arm: statistics.median(paces[arm]))
-        fixed = [arm for arm in arms if arm != "gate"]
+        fixed = [arm for arm in arms if arm != "controller"]
         best = max(fixed, key=lambda arm: statistics.median(paces[arm]))
         for arm in arms:
             ratios = [own / base for own, base in zip(paces[arm], paces[alone], strict=True)]
@@ -272,7 +273,7 @@ def rows_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Row]:
                     low=low,
                     high=high,
                     of_best_fixed=statistics.median(of_best),
-                    way=own[len(own) // 2].way,
+                    mode=own[len(own) // 2].mode,
                     num_changes=statistics.fmean(run.num_changes for run in own),
                 )
             )
@@ -291,8 +292,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table()
-    for heading in "at once|row|tokens/s|s/token|speed-up|95 %|of best fixed|way".split("|"):
-        table.add_column(heading, justify="left" if heading in ("row", "way") else "right")
+    for heading in "at once|row|tokens/s|s/token|speed-up|95 %|of best fixed|mode".split("|"):
+        table.add_column(heading, justify="left" if heading in ("row", "mode") else "right")
     for row in rows:
         table.add_row(
             row.load,
@@ -302,13 +303,13 @@ def print_rows(rows: Sequence[Row]) -> None:
             f"{row.speedup:.2f}x",
             f"{row.low:.2f}-{row.high:.2f}",
             f"{row.of_best_fixed:.2f}",
-            row.way,
+            row.mode,
         )
     Console(width=110).print(table)
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    arms = [*BASELINES, "gate", *options.fixed]
+    arms = [*BASELINES, "controller", *options.fixed]
     async with AsyncExitStack() as stack:
         target = options.target
         if options.padded:
@@ -352,7 +353,7 @@ def main() -> None:
     add("--eager", action="store_true", help="vllm: do not compile: slower, but starts sooner")
     add("--loads", type=int, nargs="+", default=[1, 4, 16, 64], help="answers at once")
     add("--poisson", type=float, nargs="*", default=[0.3, 0.8], help="shares of the target's capacity")
-    add("--fixed", nargs="+", default=["tokens", "depth-2", "depth-4"], help="rows without the gate")
+    add("--fixed", nargs="+", default=["tokens", "depth-2", "depth-4"], help="rows without the controller")
     add("--repeats", type=int, default=3)
     add("--answers", type=float, default=1.5, help="answers of a run for each of those at once")
     add("--arrivals", type=int, default=24, help="answers of a run with arrivals")

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
+from reason_spec.accelerator.load import with_new_planner
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.pair.generator import problems
@@ -239,7 +240,7 @@ class Solver:
         """Return the generator of an arm; its planner has seen only what this arm wrote."""
         if name not in self._generators:
             base = self._accelerator.generator
-            control = base.control.with_new_planner(self._strategy, takes_hints=True)
+            control = with_new_planner(base.control, self._strategy, takes_hints=True)
             self._generators[name] = replace(base, control=control)
         return self._generators[name]
 

@@ -9,12 +9,12 @@ from typing import Any, Self, Unpack
 from reason_spec.accelerator.bundle import ModelBundle, create_engines
 from reason_spec.accelerator.generator import Generator, Solution
 from reason_spec.accelerator.load import (
-    SpeculationControl,
     can_plan,
     measure_planner,
     open_controller,
 )
 from reason_spec.accelerator.requests import GenerationRequest, Prompts, RequestOptions
+from reason_spec.control.controller import SpeculationController
 from reason_spec.control.load_controller import LoadController
 from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine
@@ -113,7 +113,7 @@ class Accelerator:
         except BaseException:
             await self.close()
             raise
-        self.generator = replace(self.generator, control=SpeculationControl(controller, planner))
+        self.generator = replace(self.generator, control=SpeculationController(controller, planner))
 
     async def close(self) -> None:
         """Stop everything and save the suffix cache; may be called twice."""
@@ -134,7 +134,7 @@ class Accelerator:
     @property
     def load_controller(self) -> LoadController | None:
         """Bounds speculation under load; made by `start`, None where the settings switch it off."""
-        return self.generator.control.controller
+        return self.generator.control.load
 
     @property
     def planner(self) -> Planner | None:

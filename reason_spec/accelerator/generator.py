@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 from reason_spec.accelerator.bundle import ModelBundle
-from reason_spec.accelerator.load import SpeculationControl
 from reason_spec.accelerator.requests import GenerationRequest, Prompts, RequestOptions
+from reason_spec.control.controller import SpeculationController
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import Message
 from reason_spec.events import Listener, Recorder
@@ -54,7 +54,7 @@ class Generator:
 
     bundle: ModelBundle
     settings: Settings
-    control: SpeculationControl = field(default_factory=SpeculationControl)
+    control: SpeculationController = field(default_factory=SpeculationController)
     verifier: Verifier | None = None
 
     @property
@@ -118,7 +118,6 @@ class Generator:
             self.target,
             self.draft,
             self.verifier_for(settings.name, verifier),
-            self.control.planner_for(settings),
             router,
         )
 
@@ -219,7 +218,8 @@ class Generator:
         resolved = self.resolve(request, prompts)
         session = self._open_suffix_session(request, prompts)
         try:
-            with self.control.admit(strategy.requested_budget) as budget:
+            is_planned = strategy.planned and strategy.settings.planner
+            with self.control.admit(strategy.requested_budget, is_planned=is_planned) as budget:
                 resolved = replace(resolved, suffix_session=session, budget=budget)
                 async with aclosing(strategy.solve(resolved, recorder or Recorder())) as steps:
                     async for step in steps:

@@ -1,56 +1,17 @@
-"""How much may be speculated: the one module of this package that uses load controller and planner."""
+"""Opens the control of speculation: measures models, batches and a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import replace
 
 from reason_spec.accelerator.bundle import ModelBundle
-from reason_spec.control.costs import Costs, measure_batches, measure_costs
-from reason_spec.control.load_controller import (
-    LoadController,
-    LoadCosts,
-    RequestedBudget,
-    SpeculationBudget,
-)
+from reason_spec.control.controller import SpeculationController
+from reason_spec.control.costs import BatchCosts, Costs
+from reason_spec.control.load_controller import LoadController
+from reason_spec.control.measuring import measure_batches, measure_costs
 from reason_spec.control.planner import Planner
 from reason_spec.settings import LoadControlSettings, StrategySettings
-from reason_spec.strategies.factory import strategy_class
 from reason_spec.verifiers.base import Verifier, measure_verdict
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationControl:
-    """What bounds speculation; None leaves it as the settings say.
-
-    Args:
-        controller: for all answers of the models at once, by the present load.
-        planner: for one answer, by measured costs and by what earlier answers showed.
-    """
-
-    controller: LoadController | None = None
-    planner: Planner | None = None
-
-    def planner_for(self, settings: StrategySettings) -> Planner | None:
-        """Return the planner of a strategy; None where its depth is fixed."""
-        return self.planner if settings.planner and strategy_class(settings.name).planned else None
-
-    def with_new_planner(self, settings: StrategySettings, *, takes_hints: bool) -> Self:
-        """Return this control with a planner of the same costs that has seen no answer."""
-        if self.planner is None:
-            return self
-        return replace(self, planner=_planner(self.planner.costs, settings, takes_hints=takes_hints))
-
-    @contextmanager
-    def admit(self, requested: RequestedBudget) -> Iterator[SpeculationBudget | None]:
-        """Count an answer as live for the block; None: its speculation is not bounded."""
-        if self.controller is None:
-            yield None
-            return
-        with self.controller.enter(requested) as budget:
-            yield budget
 
 
 def can_plan(bundle: ModelBundle) -> bool:
@@ -68,6 +29,16 @@ async def measure_planner(
     return _planner(costs, settings, takes_hints=bundle.target.takes_hints)
 
 
+def with_new_planner(
+    control: SpeculationController, settings: StrategySettings, *, takes_hints: bool
+) -> SpeculationController:
+    """Return the controller with a planner of the same costs that has seen no answer; without one, as it
+    is."""
+    if control.planner is None:
+        return control
+    return replace(control, planner=_planner(control.planner.costs, settings, takes_hints=takes_hints))
+
+
 def _planner(costs: Costs, settings: StrategySettings, *, takes_hints: bool) -> Planner:
     # Drafts of the target's own token level are not part of the budget.
     max_draft_tokens = settings.num_draft_tokens if takes_hints else 0
@@ -80,13 +51,13 @@ async def open_controller(bundle: ModelBundle, settings: LoadControlSettings) ->
         return None
     cores, target, draft = bundle.cores, bundle.target, bundle.draft
 
-    def costs() -> LoadCosts:
+    def costs() -> BatchCosts:
         times = () if draft is None else draft.batch_times
-        return LoadCosts.of(target.batch_times, times, len(cores.beside_draft), len(cores.every))
+        return BatchCosts.of(target.batch_times, times, len(cores.beside_draft), len(cores.every))
 
     def give_cores(without_drafts: bool) -> None:
         if draft is not None:
-            is_lone = controller.way == "none" and controller.num_live == 1
+            is_lone = controller.mode == "none" and controller.num_live == 1
             cores.follow_load(without_drafts=without_drafts, is_lone=is_lone)
 
     controller = LoadController(settings, costs, give_cores)

@@ -1,46 +1,27 @@
-"""What passes and verdicts cost here, measured at the start and again while engines work.
-
-Nothing else decides what pays. What is measured at the start is measured alone; where both models
-work at once, on the cores of one machine, passes take longer than that.
-"""
+"""What passes and verdicts cost on this machine, for one request and for many."""
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
-from math import log2
+from math import inf, log2
 from operator import itemgetter
+from typing import NamedTuple
 
-from reason_spec.engines.base import Engine, EngineRequest
+from reason_spec.control.constants import COST_CONSTANTS, CostConstants
 from reason_spec.engines.stats import PassTime
-from reason_spec.types import Prefix
+from reason_spec.speculation.goodput import BatchTime
 
-PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Numbers of tokens in a pass that are timed."""
-_CONTEXT = 256
-_REPEATS = 3
-_DRAFT_TOKENS = 24
-BATCH_SIZES = (1, 4, 16, 64)
-"""Numbers of requests whose passes are timed together."""
-_BATCH_TOKENS = 10
-_BATCH_DRAFTS = (2, 7)
-_BATCH_SECONDS = 1.5
-"""Larger batches are not tried any more after that."""
-_START_WEIGHT = 8.0
-"""Passes that a measurement at the start counts for."""
-_TEXT = (
-    "How many apples are there in all, if we add three to the seven that Ana has, take two of them away "
-    "again, give half to Ben and then share the rest equally among four friends? "
-)
 _SIZE = itemgetter(0)
+_NEAR = 0.5
+"""Distance, in log2(tokens), within which recent passes replace a measurement of the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """T(n): the seconds of a pass with n new tokens. ``points`` are (n, seconds), n ascending."""
+    """T(n): the seconds of a pass with n new tokens of one request. ``points`` are (n, seconds), n
+    ascending."""
 
     points: tuple[tuple[int, float], ...]
 
@@ -53,30 +34,37 @@ class PassCost:
         (x0, y0), (x1, y1) = points[right - 1], points[right]
         return y0 + (y1 - y0) * (num_tokens - x0) / (x1 - x0)
 
-    def remeasured(self, times: Sequence[PassTime]) -> PassCost:
-        """Return the cost with what passes took since weighed in; sizes not seen move with the others."""
+    def remeasured(self, times: Sequence[PassTime], constants: CostConstants = COST_CONSTANTS) -> PassCost:
+        """Return T(n) fitted to this measurement and to recent passes of the engine.
+
+        Sizes without recent passes keep their measurement, scaled by the drift of all passes since.
+        """
         if not times:
             return self
-        total = sum(time.count for time in times)
+        count = sum(time.count for time in times)
         expected = sum(self.seconds(time.num_tokens) * time.count for time in times)
         ratio = sum(time.seconds * time.count for time in times) / expected
-        overall = (_START_WEIGHT + total * ratio) / (_START_WEIGHT + total)
-        points: list[tuple[int, float]] = []
-        for size, seconds in self.points:
-            near = min(times, key=lambda time: abs(log2(time.num_tokens / size)))
-            factor = overall
-            if abs(log2(near.num_tokens / size)) <= 0.5:
-                seen = near.seconds / self.seconds(near.num_tokens)
-                factor = (_START_WEIGHT * overall + near.count * seen) / (_START_WEIGHT + near.count)
-            points.append((size, max(seconds * factor, points[-1][1] if points else 0.0)))
-        return PassCost(tuple(points))
+        weight = constants.start_weight
+        drift = (weight + count * ratio) / (weight + count)
+        at_start = [
+            PassTime(size, seconds * drift, weight)
+            for size, seconds in self.points
+            if not any(time.count >= weight and _is_near(time.num_tokens, size) for time in times)
+        ]
+        fitted = BatchTime([*at_start, *times], bandwidth=constants.size_bandwidth, max_weight=inf)
+        sizes = [size for size, _ in self.points]
+        return PassCost(tuple(zip(sizes, fitted.seconds(sizes, [1] * len(sizes)).tolist(), strict=True)))
+
+
+def _is_near(num_tokens: float, size: int) -> bool:
+    return abs(log2(num_tokens / size)) <= _NEAR
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What both models and a verdict cost here.
+    """What both models and a verdict cost for one answer at a time.
 
-    ``draft_token`` is the seconds of one token in a run of the draft, ``draft`` what its passes took
+    ``draft_token`` is the seconds of one token in a run of the draft, ``draft`` the time of its passes
     when that was measured (None: not known), ``verdict`` the seconds of one verdict.
     """
 
@@ -91,112 +79,34 @@ class Costs:
         return self.draft_token / self.target.seconds(1)
 
     def remeasured(self, target: Sequence[PassTime], draft: Sequence[PassTime]) -> Costs:
-        """Return the costs with what passes of both models took since weighed in."""
+        """Return the costs fitted to recent passes of both models as well."""
         draft_token = self.draft_token
         if self.draft is not None:
             draft_token *= self.draft.remeasured(draft).seconds(1) / self.draft.seconds(1)
         return replace(self, target=self.target.remeasured(target), draft_token=draft_token)
 
 
-async def measure_costs(target: Engine, draft: Engine, *, verdict: float = 0.0) -> Costs:
-    """Time passes of the target of several sizes, and a run of the draft; ``verdict`` is measured elsewhere.
+class BatchCosts(NamedTuple):
+    """T(n, r) for batches of requests.
 
-    Takes a second or so with small models, and forgets all cached prefixes before and after. Each time
-    is the least of a few, since whatever disturbs a measurement makes it longer.
-
-    Raises:
-        EngineError: an engine failed.
+    ``shared`` is the target beside a draft that has cores of its own, ``alone`` the target on all cores;
+    the same object where there is nothing to share. ``draft`` is the draft model.
     """
-    await _reset(target, draft)
-    target_cost = await _measure_passes(target, PASS_SIZES)
-    draft_token = await _measure_tokens(draft)
-    draft_passes = [time for time in draft.pass_times if time.num_tokens < 2]
-    draft_cost = PassCost(((1, draft_passes[0].seconds),)) if draft_passes else None
-    await _reset(target, draft)
-    return Costs(target_cost, draft_token, draft_cost, verdict)
 
+    shared: BatchTime
+    alone: BatchTime
+    draft: BatchTime
 
-async def measure_batches(engine: Engine, *, with_drafts: bool) -> None:
-    """Let an engine write for one request and for many, so that it knows what such passes take.
+    @classmethod
+    def of(
+        cls, target: Sequence[PassTime], draft: Sequence[PassTime], shared_threads: int, all_threads: int
+    ) -> BatchCosts:
+        """Fit the pass times of both engines. Where all cores were not measured, the shared ones stand for
+        them."""
+        shared = BatchTime([time for time in target if time.num_threads == shared_threads])
+        alone = BatchTime([time for time in target if time.num_threads == all_threads])
+        return cls(shared, alone if alone.known else shared, BatchTime(draft))
 
-    Larger batches are left out where smaller ones took long already. With ``with_drafts`` the same texts are
-    written a second time, with their own tokens as hints: then passes hold several tokens of each request.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-    if len(engine.tokenizer.encode(_TEXT)) < 2 or engine.max_context < 4 * _BATCH_TOKENS:
-        return
-    started = time.perf_counter()
-    for size in BATCH_SIZES:
-        prefixes = [_opening(engine, number) for number in range(size)]
-        written = await _write_all(engine, prefixes, [()] * size, 0)
-        if with_drafts:
-            for num_drafts in _BATCH_DRAFTS:
-                await _write_all(engine, prefixes, written, num_drafts)
-        if time.perf_counter() - started > _BATCH_SECONDS:
-            break
-
-
-def _opening(engine: Engine, number: int) -> Prefix:
-    """Return a short text that begins unlike those of other numbers: equal tokens may be computed once."""
-    tokens = engine.tokenizer.encode(_TEXT)
-    return Prefix((tokens[number // len(tokens)], tokens[number % len(tokens)], *tokens[:_BATCH_TOKENS]))
-
-
-async def _write_all(
-    engine: Engine, prefixes: Sequence[Prefix], hints: Sequence[tuple[int, ...]], num_drafts: int
-) -> list[tuple[int, ...]]:
-    writing = [
-        engine.submit(
-            EngineRequest(prefix, _BATCH_TOKENS, hint=hint, num_draft_tokens=num_drafts, stream=False)
-        )
-        for prefix, hint in zip(prefixes, hints, strict=True)
-    ]
-    return [(await one.result()).tokens for one in writing]
-
-
-async def _reset(*engines: Engine) -> None:
-    for engine in engines:
-        await engine.reset_prefix_cache()
-
-
-async def _measure_passes(engine: Engine, sizes: Sequence[int]) -> PassCost:
-    # A text is one token of context, one to begin with, and the pass.
-    sizes = [size for size in sizes if size + 2 <= engine.max_context]
-    context = _context(engine, max(sizes) + 1)
-    continuation = _filler(engine, max(sizes))
-    await engine.score(context, continuation[:1])
-    # A pass must not find its tokens computed: each begins with another token behind the cached context.
-    openings = cycle(dict.fromkeys(engine.tokenizer.encode(_TEXT)))
-    points: list[tuple[int, float]] = []
-    for size in sizes:
-        seconds: list[float] = []
-        for _ in range(_REPEATS):
-            prefix = context.extend((next(openings),))
-            started = time.perf_counter()
-            await engine.score(prefix, continuation[:size])
-            seconds.append(time.perf_counter() - started)
-        # A larger pass that was faster by chance must not look like a bargain.
-        points.append((size, max(min(seconds), points[-1][1] if points else 0.0)))
-    return PassCost(tuple(points))
-
-
-async def _measure_tokens(engine: Engine) -> float:
-    count = min(_DRAFT_TOKENS, engine.max_context - 2)
-    context = _context(engine, count)
-    best = float("inf")
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        result = await engine.submit(EngineRequest(context, count, stream=False)).result()
-        best = min(best, (time.perf_counter() - started) / max(1, len(result.tokens)))
-    return best
-
-
-def _context(engine: Engine, room: int) -> Prefix:
-    return Prefix(_filler(engine, max(1, min(_CONTEXT, engine.max_context - room - 1))))
-
-
-def _filler(engine: Engine, count: int) -> tuple[int, ...]:
-    tokens = engine.tokenizer.encode(_TEXT)
-    return (tokens * (count // len(tokens) + 1))[:count]
+    @property
+    def known(self) -> bool:
+        return self.shared.known

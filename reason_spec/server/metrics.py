@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from reason_spec.chat.base import ChatEnd
-from reason_spec.control.load_controller import WAYS, LoadController
+from reason_spec.control.load_controller import MODES, LoadController
 from reason_spec.server.admission import Admission, Shed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -92,14 +92,14 @@ class Metrics:
 
         def mode() -> float:
             controller = read()
-            return math.nan if controller is None else WAYS.index(controller.way)
+            return math.nan if controller is None else MODES.index(controller.mode)
 
         def num_changes() -> float:
             controller = read()
-            return math.nan if controller is None else controller.num_changes
+            return math.nan if controller is None else controller.num_mode_changes
 
         self._gauge("reason_spec:speculation_mode", "0 target alone, 1 draft tokens, 2 draft steps.", mode)
-        self._gauge("reason_spec:gate_changes", "Changes of the speculation mode.", num_changes)
+        self._gauge("reason_spec:speculation_mode_changes", "Changes of the speculation mode.", num_changes)
 
     def shed(self, what: Shed) -> None:
         """Count a refusal of `Admission`."""

@@ -66,7 +66,9 @@ class Server:
     def _sheds(self) -> bool:
         """Shed speculation by the load alone while the load controller does not know what passes cost."""
         controller = self._accelerator.load_controller
-        return self.settings.load_control.use == "on" and not (controller is not None and controller.knows)
+        return self.settings.load_control.use == "on" and not (
+            controller is not None and controller.knows_costs
+        )
 
     @property
     def url(self) -> str:

@@ -14,7 +14,7 @@ from reason_spec.settings.engines import EngineSettings
 
 logger = logging.getLogger(__name__)
 
-Speculation: TypeAlias = Literal["none", "tokens", "steps"]
+SpeculationMode: TypeAlias = Literal["none", "tokens", "steps"]
 """Speculation mode: by the target alone, with draft tokens, or with draft steps as well."""
 
 
@@ -198,7 +198,7 @@ class LoadControlSettings(Section):
     use: Literal["on", "off"] = Field(
         default="on", description="off: speculate as the strategy says, at any load"
     )
-    at_most: Speculation = Field(
+    at_most: SpeculationMode = Field(
         default="steps",
         description="steps: draft steps and draft tokens; tokens: draft tokens; none: no speculation",
     )

@@ -17,11 +17,11 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _BANDWIDTH = 0.7
-"""Kernel bandwidth, in log2 of tokens and of requests."""
+"""Kernel bandwidth for batches, whose sizes vary from pass to pass."""
 _PLANE_WEIGHT = 0.02
 """Weight of the plane beside nearby measurements, in passes."""
 _MAX_WEIGHT = 50.0
-"""The most passes that a measurement counts for."""
+"""The most passes that a measurement of batches counts for."""
 _MIN_SIZES = 2
 _MAX_SIZES = 128
 """The most sizes of a pass whose time is evaluated; between them it is interpolated."""
@@ -52,13 +52,18 @@ class BatchTime:
 
     A plane with nonnegative slopes (least squares of relative errors) is multiplied by a kernel estimate of
     the ratio of measured to planar time: passes are often flat up to some size, and steep beyond it.
+    ``bandwidth`` is that of the kernel, in log2 of tokens and of requests; ``max_weight`` bounds the passes
+    that a measurement counts for.
     """
 
-    def __init__(self, measured: Sequence[Measured]) -> None:
+    def __init__(
+        self, measured: Sequence[Measured], *, bandwidth: float = _BANDWIDTH, max_weight: float = _MAX_WEIGHT
+    ) -> None:
+        self._bandwidth = bandwidth
         sizes = np.array([[one.num_tokens, one.num_requests] for one in measured], dtype=np.float64)
         sizes = np.maximum(sizes.reshape(-1, 2), 1.0)
         seconds = np.array([one.seconds for one in measured], dtype=np.float64)
-        counts = np.minimum([one.count for one in measured], _MAX_WEIGHT)
+        counts = np.minimum([one.count for one in measured], max_weight)
         known = len(measured) > 0 and bool((seconds > 0).all())
         self.known = known and len({round(num_tokens) for num_tokens, _ in sizes.tolist()}) >= _MIN_SIZES
         """Whether the measurements show the cost of a token."""
@@ -85,7 +90,7 @@ class BatchTime:
         tokens_away = np.log2(tokens)[:, None] - self._log_tokens
         requests_away = np.log2(requests)[:, None] - self._log_requests
         # Far from all measurements the plane alone counts.
-        near = np.exp((tokens_away**2 + requests_away**2) * (-0.5 / _BANDWIDTH**2))
+        near = np.exp((tokens_away**2 + requests_away**2) * (-0.5 / self._bandwidth**2))
         ratios, weights = (near @ self._corrections + _PLANE_WEIGHT).T
         longest: Floats = np.maximum.accumulate(plane * ratios / weights)
         return longest

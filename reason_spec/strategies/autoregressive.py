@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import ClassVar
 
-from reason_spec.control.load_controller import RequestedBudget
+from reason_spec.control.budget import RequestedBudget
 from reason_spec.engines.base import Engine, EngineRequest, Generation, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
@@ -47,8 +47,7 @@ class Autoregressive(Strategy):
             longest, begins_in = self.settings.step_max_tokens, request.begins_in
             held = StepCutter(self.target.tokenizer, request.boundary, longest, "target", begins_in)
             async for delta in generation:
-                if request.budget is not None:
-                    request.budget.certain(len(delta.tokens))
+                request.budget.record_early_tokens(len(delta.tokens))
                 if ahead is not None:
                     ahead.confirm(delta.tokens)
                 if certain is not None:
@@ -79,7 +78,7 @@ class Autoregressive(Strategy):
             cache_key=request.cache_key,
             token_drafter=self.token_drafter,
             num_draft_tokens=self.settings.num_draft_tokens,
-            limit_drafts=request.budget is not None and request.budget.beside_others,
+            limit_drafts=request.budget.beside_others,
             constraint=request.constraint,
             logit_bias=request.logit_bias,
         )

@@ -8,8 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from reason_spec.control.load_controller import RequestedBudget, SpeculationBudget
-from reason_spec.control.planner import Planner
+from reason_spec.control.budget import RequestedBudget, SpeculationBudget
 from reason_spec.engines.base import Engine
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
@@ -30,7 +29,7 @@ class SolveRequest:
     with it, and ``begins_in`` is what it ends within. ``after`` makes such a request.
     ``suffix_session`` connects it to the suffix cache, None without one;
     ``cache_key`` names tenant and scope, which must not influence others.
-    ``budget`` is what the load controller allows it, None without limits. ``chars_before`` are
+    ``budget`` is what it may speculate, everything by default. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
     ``stop_ids`` are tokens of the target at which the answer ends, for strategies that take them.
@@ -51,7 +50,7 @@ class SolveRequest:
     cache_key: tuple[str, str] = ("", "")
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
-    budget: SpeculationBudget | None = None
+    budget: SpeculationBudget = field(default_factory=SpeculationBudget)
     chars_before: int = 0
 
     @property
@@ -117,11 +116,9 @@ class Strategy(ABC):
         target: Engine,
         draft: Engine | None,
         verifier: Verifier | None,
-        planner: Planner | None = None,
         router: Router | None = None,
     ) -> None:
         self.settings = settings
-        self.planner = planner
         self._router = router
         self.target = target
         self._draft = draft
@@ -198,8 +195,7 @@ class Strategy(ABC):
     def _commit(self, step: Step, request: SolveRequest, recorder: Recorder) -> None:
         """Make a step final: tell the recorder, the budget and the suffix cache, and nothing else does."""
         recorder.add_step(step)
-        if request.budget is not None:
-            request.budget.wrote(len(step.tokens))
+        request.budget.record_step(len(step.tokens))
         if request.suffix_session is not None:
             request.suffix_session.learn(step)
 

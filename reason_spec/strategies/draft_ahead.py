@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 
-from reason_spec.control.load_controller import SpeculationBudget
+from reason_spec.control.budget import SpeculationBudget
 from reason_spec.engines.base import Delta, Engine, EngineRequest, Generation
 from reason_spec.errors import EngineError
 from reason_spec.events import EventKind, Recorder
@@ -61,7 +61,7 @@ class DraftAhead:
     No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
-    With ``budget`` it writes no further ahead than the load controller allows at the time.
+    It writes no further ahead than ``budget`` allows at the time.
     The cost of a run does not depend on the length of the generation. ``place`` is the row of the timeline.
     The owner passes on certain tokens with ``confirm`` or lets ``follow`` do it, and closes the object.
     Where the draft's engine fails, nothing more is handed over, and the target goes on alone.
@@ -81,7 +81,7 @@ class DraftAhead:
         budget: SpeculationBudget | None = None,
     ) -> None:
         self._draft = draft
-        self._budget = budget
+        self._budget = budget or SpeculationBudget()
         self._generation = generation
         self._request = replace(request, max_tokens=_RUN_LENGTH * max_ahead)
         self._max_ahead = max_ahead
@@ -110,11 +110,10 @@ class DraftAhead:
         """Take tokens of the target's generation that became certain."""
         expected = self._ahead[: len(tokens)]
         self._certain += tokens
-        if self._budget is not None:
-            num_right = num_shared(expected, list(tokens))
-            self._budget.checked(num_right, num_right < len(expected))
-            if self._running is not None and self._num_allowed == 0:
-                self._running.generation.cancel()
+        num_accepted = num_shared(expected, list(tokens))
+        self._budget.record_draft_tokens(num_accepted, rejected=num_accepted < len(expected))
+        if self._running is not None and self._num_allowed == 0:
+            self._running.generation.cancel()
         if expected != list(tokens[: len(expected)]):
             self._part()
         else:
@@ -182,9 +181,7 @@ class DraftAhead:
     @property
     def _num_allowed(self) -> int:
         """How many tokens may wait to be checked now."""
-        return (
-            self._max_ahead if self._budget is None else min(self._max_ahead, self._budget.num_draft_tokens)
-        )
+        return min(self._max_ahead, self._budget.num_draft_tokens)
 
     async def _write_ahead(self) -> None:
         while not self._generation.done:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reason_spec.control.planner import Planner
 from reason_spec.engines.base import Engine
 from reason_spec.errors import unknown_name
 from reason_spec.routers.base import Router
@@ -60,8 +59,7 @@ def create_strategy(
     target: Engine,
     draft: Engine | None,
     verifier: Verifier | None,
-    planner: Planner | None = None,
     router: Router | None = None,
 ) -> Strategy:
-    """Return the strategy that the settings name; a ``planner`` chooses how far ahead it goes."""
-    return strategy_class(settings.name)(settings, target, draft, verifier, planner, router)
+    """Return the strategy that the settings name."""
+    return strategy_class(settings.name)(settings, target, draft, verifier, router)

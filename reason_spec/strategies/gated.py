@@ -36,7 +36,7 @@ class GatedStrategy(Strategy):
         budget, left = request.budget, request
         may_return = recorder.on_text is None and request.suffix_session is None
         while True:
-            is_stepwise = budget is None or budget.depth > 0
+            is_stepwise = budget.depth > 0
             if is_stepwise:
                 writing = self._loop(AnswerWork(self.target, self.draft, settings, left, recorder)).steps()
             else:
@@ -49,7 +49,7 @@ class GatedStrategy(Strategy):
                     left = left.after((step,), self.target, self.draft)
                     if step.ends_text or left.max_tokens < 1:
                         return
-                    if not is_stepwise and may_return and budget is not None and budget.depth > 0:
+                    if not is_stepwise and may_return and budget.depth > 0:
                         break
                 else:
                     if not is_stepwise:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import ClassVar, TypeAlias
 
-from reason_spec.control.planner import NOTHING_KNOWN
+from reason_spec.control.answer_model import NOTHING_CACHED
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
@@ -93,23 +93,22 @@ class Lookahead(GatedStrategy):
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         settings = self.settings
-        if self.planner is not None:
-            recorder.plan = plan = self._plan(request)
+        recorder.plan = plan = self._plan(request)
+        if plan is not None:
             split = {"depth": plan.depth, "num_draft_tokens": plan.num_draft_tokens}
             settings = settings.model_copy(update=split)
         async with aclosing(self._write(settings, request, recorder)) as steps:
             async for step in steps:
                 yield step
-        # The planner's costs are those of one answer alone.
-        as_planned = request.budget is None or request.budget.left_to_planner
-        if self.planner is not None and as_planned and recorder.draft_failure is None:
-            self.planner.learn(recorder, self.target.pass_times, self.draft.pass_times)
+        if recorder.draft_failure is None:
+            request.budget.record_answer(recorder, self.target.pass_times, self.draft.pass_times)
 
-    def _plan(self, request: SolveRequest) -> Plan:
-        assert self.planner is not None
+    def _plan(self, request: SolveRequest) -> Plan | None:
+        if not request.budget.is_planned:
+            return None
         session = request.suffix_session
-        known = NOTHING_KNOWN if session is None else session.known(self.settings.num_draft_tokens)
-        return self.planner.plan(known)
+        tokens = self.settings.num_draft_tokens
+        return request.budget.plan(NOTHING_CACHED if session is None else session.forecast(tokens))
 
     def _write(
         self, settings: StrategySettings, request: SolveRequest, recorder: Recorder

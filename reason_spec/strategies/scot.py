@@ -52,7 +52,7 @@ class Scot(RoutedStrategy):
 
     async def _write_steps(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         pick = _Pick()
-        if self.settings.depth > 0 and (request.budget is None or request.budget.depth > 0):
+        if self.settings.depth > 0 and request.budget.depth > 0:
             answer = AnswerWork(self.target, self.draft, self.settings, request, recorder)
             try:
                 pick = await _WholeDrafts(answer, self.verifier).pick()

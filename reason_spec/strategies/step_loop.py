@@ -195,8 +195,8 @@ class StepLoop(ABC):
         states = {"accept": DraftState.ACCEPTED, "reject": DraftState.REJECTED, "unknown": unknown}
         draft.state = states[verdict.decision]
         is_open = draft.state is DraftState.UNDECIDED
-        if self._answer.request.budget is not None and not is_open:
-            self._answer.request.budget.judged(verdict.accepted)
+        if not is_open:
+            self._answer.request.budget.record_verdict(verdict.accepted)
         self._recorder.emit(
             "checked" if is_open else "verified",
             "verifier",

@@ -64,7 +64,7 @@ class StepRequests:
             token_drafter=self._token_drafter(lane),
             num_draft_tokens=self.settings.num_draft_tokens,
             # With no other answer live the planner decides, however many branches this one has.
-            limit_drafts=left.budget is not None and left.budget.beside_others,
+            limit_drafts=left.budget.beside_others,
             priority=branch.distance,
             stream=self.redrafts,
             delta_tokens=1 if lane == "target" else DRAFT_RUN_TOKENS,

@@ -50,13 +50,12 @@ class StepTree:
     @property
     def depth(self) -> int:
         """How many steps ahead the draft may be now."""
-        depth, budget = self._answer.settings.depth, self._request.budget
-        return depth if budget is None else min(depth, budget.depth)
+        return min(self._answer.settings.depth, self._request.budget.depth)
 
     @property
     def is_stopped(self) -> bool:
         """Whether the load controller allows no steps ahead now."""
-        return self._request.budget is not None and self._request.budget.depth == 0
+        return self._request.budget.depth == 0
 
     def open_root(self) -> Branch:
         self._root = self._open(self._request, None)

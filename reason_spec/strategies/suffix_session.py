@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from reason_spec.control.planner import NOTHING_KNOWN, Known
+from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
 from reason_spec.engines.base import TIMES_IF_LIKELY, Engine, EngineRequest, Tokenizer
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.output import RequestOutput
@@ -133,15 +133,15 @@ class SuffixCacheSession:
                 return step_from_result(written.result(written.finish, Usage()), "cache", self._target)
         return None
 
-    def known(self, num_draft_tokens: int) -> Known:
+    def forecast(self, num_draft_tokens: int) -> CacheForecast:
         """Return the tokens that would be drafted for the target's next pass, after the final steps."""
         if not self._owner.drafts_tokens or self._owner.has_failed(self._tenant):
-            return NOTHING_KNOWN
+            return NOTHING_CACHED
         with self._owner.guarded(self._tenant):
             budget = TIMES_IF_LIKELY * num_draft_tokens
             found = self._conversation.session.propose_tokens(budget, tree=True)
-            return Known(len(found.tokens), sum(found.chances))
-        return NOTHING_KNOWN
+            return CacheForecast(len(found.tokens), sum(found.chances))
+        return NOTHING_CACHED
 
     def close(self) -> None:
         """Keep the conversation for its next turn."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.control.costs import PASS_SIZES, Costs, PassCost, measure_costs
+from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.measuring import PASS_SIZES, measure_costs
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.engines.stats import PassTime
 from reason_spec.engines.torch.engine import TorchEngine
@@ -45,7 +46,9 @@ def test_what_passes_took_since_leaves_larger_ones_no_cheaper(seen: list[PassTim
 
 def test_passes_that_take_what_was_measured_change_nothing() -> None:
     seen = [PassTime(n, COST.seconds(n), 50) for n in (1, 2, 5, 16)]
-    assert [seconds for _, seconds in COST.remeasured(seen).points] == pytest.approx([0.010, 0.017, 0.033])
+    assert [seconds for _, seconds in COST.remeasured(seen).points] == pytest.approx(
+        [0.010, 0.017, 0.033], rel=0.02
+    )
     assert COST.remeasured([]) is COST
 
 
@@ -54,8 +57,10 @@ def test_a_size_moves_by_its_own_passes_and_others_with_all() -> None:
     assert points[1] == pytest.approx(0.030, rel=0.01)
     assert points[16] == pytest.approx(0.099, rel=0.01)
     points = dict(COST.remeasured([PassTime(1, 0.010, 100), PassTime(16, 0.066, 100)]).points)
-    assert points[1] < 0.013
-    assert points[16] > 0.060
+    assert points[1] == pytest.approx(0.010, rel=0.01)
+    assert points[16] == pytest.approx(0.066, rel=0.01)
+    few = dict(COST.remeasured([PassTime(1, 0.030, 2)]).points)
+    assert 0.010 < few[1] < 0.030, "two passes replace a measurement"
 
 
 def test_a_draft_that_slows_down_costs_more_a_token() -> None:

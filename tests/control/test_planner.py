@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.control.answer_model import AssumedRates, CacheForecast
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.control.planner import Known, Planner
+from reason_spec.control.planner import Planner
 from reason_spec.engines.stats import PassTime
 from reason_spec.events import Event, Recorder
 from reason_spec.lab.planning.simulator import Scheme, simulate
@@ -21,7 +22,7 @@ SLOW_DRAFT = Costs(PassCost(((1, 0.020), (64, 0.021))), draft_token=0.060)
 
 def planner(costs: Costs, step_rate: float = 0.8, token_rate: float = 0.9, max_depth: int = 4) -> Planner:
     return Planner(
-        costs, max_depth=max_depth, max_draft_tokens=16, step_rate=step_rate, token_rate=token_rate
+        costs, max_depth=max_depth, max_draft_tokens=16, assumed=AssumedRates(step_rate, token_rate)
     )
 
 
@@ -205,14 +206,14 @@ def test_what_the_suffix_cache_knows_is_written_as_one_request() -> None:
     linear = Costs(PassCost(((1, 0.009), (16, 0.015), (64, 0.032))), draft_token=0.0007)
     chosen = planner(linear, step_rate=0.6, token_rate=0.8)
     assert chosen.plan().depth > 0
-    plan = chosen.plan(Known(num_drafted=48, num_right=30.0))
+    plan = chosen.plan(CacheForecast(48, 30.0))
     assert plan.depth == 0
     assert (plan.num_known, plan.known_tokens) == (48, 30.0)
 
 
 def test_a_cache_that_expects_next_to_nothing_changes_no_plan() -> None:
     chosen = planner(FLAT)
-    plain, barely = chosen.plan(), chosen.plan(Known(num_drafted=8, num_right=0.5))
+    plain, barely = chosen.plan(), chosen.plan(CacheForecast(num_drafted=8, num_accepted=0.5))
     assert (plain.depth, plain.num_draft_tokens) == (barely.depth, barely.num_draft_tokens)
     assert plain.tokens_per_second == barely.tokens_per_second
 
@@ -221,13 +222,13 @@ def test_answers_that_are_known_teach_nothing_about_others() -> None:
     chosen = planner(FLAT)
     before = chosen.plan()
     for _ in range(10):
-        plan = chosen.plan(Known(48, 40.0))
+        plan = chosen.plan(CacheForecast(48, 40.0))
         chosen.learn(answer(plan, all_stand=False, speed=10_000.0))
     assert chosen.plan() == before
 
 
 def test_known_answers_that_are_slower_than_expected_are_planned_otherwise_once_that_was_tried() -> None:
-    chosen, known = planner(FLAT), Known(48, 40.0)
+    chosen, known = planner(FLAT), CacheForecast(48, 40.0)
     depths = []
     for _ in range(24):
         plan = chosen.plan(known)
@@ -238,17 +239,26 @@ def test_known_answers_that_are_slower_than_expected_are_planned_otherwise_once_
 
 
 def test_what_is_known_in_part_is_written_without_steps_ahead_until_these_were_tried() -> None:
-    chosen, in_part = planner(FLAT), Known(num_drafted=4, num_right=2.0)
+    chosen, in_part = planner(FLAT), CacheForecast(num_drafted=4, num_accepted=2.0)
     assert chosen.plan().depth > 0
     assert chosen.plan(in_part).depth == 0
     assert chosen.expect(4, 16, in_part) > chosen.expect(0, 16, in_part)
 
 
 def test_steps_ahead_that_were_tried_and_did_not_pay_are_left_out_again() -> None:
-    chosen, known = planner(FLAT), Known(48, 40.0)
+    chosen, known = planner(FLAT), CacheForecast(48, 40.0)
     depths = []
     for _ in range(40):
         plan = chosen.plan(known)
         depths.append(plan.depth)
         chosen.learn(answer(plan, all_stand=False, speed=20.0 if plan.depth else 500.0))
     assert 1 <= sum(depth > 0 for depth in depths) <= 3
+
+
+def test_an_engine_that_takes_no_draft_tokens_is_planned_for_any_number_of_answers() -> None:
+    """There is no token level to explore."""
+    chosen = Planner(FLAT, max_depth=2, max_draft_tokens=0)
+    for _ in range(40):
+        planned = chosen.plan()
+        assert planned.num_draft_tokens == 0
+        chosen.learn(answer(planned, all_stand=True))

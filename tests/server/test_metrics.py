@@ -112,7 +112,7 @@ def test_the_mode_of_the_load_controller_is_shown_once_there_is_one() -> None:
     assert math.isnan(values(metrics)["reason_spec:speculation_mode"])
     made.append(LoadController(LoadControlSettings(at_most="tokens"), lambda: None))
     assert values(metrics)["reason_spec:speculation_mode"] == 1
-    assert values(metrics)["reason_spec:gate_changes"] == 0
+    assert values(metrics)["reason_spec:speculation_mode_changes"] == 0
 
 
 def test_what_is_refused_is_counted_by_its_reason() -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from reason_spec.control.load_controller import SpeculationBudget
+from reason_spec.control.budget import SpeculationBudget
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings, SuffixSettings
@@ -136,7 +136,7 @@ def solve(
             sampling=sampling or Sampling(),
             stops=stops,
             suffix_session=None if suffix is None else open_memory(suffix, target),
-            budget=budget,
+            budget=budget or SpeculationBudget(),
         )
         recorder = Recorder()
         steps: list[Step] = []

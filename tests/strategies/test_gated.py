@@ -1,4 +1,4 @@
-"""Strategies under the load gate: they do as they are told at any time, and the answer stays the same."""
+"""Strategies under the load controller: they obey it at any time, and the answer stays the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.control.load_controller import LoadController, RequestedBudget, SpeculationBudget
+from reason_spec.control.budget import RequestedBudget, SpeculationBudget
+from reason_spec.control.load_controller import LoadController
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import LoadControlSettings, StrategySettings
 from reason_spec.speculation.goodput import Share
@@ -34,7 +35,7 @@ class Told(SpeculationBudget):
     """Allows what a plan says for each final step, the last entry from there on."""
 
     def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
-        super().__init__(LoadController(LoadControlSettings(), lambda: None), RequestedBudget(4, 16))
+        super().__init__(RequestedBudget(4, 16))
         self.plan = plan
         self.num_final = 0
 
@@ -50,7 +51,7 @@ class Told(SpeculationBudget):
     def num_draft_tokens(self) -> int:
         return self._now.num_draft_tokens
 
-    def wrote(self, num_tokens: int) -> None:
+    def record_step(self, num_tokens: int) -> None:
         self.num_final += 1
 
 
@@ -66,7 +67,7 @@ plans = st.lists(st.sampled_from([(0, 0), (0, 4), (1, 0), (1, 2), (4, 16)]), min
     budget=st.integers(1, 120),
     temperature=st.sampled_from([0.0, 0.8]),
 )
-def test_whatever_the_gate_says_and_when_the_answer_is_the_targets(
+def test_whatever_the_load_controller_says_and_when_the_answer_is_the_targets(
     name: str, seed: int, agreement: float, plan: list[tuple[int, int]], budget: int, temperature: float
 ) -> None:
     scripts = StoryScript(seed), StoryScript(seed, agreement)
@@ -121,10 +122,10 @@ def test_the_draft_is_never_further_ahead_than_is_allowed(depth: int) -> None:
             assert event.step_index - final < depth
 
 
-def test_outcomes_reach_the_gate() -> None:
-    gate = LoadController(LoadControlSettings(), lambda: None)
-    before = gate.step_rate.value, gate.token_rate.value
-    with gate.enter(RequestedBudget(4, 16)) as live:
+def test_outcomes_reach_the_load_controller() -> None:
+    controller = LoadController(LoadControlSettings(), lambda: None)
+    before = controller.step_rate.value, controller.token_rate.value
+    with controller.admit(RequestedBudget(4, 16)) as live:
         solve(MAKES["lookahead"], StoryScript(5), StoryScript(5), budget=live)
         solve(MAKES["speculative"], StoryScript(5), StoryScript(5), budget=live)
-    assert (gate.step_rate.value, gate.token_rate.value) > before
+    assert (controller.step_rate.value, controller.token_rate.value) > before

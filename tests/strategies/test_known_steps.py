@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
+from reason_spec.control.budget import SpeculationBudget
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
+from reason_spec.control.planner import Planner
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import Strategy
@@ -63,25 +65,36 @@ class TakesTexts(ScriptedEngine):
 
 
 def test_the_planner_is_told_what_the_cache_would_draft() -> None:
-    asked: list[Known] = []
+    asked: list[CacheForecast] = []
 
     class Listening(Planner):
-        def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
-            asked.append(known)
-            return super().plan(known)
+        def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+            asked.append(cached)
+            return super().plan(cached)
 
     costs = Costs(PassCost(((1, 0.02), (64, 0.05))), draft_token=0.01)
     chosen = Listening(costs, max_depth=3, max_draft_tokens=16)
 
     def planned(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
-        return Lookahead(StrategySettings(depth=3), target, draft, ExactVerifier(), chosen)
+        return Lookahead(StrategySettings(depth=3), target, draft, ExactVerifier())
 
     suffix = naive_caches()
-    answers = [solve(planned, TARGET, DRAFT, suffix=suffix, target_kind=TakesTexts) for _ in range(2)]
-    assert [known.something for known in asked] == [False, True]
+    answers = [
+        solve(
+            planned,
+            TARGET,
+            DRAFT,
+            suffix=suffix,
+            target_kind=TakesTexts,
+            budget=SpeculationBudget(planner=chosen),
+        )
+        for _ in range(2)
+    ]
+    assert asked[0] == NOTHING_CACHED
+    assert asked[1].num_accepted >= 2
     plan = answers[1].recorder.plan
     assert plan is not None
-    assert (plan.depth, plan.known_tokens) == (0, asked[1].num_right)
+    assert (plan.depth, plan.known_tokens) == (0, asked[1].num_accepted)
     assert answers[0].tokens == answers[1].tokens == solve(autoregressive, TARGET, DRAFT).tokens
 
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
+from reason_spec.control.budget import RequestedBudget, SpeculationBudget
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.control.load_controller import LoadController, RequestedBudget
-from reason_spec.control.planner import NOTHING_KNOWN, Known, Planner
+from reason_spec.control.load_controller import LoadController
+from reason_spec.control.planner import Planner
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.segment import split_steps
@@ -34,18 +36,16 @@ class DraftsByItself(ScriptedEngine):
     takes_hints = False
 
 
-def planned(plan: Plan) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
-    class Fixed(Planner):
-        def plan(self, known: Known = NOTHING_KNOWN) -> Plan:
-            return plan
+class FixedPlanner(Planner):
+    """Plans every answer alike."""
 
-    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
-        strategy = Lookahead(StrategySettings(), target, draft, ExactVerifier())
+    def __init__(self, fixed: Plan) -> None:
         costs = Costs(PassCost(((1, 0.02), (64, 0.02))), draft_token=0.001)
-        strategy.planner = Fixed(costs, max_depth=4, max_draft_tokens=16)
-        return strategy
+        super().__init__(costs, max_depth=4, max_draft_tokens=16)
+        self.fixed = fixed
 
-    return make
+    def plan(self, cached: CacheForecast = NOTHING_CACHED) -> Plan:
+        return self.fixed
 
 
 def speculative(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
@@ -356,17 +356,17 @@ def test_every_plan_can_be_written_whether_the_target_takes_hints_or_not(
     plan: Plan, target_kind: type[ScriptedEngine]
 ) -> None:
     scripts = StoryScript(1), StoryScript(1, 0.7)
-    ahead = solve(planned(plan), *scripts, target_kind=target_kind)
+    budget = SpeculationBudget(planner=FixedPlanner(plan))
+    ahead = solve(lookahead(), *scripts, target_kind=target_kind, budget=budget)
     assert ahead.tokens == solve(autoregressive, *scripts).tokens
     assert ahead.left_running == 0
 
 
 def test_one_request_in_the_place_of_steps_drafts_all_tokens_and_not_a_steps_share() -> None:
     passes = {}
-    for name, make in (("planned", planned(Plan(4, 1))), ("speculative", speculative)):
-        with LoadController(LoadControlSettings(at_most="tokens"), lambda: None).enter(
-            RequestedBudget(4, 16)
-        ) as live:
+    for name, make in (("planned", lookahead()), ("speculative", speculative)):
+        controller = LoadController(LoadControlSettings(at_most="tokens"), lambda: None)
+        with controller.admit(RequestedBudget(4, 16), FixedPlanner(Plan(4, 1))) as live:
             # A slow target, so that the draft writes all it may during a pass.
             gated = solve(make, StoryScript(3), StoryScript(3), target_seconds=0.01, budget=live)
         passes[name] = gated.recorder.target_usage.num_passes

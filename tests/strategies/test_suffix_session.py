@@ -209,9 +209,9 @@ def test_what_is_known_of_an_answer_is_what_the_engine_would_draft_first() -> No
         other = memories.open((("prompt", TOKENIZER.encode("XYZ%&")),))
         assert again is not None
         assert other is not None
-        assert (again.known(4).num_drafted > 0) == drafts
-        assert again.known(4).num_drafted <= 12
-        assert not other.known(4).num_drafted
+        assert (again.forecast(4).num_drafted > 0) == drafts
+        assert again.forecast(4).num_drafted <= 12
+        assert not other.forecast(4).num_drafted
 
 
 class Keeping(NaiveCache):

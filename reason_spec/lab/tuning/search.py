@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reason_spec.accelerator import Accelerator, Generator
-from reason_spec.accelerator.load import SpeculationControl, measure_planner
+from reason_spec.accelerator.load import measure_planner, with_new_planner
+from reason_spec.control.controller import SpeculationController
 from reason_spec.errors import DataError, EngineError, SettingsError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunOptions, start_engines
@@ -175,7 +176,7 @@ class EngineBench:
         self._started = False
         self._session = new_session()
         self._generators: dict[str, Generator] = {}
-        self._control = SpeculationControl()
+        self._control = SpeculationController()
         self._used: dict[tuple[str, int], Answer] = {}
         self._num_failures_in_a_row = 0
         self._warned: set[str] = set()
@@ -318,7 +319,7 @@ class EngineBench:
             generator = replace(self._accelerator.generator, settings=settings)
             if _is_planned(entry):
                 hints = generator.target.takes_hints
-                control = self._control.with_new_planner(settings.strategy, takes_hints=hints)
+                control = with_new_planner(self._control, settings.strategy, takes_hints=hints)
                 generator = replace(generator, control=control)
             self._generators[key] = generator
         return self._generators[key]

@@ -1,0 +1,38 @@
+"""How much is speculated: for one answer by its plan, for many by the load.
+
+Both questions use the same fitted pass times (`speculation.goodput.BatchTime`), fading rates and corrections
+of predictions (`control.rates`). A strategy sees one `SpeculationBudget`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from reason_spec.control.budget import RequestedBudget, SpeculationBudget
+from reason_spec.control.load_controller import LoadController
+from reason_spec.control.planner import Planner
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationController:
+    """Gives every answer its budget.
+
+    Args:
+        load: bounds all live answers of the models; None: the load bounds nothing.
+        planner: plans single answers; None: they use what their settings say.
+    """
+
+    load: LoadController | None = None
+    planner: Planner | None = None
+
+    @contextmanager
+    def admit(self, requested: RequestedBudget, *, is_planned: bool) -> Iterator[SpeculationBudget]:
+        """Count an answer as live for the block, and yield its budget."""
+        planner = self.planner if is_planned else None
+        if self.load is None:
+            yield SpeculationBudget(planner=planner)
+            return
+        with self.load.admit(requested, planner) as budget:
+            yield budget

@@ -1,0 +1,61 @@
+"""The budget of one answer, with and without a planner and the load."""
+
+from __future__ import annotations
+
+from reason_spec.control.answer_model import NOTHING_CACHED
+from reason_spec.control.budget import UNLIMITED, RequestedBudget
+from reason_spec.control.controller import SpeculationController
+from reason_spec.control.costs import Costs, PassCost
+from reason_spec.control.load_controller import LoadController
+from reason_spec.control.planner import Planner
+from reason_spec.events import Recorder
+from reason_spec.settings import LoadControlSettings
+
+PLANNER = Planner(
+    Costs(PassCost(((1, 0.02), (64, 0.021))), draft_token=0.001), max_depth=4, max_draft_tokens=16
+)
+REQUESTED = RequestedBudget(2, 8)
+
+
+class Counting(Planner):
+    def __init__(self) -> None:
+        super().__init__(PLANNER.costs, max_depth=4, max_draft_tokens=16)
+        self.num_learned = 0
+
+    def learn(self, *_: object) -> None:
+        self.num_learned += 1
+
+
+def test_without_load_control_an_answer_may_speculate_whatever_its_strategy_does() -> None:
+    with SpeculationController().admit(REQUESTED, is_planned=True) as budget:
+        assert (budget.depth, budget.num_draft_tokens) == UNLIMITED
+        assert not budget.beside_others
+        assert budget.plan(NOTHING_CACHED) is None
+        budget.record_step(10)
+
+
+def test_an_answer_is_planned_only_if_its_strategy_asks_for_it() -> None:
+    controller = SpeculationController(planner=PLANNER)
+    with controller.admit(REQUESTED, is_planned=True) as budget:
+        assert budget.plan(NOTHING_CACHED) == PLANNER.plan()
+    with controller.admit(REQUESTED, is_planned=False) as budget:
+        assert budget.plan(NOTHING_CACHED) is None
+
+
+def test_the_load_bounds_an_answer_at_what_it_requests() -> None:
+    load = LoadController(LoadControlSettings(at_most="tokens"), lambda: None)
+    with SpeculationController(load).admit(REQUESTED, is_planned=False) as budget:
+        assert (load.num_live, budget.depth, budget.num_draft_tokens) == (1, 0, REQUESTED.num_draft_tokens)
+    assert load.num_live == 0
+
+
+def test_the_planner_learns_only_from_answers_that_nothing_else_bounded() -> None:
+    planner, load = Counting(), LoadController(LoadControlSettings(), lambda: None)
+    controller = SpeculationController(load, planner)
+    with controller.admit(REQUESTED, is_planned=True) as budget:
+        budget.record_answer(Recorder(), (), ())
+        assert planner.num_learned == 1
+        with controller.admit(REQUESTED, is_planned=True):
+            pass
+        budget.record_answer(Recorder(), (), ())
+    assert planner.num_learned == 1
