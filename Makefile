@@ -70,6 +70,7 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+	$(BIN)/mypy -p tests
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports

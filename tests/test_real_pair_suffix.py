@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_warm_answers_are_the_targets_own_in_fewer_passes(
 
 def test_what_one_tenant_was_answered_is_proposed_to_no_other(running: SyncAccelerator, folder: Path) -> None:
     settings = settings_for(folder, sampling__max_tokens=160)
-    options = {"strategy": "prompt_lookup", "scope": "tenants"}
+    options: dict[str, Any] = {"strategy": "prompt_lookup", "scope": "tenants"}
     cold = under(running, settings, QUESTIONS[0], tenant="ana", **options)
     other = under(running, settings, QUESTIONS[0], tenant="ben", **options)
     warm = under(running, settings, QUESTIONS[0], tenant="ana", **options)

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -113,7 +113,7 @@ class WrittenAnswers:
         EngineError: no part matches, and ``otherwise`` is None.
     """
 
-    answers: dict[str, tuple[str, ...]]
+    answers: Mapping[str, tuple[str, ...]]
     otherwise: str | None = UNKNOWN_ANSWER
     boundary: Boundary = field(default_factory=lambda: Boundary(BLANK_LINE))
     thinking: bool = False

@@ -15,6 +15,7 @@ import reason_spec.pair
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import ChatEnd, ChatSampling, Policy, TextDelta
 from reason_spec.chat.service import Chat
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import RequestError
 from reason_spec.settings import load_settings
 from tests.chat.scripted import ADD, answer_of, asks, events_of, num_running
@@ -122,7 +123,9 @@ async def test_the_end_of_a_text_is_a_stop_where_it_is_ignored_and_asked_for(cha
 
 
 async def test_a_token_that_there_is_not_ends_nothing(chat: Chat) -> None:
-    size = chat.accelerator.target.tokenizer.vocab_size
+    tokenizer = chat.accelerator.target.tokenizer
+    assert isinstance(tokenizer, HuggingFaceTokenizer)
+    size = tokenizer.vocab_size
     for wrong in (size, -1):
         sampling = ChatSampling(stop_token_ids=(1, wrong))
         with pytest.raises(

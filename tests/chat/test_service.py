@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -126,14 +127,13 @@ async def test_a_prepared_request_is_encoded_once_for_all_its_choices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with chat_with({"birds": BIRDS}) as chat:
-        calls = []
-        encode = chat.accelerator.encode
-        monkeypatch.setattr(chat.accelerator, "encode", lambda ask: calls.append(ask) or encode(ask))
+        encode = Mock(wraps=chat.accelerator.encode)
+        monkeypatch.setattr(chat.accelerator, "encode", encode)
         request = asks("birds")
         prepared = await chat.prepare(request)
         await chat.answer(prepared)
         await chat.answer(prepared, index=1)
-    assert len(calls) == 1
+    assert encode.call_count == 1
 
 
 async def test_choices_have_noise_of_their_own_and_a_seed_repeats_it() -> None:

@@ -31,7 +31,9 @@ class Read(NamedTuple):
 def read(form: CallForm, pieces: Sequence[str], *, parallel: bool = True) -> Read:
     parser = ToolCallParser(form, NAMES, parallel=parallel)
     found = [one for piece in pieces for one in parser.feed(piece)] + parser.close()
-    content, calls, ids = "", [], set()
+    content = ""
+    calls: list[tuple[str, str]] = []
+    ids: set[str | None] = set()
     for one in found:
         if isinstance(one, str):
             content += one
@@ -286,7 +288,7 @@ async def test_a_call_that_the_limit_cuts_off_ends_by_length() -> None:
 
 
 async def test_results_lead_to_the_next_turn() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "sums"},
         {
             "role": "assistant",

@@ -40,7 +40,8 @@ def call(name: str, **values: str) -> str:
 def read(pieces: Sequence[str], *, parallel: bool = True) -> tuple[str, list[tuple[str, str]]]:
     parser = parser_for(QWEN3_CODER, TOOLS, parallel=parallel)
     assert isinstance(parser, XmlCallParser)
-    content, calls = "", []
+    content = ""
+    calls: list[tuple[str, str]] = []
     for one in [one for piece in pieces for one in parser.feed(piece)] + parser.close():
         if isinstance(one, str):
             content += one

@@ -13,7 +13,7 @@ from tests.evaluation.runs import write_run
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "sums"
-    write_run(folder, 4, **{"strategy.planner": False})
+    write_run(folder, 4, flags={"strategy.planner": False})
     return folder
 
 

@@ -79,21 +79,16 @@ def test_what_draft_tokens_miss_is_expected_to_be_missing_in_other_modes() -> No
 
 
 def test_a_trial_begins_after_enough_speculation_and_ends_in_time() -> None:
-    trial, expected = TargetTrial(), {"none": 80.0, "tokens": 100.0}
+    trial, length = TargetTrial(), LOAD_CONSTANTS.trial_seconds
 
-    def explore(now: float, *, may_begin: bool = True, expected: dict[str, float] = expected) -> bool:
-        return trial.explore(
-            expected,
-            now,
-            may_begin=may_begin,
-            num_live=8,
-            constants=LOAD_CONSTANTS,  # type: ignore[arg-type]
-        )
+    def explore(now: float, *, may_begin: bool = True, of_target: float = 80.0) -> bool:
+        expected: dict[SpeculationMode, float] = {"none": of_target, "tokens": 100.0}
+        return trial.explore(expected, now, may_begin=may_begin, num_live=8, constants=LOAD_CONSTANTS)
 
     assert not explore(0.0)
     trial.add(LOAD_CONSTANTS.trial_after, "tokens", 8, LOAD_CONSTANTS)
     assert not explore(0.0, may_begin=False)
-    assert not explore(0.0, expected={"none": 10.0, "tokens": 100.0}), "it cannot be the best"
+    assert not explore(0.0, of_target=10.0), "it cannot be the best"
     assert explore(0.0)
-    assert explore(LOAD_CONSTANTS.trial_seconds - 0.1, may_begin=False)
-    assert not explore(LOAD_CONSTANTS.trial_seconds + 0.1)
+    assert explore(length - 0.1, may_begin=False)
+    assert not explore(length + 0.1)

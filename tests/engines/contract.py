@@ -36,8 +36,8 @@ class WorkerEngineContract:
         expected = served.generate(PROMPT.to_tuple(), 30)
         stop = expected[11]
         cut = expected.index(stop)
-        for more in ({}, {"hint": expected, "num_draft_tokens": 8}):
-            request = EngineRequest(PROMPT, 30, stop_ids=frozenset({stop}), **more)
+        plain = EngineRequest(PROMPT, 30, stop_ids=frozenset({stop}))
+        for request in (plain, replace(plain, hint=expected, num_draft_tokens=8)):
             result = await engine.submit(request).result()
             assert (result.tokens, result.finish) == (expected[: cut + 1], "stop")
             assert result.text == engine.tokenizer.decode(expected[:cut])

@@ -14,6 +14,7 @@ from reason_spec.engines.footprint import footprint
 from reason_spec.errors import EngineError
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings
+from reason_spec.settings.engines import VllmSettings
 
 QWEN3_32B = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120,
@@ -50,7 +51,10 @@ def test_keys_and_values_are_what_the_model_caches(model_folder: Callable[[str],
 def test_a_large_model_is_counted_without_its_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_32B))
     settings = EngineSettings(
-        model=str(tmp_path), kind="vllm", device="cuda:0,1", vllm={"arguments": {"tensor_parallel_size": 2}}
+        model=str(tmp_path),
+        kind="vllm",
+        device="cuda:0,1",
+        vllm=VllmSettings(arguments={"tensor_parallel_size": 2}),
     )
     found = footprint("target", settings)
     assert found.num_parameters == pytest.approx(32.76e9, rel=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -200,7 +201,7 @@ def test_two_processes_convert_it_once(file: Path) -> None:
 
 
 def test_a_missing_package_prints_the_install_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'reason-spec\[gguf\]'"):
         resolve_model("target", str(file))
 

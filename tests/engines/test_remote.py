@@ -20,6 +20,7 @@ from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import ConstraintError, EngineError, SettingsError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.settings.engines import RemoteSettings
 from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling
 from tests.engines.upstream import Fault, Upstream, serving
 
@@ -82,7 +83,8 @@ def make_upstream(
 
 @asynccontextmanager
 async def remote(folder: Path, *upstreams: Upstream, **settings: Any) -> AsyncIterator[RemoteEngine]:
-    own = {"base_urls": tuple(upstream.url for upstream in upstreams), **settings.pop("remote", {})}
+    urls = tuple(upstream.url for upstream in upstreams)
+    own = RemoteSettings(base_urls=urls, **settings.pop("remote", {}))
     engine = create_engine("target", EngineSettings(model=str(folder), kind="remote", remote=own, **settings))
     assert isinstance(engine, RemoteEngine)
     await engine.start()
@@ -424,7 +426,8 @@ async def test_requests_go_to_the_server_with_the_fewest(
         async with remote(folder, first, second) as engine:
             await asyncio.gather(*(whole(engine, prompt) for _ in range(8)))
             assert (len(first.streams), len(second.streams)) == (4, 4)
-            first.bodies.clear(), second.bodies.clear()
+            first.bodies.clear()
+            second.bodies.clear()
             for _ in range(4):
                 await whole(engine, prompt)
     # One text after another, from one beginning: where it is cached.

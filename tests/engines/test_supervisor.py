@@ -28,6 +28,8 @@ from reason_spec.settings import EngineSettings
 from tests.engines.contract import PROMPT
 from tests.engines.tiny_models import Served
 
+ModelFolder = Callable[[str], Path]
+
 PATIENCE_SECONDS = 60.0
 HANG_SECONDS = 6.0
 
@@ -61,7 +63,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-async def test_a_stopped_worker_shows_before_it_is_killed(model_folder) -> None:
+async def test_a_stopped_worker_shows_before_it_is_killed(model_folder: ModelFolder) -> None:
     async with running(model_folder("qwen3")) as engine:
         worker = worker_of(engine)
         assert engine.trouble is None
@@ -75,7 +77,7 @@ async def test_a_stopped_worker_shows_before_it_is_killed(model_folder) -> None:
             await engine.stats()
 
 
-async def test_a_worker_that_goes_on_is_trusted_again(model_folder) -> None:
+async def test_a_worker_that_goes_on_is_trusted_again(model_folder: ModelFolder) -> None:
     async with running(model_folder("qwen3")) as engine:
         worker = worker_of(engine)
         worker.suspend()
@@ -85,7 +87,7 @@ async def test_a_worker_that_goes_on_is_trusted_again(model_folder) -> None:
         assert (await engine.submit(EngineRequest(PROMPT, 3)).result()).finish == "length"
 
 
-async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folder) -> None:
+async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folder: ModelFolder) -> None:
     async with running(model_folder("qwen3")) as engine:
         generation = engine.submit(EngineRequest(PROMPT, 200))
         worker_of(engine).suspend()
@@ -97,7 +99,7 @@ async def test_what_a_stopped_worker_does_not_read_stops_nobody_else(model_folde
             await generation.result()
 
 
-async def test_an_engine_closes_though_its_worker_is_stopped(model_folder) -> None:
+async def test_an_engine_closes_though_its_worker_is_stopped(model_folder: ModelFolder) -> None:
     async with running(model_folder("qwen3")) as engine:
         worker = worker_of(engine)
         worker.suspend()
@@ -108,7 +110,7 @@ async def test_an_engine_closes_though_its_worker_is_stopped(model_folder) -> No
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
-    model_folder, qwen: Served, how: signal.Signals
+    model_folder: ModelFolder, qwen: Served, how: signal.Signals
 ) -> None:
     expected = qwen.generate(PROMPT.to_tuple(), 20)
     async with running(model_folder("qwen3")) as engine:
@@ -120,8 +122,7 @@ async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
             lost.send_signal(how)
             with pytest.raises(EngineError, match="it is being started again"):
                 await generation.result()
-            assert engine.trouble == "died and is being started again"
-            assert engine.num_deaths == number
+            assert (engine.trouble, engine.num_deaths) == ("died and is being started again", number)
             await engine.recovered()
             assert (engine.trouble, engine.failure) == (None, None)
             assert (await engine.submit(EngineRequest(PROMPT, 20)).result()).tokens == expected
@@ -130,7 +131,10 @@ async def test_a_worker_that_is_lost_is_started_again_and_writes_the_same(
 
 
 async def test_a_worker_that_does_not_come_back_is_given_up(
-    model_folder, tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture
+    model_folder: ModelFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(supervisor, "_MAX_RESTARTS", 2)
     folder = tmp_path / "model"
@@ -218,7 +222,7 @@ async def test_a_new_worker_that_dies_as_soon_as_it_is_ready_is_no_recovery() ->
         await served.close()
 
 
-async def test_an_engine_closes_while_its_worker_is_started_again(model_folder) -> None:
+async def test_an_engine_closes_while_its_worker_is_started_again(model_folder: ModelFolder) -> None:
     async with running(model_folder("qwen3")) as engine:
         engine.keep_alive()
         worker_of(engine).kill()
@@ -250,7 +254,9 @@ class SlowEngine(TorchEngine):
 
 
 @pytest.mark.slow
-async def test_one_long_pass_is_not_taken_for_hanging(model_folder, tmp_path, monkeypatch) -> None:
+async def test_one_long_pass_is_not_taken_for_hanging(
+    model_folder: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor where a request is cancelled meanwhile."""
     (tmp_path / "slow_host.py").write_text(SLOW_HOST.replace("SECONDS", str(2 * HANG_SECONDS)))
     monkeypatch.syspath_prepend(tmp_path)
@@ -281,7 +287,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a stopped process sees no end of its parent")
-async def test_a_stopped_worker_does_not_outlive_a_parent_that_is_killed(model_folder) -> None:
+async def test_a_stopped_worker_does_not_outlive_a_parent_that_is_killed(model_folder: ModelFolder) -> None:
     driver = await asyncio.create_subprocess_exec(
         sys.executable, "-c", DRIVER, str(model_folder("qwen3")), stdout=asyncio.subprocess.PIPE
     )
@@ -305,10 +311,8 @@ def ticks(pulse: Pulse, seconds: float) -> list[str]:
 
 def test_silence_is_trouble_first_and_then_a_reason_to_kill() -> None:
     pulse = Pulse(hang_timeout=30)
-    assert not ticks(pulse, 9)
-    assert pulse.silence is None
-    assert not ticks(pulse, 3)
-    assert pulse.silence == 12
+    assert (ticks(pulse, 9), pulse.silence) == ([], None)
+    assert (ticks(pulse, 3), pulse.silence) == ([], 12)
     pulse.beat()
     assert pulse.silence is None
     assert not ticks(pulse, 30)

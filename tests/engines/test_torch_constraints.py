@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ class Shape(Strict):
     name: str | None = Field(default=None, max_length=6)
 
 
-TYPES = [
+TYPES: list[TypeAdapter[Any]] = [
     TypeAdapter(Point),
     TypeAdapter(Shape),
     TypeAdapter(Literal["yes", "no", "the"]),
@@ -49,7 +49,7 @@ TYPES = [
 LONGEST = 150
 
 
-def constraint_of(adapter: TypeAdapter) -> Constraint:
+def constraint_of(adapter: TypeAdapter[Any]) -> Constraint:
     return Constraint(json_schema=json.dumps(adapter.json_schema()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,16 +15,16 @@ from reason_spec.engines.torch.layout import Chain, PassBuilder
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.errors import UnsupportedModelError
-from reason_spec.settings import EngineSettings
+from reason_spec.settings import DTypeName, EngineSettings
+from reason_spec.settings.engines import TorchSettings
 
 FUSED = ["qwen3", "qwen2", "llama", "llama-scaled-biased"]
 NOT_FUSED = ["gpt2", "mistral-sliding", "qwen2-sliding", "llama-dynamic", "llama-gelu", "mixtral"]
 
 
-def load(folder: Path, layers: str, dtype: str = "float32") -> Model:
-    return load_model(
-        EngineSettings(model=str(folder), cache_tokens=256, torch={"layers": layers}, dtype=dtype)
-    )  # type: ignore[arg-type]
+def load(folder: Path, layers: Literal["auto", "fused", "module"], dtype: DTypeName = "float32") -> Model:
+    torch_settings = TorchSettings(layers=layers)
+    return load_model(EngineSettings(model=str(folder), cache_tokens=256, torch=torch_settings, dtype=dtype))
 
 
 def tree_logits(model: Model) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ steps_of_an_answer = st.lists(
 def test_no_token_of_the_answer_is_run_twice_under_lookahead(
     qwen: Served,
     which: int,
-    steps: list[dict],
+    steps: list[dict[str, Any]],
     num_draft_tokens: int,
     prefill_chunk: int,
     temperature: float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,17 @@ from reason_spec.segment import Boundary, BoundaryScanner
 from reason_spec.speculation.acceptance import truncated_probabilities
 from reason_spec.speculation.draft_calibration import MAX_CACHE_KEYS
 from reason_spec.types import NoiseKey, Prefix, Sampling
-from tests.engines.tiny_models import LENGTH, NUM_PROMPTS, Counting, Served, drain, prompt, spoiled, write
+from tests.engines.tiny_models import (
+    LENGTH,
+    NUM_PROMPTS,
+    Counting,
+    Results,
+    Served,
+    drain,
+    prompt,
+    spoiled,
+    write,
+)
 
 # --- equal to plain decoding ---------------------------------------------------------------------------
 
@@ -53,7 +64,7 @@ jobs = st.fixed_dictionaries(
 def test_greedy_is_equal_under_any_batching(
     qwen: Served,
     expected: list[tuple[int, ...]],
-    mix: list[dict],
+    mix: list[dict[str, Any]],
     num_slots: int,
     max_running: int,
     prefill_chunk: int,
@@ -374,7 +385,7 @@ def test_deltas_add_up_to_the_result(qwen: Served, expected: list[tuple[int, ...
     scheduler.submit(1, EngineRequest(Prefix(prompt(3)), LENGTH, stream=False))
     tokens: list[int] = []
     logprobs: list[float] = []
-    results = {}
+    results: Results = {}
     while scheduler.has_work:
         report = scheduler.step()
         results.update(report.results)
@@ -473,7 +484,7 @@ def test_a_full_batch_checks_fewer_drafts_and_writes_the_same(
             scheduler.submit(index, request)
         results = drain(scheduler)
         scheduler.pass_times.add_batch = add_batch  # type: ignore[method-assign]
-        written = [results[index] for index in range(number)]
+        written = [one for index in range(number) if isinstance(one := results[index], GenerationResult)]
         assert [one.tokens for one in written] == expected[:number]
         drafted[number] = sum(one.usage.num_drafted_tokens for one in written) / number
     if limited:

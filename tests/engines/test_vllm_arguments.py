@@ -19,6 +19,7 @@ from reason_spec.engines.vllm.arguments import (
 )
 from reason_spec.errors import EngineError, MissingDependencyError
 from reason_spec.settings import EngineSettings
+from reason_spec.settings.engines import VllmSettings
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, distribution: str = "", version: str = "") -> None:
@@ -27,7 +28,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, distribution: str = "", version: 
 
 
 def settings(device: str = "auto", **vllm: Any) -> EngineSettings:
-    return EngineSettings(kind="vllm", model="some/model", device=device, vllm=vllm)
+    return EngineSettings(kind="vllm", model="some/model", device=device, vllm=VllmSettings(**vllm))
 
 
 def test_a_missing_vllm_is_told_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from reason_spec.engines.vllm.engine import VllmEngine
 from reason_spec.errors import EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, VerifierSettings, load_settings
+from reason_spec.settings.engines import VllmSettings
 from reason_spec.speculation.acceptance import truncated_probabilities
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.contract import PROMPT, SUFFIX, WorkerEngineContract
@@ -62,12 +63,11 @@ async def own_engine(model_folder: Callable[[str], Path]) -> AsyncIterator[VllmE
 
 def make_engine(
     folder: Path,
-    arguments: dict[str, object] | None = None,
+    arguments: Mapping[str, object] | None = None,
     start_timeout: float = 300,
     max_running: int = 64,
-    **vllm: object,
+    **vllm: Any,
 ) -> VllmEngine:
-    vllm["arguments"] = {"enforce_eager": True, **(arguments or {})}
     engine = create_engine(
         "target",
         EngineSettings(
@@ -77,7 +77,7 @@ def make_engine(
             cache_tokens=4096,
             start_timeout=start_timeout,
             max_running=max_running,
-            vllm=vllm,  # type: ignore[arg-type]
+            vllm=VllmSettings(arguments={"enforce_eager": True, **(arguments or {})}, **vllm),
         ),
         SUFFIX,
     )

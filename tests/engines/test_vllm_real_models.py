@@ -15,6 +15,7 @@ from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.engines.vllm.engine import VllmEngine
 from reason_spec.errors import EngineError
 from reason_spec.settings import DTypeName, EngineSettings
+from reason_spec.settings.engines import VllmSettings
 from reason_spec.types import Prefix
 from tests.engines.real_models import GEMMA3, SMOLLM2, real_model
 from tests.engines.tiny_models import spoiled
@@ -36,7 +37,7 @@ async def serving(name: str, dtype: DTypeName) -> AsyncIterator[VllmEngine]:
         dtype=dtype,
         max_context=1024,
         cache_tokens=4096,
-        vllm={"arguments": {"enforce_eager": True}},
+        vllm=VllmSettings(arguments={"enforce_eager": True}),
     )
     engine = create_engine("target", settings)
     assert isinstance(engine, VllmEngine)
@@ -90,7 +91,9 @@ async def test_in_bfloat16_drafts_change_a_token_at_near_ties_alone() -> None:
 
 
 async def test_the_batch_invariant_mode_is_refused_on_a_cpu() -> None:
-    settings = EngineSettings(model=SMOLLM2, kind="vllm", vllm={"batch_invariant": True}, device="cpu")
+    settings = EngineSettings(
+        model=SMOLLM2, kind="vllm", vllm=VllmSettings(batch_invariant=True), device="cpu"
+    )
     real_model(SMOLLM2)
     with pytest.raises(EngineError, match="batch_invariant needs an NVIDIA GPU"):
         await create_engine("target", settings).start()

@@ -72,7 +72,7 @@ async def verdicts(settings: VerifierSettings) -> list[Verdict]:
 
 
 async def test_a_served_sequence_classifier_rates_as_transformers_does(served: Served) -> None:
-    told = await verdicts(VerifierSettings(reward_url=served.outcome.url, deadline=60))
+    told = await verdicts(VerifierSettings(reward_url=(served.outcome.url,), deadline=60))
     expected = [outcome_reward(served.outcome_folder, QUESTION, BEFORE + step) for step in STEPS]
     assert [verdict.score for verdict in told] == pytest.approx(expected, abs=1e-3)
     assert len({round(reward, 3) for reward in expected}) == len(STEPS)
@@ -81,7 +81,7 @@ async def test_a_served_sequence_classifier_rates_as_transformers_does(served: S
 
 async def test_a_served_process_reward_model_is_read_at_the_last_step_token(served: Served) -> None:
     told = await verdicts(
-        VerifierSettings(reward_url=served.process.url, reward_step_token=STEP_TOKEN, deadline=60)
+        VerifierSettings(reward_url=(served.process.url,), reward_step_token=STEP_TOKEN, deadline=60)
     )
     marked = [f"Ana has 3.{STEP_TOKEN}{step.strip()}{STEP_TOKEN}" for step in STEPS]
     expected = [process_reward(served.process_folder, QUESTION, answer) for answer in marked]
@@ -91,17 +91,17 @@ async def test_a_served_process_reward_model_is_read_at_the_last_step_token(serv
 
 async def test_what_a_server_cannot_rate_is_said_at_the_start(served: Served) -> None:
     with pytest.raises(EngineError, match=r"answered 404.*pooling task classify"):
-        await verdicts(VerifierSettings(reward_url=served.process.url))
+        await verdicts(VerifierSettings(reward_url=(served.process.url,)))
     with pytest.raises(EngineError, match=r"is no token of"):
-        await verdicts(VerifierSettings(reward_url=served.outcome.url, reward_step_token="<nothing>"))
+        await verdicts(VerifierSettings(reward_url=(served.outcome.url,), reward_step_token="<nothing>"))
     with pytest.raises(EngineError, match=r"pooler-config.*pooling task token_classify"):
-        await verdicts(VerifierSettings(reward_url=served.outcome.url, reward_step_token=STEP_TOKEN))
+        await verdicts(VerifierSettings(reward_url=(served.outcome.url,), reward_step_token=STEP_TOKEN))
     with pytest.raises(EngineError, match=r"no model 'mine'; it has .*outcome"):
-        await verdicts(VerifierSettings(reward_url=served.outcome.url, reward_model="mine"))
+        await verdicts(VerifierSettings(reward_url=(served.outcome.url,), reward_model="mine"))
 
 
 async def test_a_text_that_is_too_long_is_unknown_in_the_servers_words(served: Served) -> None:
-    verifier = create_verifier("reward", VerifierSettings(reward_url=served.outcome.url, deadline=60))
+    verifier = create_verifier("reward", VerifierSettings(reward_url=(served.outcome.url,), deadline=60))
     try:
         verdict = await verifier.verify(
             VerificationContext(QUESTION), Step("3 + 4. " * 200, (1,), "draft", "boundary")

@@ -20,6 +20,7 @@ from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import problems
 from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings, load_settings
+from reason_spec.settings.engines import RemoteSettings
 from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling
 from tests.engines.serving import Serving, vllm_serve, wait_until_ready
 
@@ -43,9 +44,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Serving]]
 
 def remote_engine(*servers: Serving, **own: Any) -> RemoteEngine:
     urls = tuple(serving.url for serving in servers)
-    return RemoteEngine(
-        "target", EngineSettings(model=FOLDER, kind="remote", remote={"base_urls": urls, **own})
-    )
+    settings = EngineSettings(model=FOLDER, kind="remote", remote=RemoteSettings(base_urls=urls, **own))
+    return RemoteEngine("target", settings)
 
 
 def prompts_of(engine: RemoteEngine) -> list[Prefix]:

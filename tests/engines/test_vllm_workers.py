@@ -16,6 +16,7 @@ from reason_spec.engines.vllm.loop import VllmLoop
 from reason_spec.engines.vllm.proposer import HintProposer, WorkerExtension
 from reason_spec.engines.worker.messages import Start
 from reason_spec.settings import EngineSettings, SuffixSettings
+from reason_spec.settings.engines import VllmSettings
 from reason_spec.speculation.goodput import BatchTime
 
 TEXT = tuple(range(20, 60))
@@ -73,7 +74,9 @@ def test_earlier_texts_are_opened_and_told_of_in_each_worker(
     monkeypatch.setattr(host, "require_vllm", lambda: "0.32.0")
     monkeypatch.setattr(host, "_warm_up", lambda *_: 0.01)
     settings = EngineSettings(
-        model=str(model_folder("qwen3-wide")), kind="vllm", vllm={"arguments": {"tensor_parallel_size": 2}}
+        model=str(model_folder("qwen3-wide")),
+        kind="vllm",
+        vllm=VllmSettings(arguments={"tensor_parallel_size": 2}),
     )
     loaded = host.load(Start(settings, None, SuffixSettings(use="tokens")), 1, lambda _: None)
     assert loaded.update_text is not None
@@ -100,7 +103,7 @@ def test_earlier_texts_are_opened_and_told_of_in_each_worker(
 def test_workers_know_how_long_passes_take_now(engine: ParallelEngine) -> None:
     loop = VllmLoop(
         engine,
-        tokenizer=SimpleNamespace(),  # type: ignore[arg-type]
+        tokenizer=SimpleNamespace(),
         vocab_size=272,
         max_context=256,
         takes_hints=True,

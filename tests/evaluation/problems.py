@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import load_settings
 from reason_spec.types import Problem
 from reason_spec.verifiers.exact import ExactVerifier
 
@@ -83,9 +84,10 @@ def write_problems(path: Path, sums: tuple[Sum, ...]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def make_accelerator(count: int = 6, **flags: Any) -> Accelerator:
+def make_accelerator(count: int = 6, flags: Mapping[str, Any] | None = None) -> Accelerator:
     """An accelerator over scripts in memory; not started."""
-    settings: Settings = load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted", **flags})
+    kinds = {"target.kind": "scripted", "draft.kind": "scripted"}
+    settings = load_settings(flags={**kinds, **(flags or {})})
     sums = [Sum(number) for number in range(count)]
     answers = {item.question: (item.answer(),) for item in sums}
     drafts = {item.question: (item.answer(draft=True),) for item in sums}

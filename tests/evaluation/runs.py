@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,20 @@ def write_run(
     strategies: Sequence[str] = STRATEGIES,
     *,
     timelines: bool = True,
-    **flags: Any,
+    flags: Mapping[str, Any] | None = None,
 ) -> tuple[Outcome, ...]:
     """Solve sums with each strategy into a folder."""
     # On a thread of its own: a browser that is driven from this one has its event loop here.
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _write(folder, count, strategies, timelines, flags)).result()
+        return pool.submit(asyncio.run, _write(folder, count, strategies, timelines, flags or {})).result()
 
 
 async def _write(
-    folder: Path, count: int, strategies: Sequence[str], timelines: bool, flags: dict[str, Any]
+    folder: Path, count: int, strategies: Sequence[str], timelines: bool, flags: Mapping[str, Any]
 ) -> tuple[Outcome, ...]:
     problems = [Sum(number).problem() for number in range(count)]
     written = []
-    async with make_accelerator(count, **flags) as accelerator:
+    async with make_accelerator(count, flags) as accelerator:
         settings = accelerator.settings
         with RunFolder(folder, Identity.of(settings, problems, 1), problems) as run, Grader() as grader:
             run.begin_session("first", strategies, {})

@@ -66,11 +66,11 @@ def test_the_test_split_is_read_with_ids_and_levels(tmp_path: Path) -> None:
 
 @needs_datasets
 def test_parquet_is_read_too(tmp_path: Path) -> None:
-    import pandas
+    import datasets
 
     (tmp_path / "data").mkdir()
-    frame = pandas.DataFrame({"question": ["1+1?", "1+1?"], "answer": ["2", "2"], "difficulty": [4, 4]})
-    frame.to_parquet(tmp_path / "data" / "test.parquet")
+    rows = {"question": ["1+1?", "1+1?"], "answer": ["2", "2"], "difficulty": [4, 4]}
+    datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data" / "test.parquet")
     sources = read_task_sources([f"hf:{tmp_path / 'data'}"], "auto")
     assert [(item.id, item.level) for item in sources.problems] == [("1", "4")]
     assert "1 repeated" in sources.notices[0]

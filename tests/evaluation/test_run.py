@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,16 +41,16 @@ class Noting(Accelerator):
         self.log.append("calibrate")
 
 
-def noting(**flags: object) -> Noting:
-    made = make_accelerator(**flags)  # type: ignore[arg-type]
+def noting() -> Noting:
+    made = make_accelerator()
     accelerator = Noting(made.settings, made.target, made.draft, made.generator.verifier)
     accelerator.log = []
     return accelerator
 
 
-async def outcomes_of(accelerator: Accelerator, count: int = 6, **options: object) -> list[Outcome]:
+async def outcomes_of(accelerator: Accelerator, count: int = 6, **options: Any) -> list[Outcome]:
     async with accelerator:
-        results = [result async for result in run(accelerator, problems(count), **options)]  # type: ignore[arg-type]
+        results = [result async for result in run(accelerator, problems(count), **options)]
     assert not any(isinstance(result, Failure) for result in results)
     return [result for result in results if isinstance(result, Outcome)]
 
@@ -69,7 +70,7 @@ async def test_every_answer_of_every_strategy_comes_once_and_graded() -> None:
 
 
 async def test_without_names_the_strategy_of_the_settings_runs() -> None:
-    outcomes = await outcomes_of(make_accelerator(**{"strategy.name": "prompt_lookup"}), count=2)
+    outcomes = await outcomes_of(make_accelerator(flags={"strategy.name": "prompt_lookup"}), count=2)
     assert {outcome.strategy for outcome in outcomes} == {"prompt_lookup"}
 
 

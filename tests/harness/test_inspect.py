@@ -169,7 +169,7 @@ def test_a_run_that_is_not_over_is_a_cancelled_log(run_folder: Path, tmp_path: P
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[InProcess]:
-    kinds = {"target__kind": "scripted", "draft__kind": "scripted"}
+    kinds: dict[str, Any] = {"target__kind": "scripted", "draft__kind": "scripted"}
     with InProcess(
         target__model=str(SCRIPT), draft__model=str(SCRIPT), verifier__name="exact", **kinds
     ) as opened:

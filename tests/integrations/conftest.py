@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ SCRIPT = Path(__file__).parent / "script.yaml"
 @pytest.fixture(scope="session")
 def models() -> Iterator[InProcess]:
     """The script, drafted and checked."""
-    scripted = {"target__kind": "scripted", "draft__kind": "scripted"}
+    scripted: dict[str, Any] = {"target__kind": "scripted", "draft__kind": "scripted"}
     with InProcess(
         target__model=str(SCRIPT), draft__model=str(SCRIPT), verifier__name="exact", **scripted
     ) as opened:

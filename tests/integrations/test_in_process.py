@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ TOOL = {
 }
 
 
-def scripted(**flags: object) -> InProcess:
+def scripted(**flags: Any) -> InProcess:
     return InProcess(
         target__model=str(SCRIPT), target__kind="scripted", strategy__name="autoregressive", **flags
     )
@@ -156,7 +157,9 @@ def test_a_choice_of_tools_is_read_in_all_its_forms(choice: object, told: str) -
 
 def test_a_response_format_becomes_a_constraint() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
-    assert chat_request([], {"response_format": form}).constraint.json_schema == '{"type": "integer"}'
+    constraint = chat_request([], {"response_format": form}).constraint
+    assert constraint is not None
+    assert constraint.json_schema == '{"type": "integer"}'
     assert chat_request([], {"response_format": {"type": "text"}}).constraint is None
     with pytest.raises(RequestError, match="its type is text, json_object or json_schema"):
         chat_request([], {"response_format": {"type": "xml"}})
@@ -178,7 +181,7 @@ def test_a_wrapped_function_calls_the_models_with_no_change_to_it() -> None:
         """Solves."""
         return ask(question).upper() if loud else ask([{"role": "user", "content": question}])
 
-    async def solve_later(ask: Callable[..., object], question: str) -> object:
+    async def solve_later(ask: Callable[..., Awaitable[object]], question: str) -> object:
         return await ask(question)
 
     with scripted() as models:
@@ -192,7 +195,7 @@ def test_a_wrapped_function_calls_the_models_with_no_change_to_it() -> None:
 def test_messages_of_a_plain_loop_with_a_tool_go_back_as_they_are() -> None:
     with scripted() as models:
         ask = Answerer(models, max_tokens=64)
-        messages = [{"role": "user", "content": WEATHER}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": WEATHER}]
         messages.append(ask.message(messages, tools=[TOOL]))
         (call,) = messages[-1]["tool_calls"]
         assert call["function"]["name"] == "temperature"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -35,7 +35,7 @@ def temperature(city: str) -> str:
 
 
 @pytest.fixture
-def agent(models: InProcess):
+def agent(models: InProcess) -> Any:
     model = ChatReasonSpec(models=models, options={"strategy": "lookahead"})
     speaker = model.bind_tools([temperature])
     graph = StateGraph(MessagesState)
@@ -47,13 +47,13 @@ def agent(models: InProcess):
     return graph.compile()
 
 
-def test_a_graph_with_a_tool_completes_its_loop(agent) -> None:
+def test_a_graph_with_a_tool_completes_its_loop(agent: Any) -> None:
     said = agent.invoke({"messages": [("user", WEATHER)]})["messages"]
     assert [message.type for message in said] == ["human", "ai", "tool", "ai"]
     assert said[-1].content == WARM
 
 
-def test_a_graph_streams_what_the_model_says(agent) -> None:
+def test_a_graph_streams_what_the_model_says(agent: Any) -> None:
     stream = agent.stream({"messages": [("user", WEATHER)]}, stream_mode="messages")
     assert "".join(chunk.text for chunk, _ in stream if chunk.type == "AIMessageChunk") == WARM
 
@@ -68,7 +68,8 @@ def test_text_usage_and_report_are_the_same_streamed_and_not(models: InProcess) 
             whole += chunk
         return await model.ainvoke(APPLES), whole
 
-    whole, streamed = model.invoke(APPLES), None
+    whole: AIMessage = model.invoke(APPLES)
+    streamed: Any = None
     for chunk in model.stream(APPLES):
         streamed = chunk if streamed is None else streamed + chunk
     for message in (whole, streamed, *asyncio.run(later())):
@@ -80,7 +81,7 @@ def test_text_usage_and_report_are_the_same_streamed_and_not(models: InProcess) 
 
 
 def test_streamed_calls_come_together(models: InProcess) -> None:
-    whole = None
+    whole: Any = None
     for chunk in ChatReasonSpec(models=models).bind_tools([temperature], tool_choice="any").stream(WEATHER):
         whole = chunk if whole is None else whole + chunk
     (call,) = whole.tool_calls
@@ -103,7 +104,7 @@ def test_thinking_is_told_to_the_model_again(models: InProcess) -> None:
 
 def test_thinking_stands_beside_the_text_streamed_and_not(thinker: InProcess) -> None:
     model = ChatReasonSpec(models=thinker)
-    streamed = None
+    streamed: Any = None
     for chunk in model.stream("?"):
         streamed = chunk if streamed is None else streamed + chunk
     for message in (model.invoke("?"), streamed):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import openai
 import pytest
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from tests.server.serving import Serving
 
 
-def question(marbles: int) -> list[dict[str, str]]:
+def question(marbles: int) -> list[ChatCompletionMessageParam]:
     told = f"Tom has {marbles} marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. "
     return [{"role": "user", "content": f"{told}How many marbles does Tom have now?"}]
 
@@ -20,20 +23,21 @@ QUESTION = question(14)
 SPECULATES = {"strategy": "lookahead", "verifier": "exact"}
 
 
-def ask(pair: Serving, **more):
+def ask(pair: Serving, **more: Any) -> Any:
+    """Return an answer with its fields that the client does not know."""
     return pair.client().chat.completions.create(model="embedded", messages=QUESTION, **more)
 
 
-def streamed(pair: Serving, **more) -> list[ChatCompletionChunk]:
+def streamed(pair: Serving, **more: Any) -> list[Any]:
     return list(ask(pair, stream=True, **more))
 
 
-def text_of(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
+def text_of(chunks: Sequence[ChatCompletionChunk], index: int = 0) -> str:
     choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
     return "".join(choice.delta.content or "" for choice in choices)
 
 
-def test_a_stream_says_what_the_whole_answer_says(pair):
+def test_a_stream_says_what_the_whole_answer_says(pair: Serving) -> None:
     chunks = streamed(pair)
     assert text_of(chunks) == ask(pair).choices[0].message.content
     assert len([chunk for chunk in chunks if chunk.choices[0].delta.content]) > 1
@@ -41,19 +45,19 @@ def test_a_stream_says_what_the_whole_answer_says(pair):
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_the_last_chunk_says_why_it_ended(pair):
+def test_the_last_chunk_says_why_it_ended(pair: Serving) -> None:
     assert streamed(pair)[-1].choices[0].finish_reason == "stop"
     assert streamed(pair, max_tokens=3)[-1].choices[0].finish_reason == "length"
 
 
-def test_tokens_are_bounded_under_both_names(pair):
+def test_tokens_are_bounded_under_both_names(pair: Serving) -> None:
     for bound in ({"max_tokens": 5}, {"max_completion_tokens": 5}):
         answer = ask(pair, **bound)
         assert answer.choices[0].finish_reason == "length"
         assert answer.usage.completion_tokens == 5
 
 
-def test_a_stop_cuts_inside_a_step(pair):
+def test_a_stop_cuts_inside_a_step(pair: Serving) -> None:
     whole = ask(pair).choices[0].message.content
     stop = whole[7:11]
     assert stop.strip()
@@ -64,8 +68,14 @@ def test_a_stop_cuts_inside_a_step(pair):
     assert text_of(streamed(pair, stop=[stop])) == whole[: whole.index(stop)]
 
 
-def test_a_stop_token_cuts_inside_a_step_and_is_told(pair):
+def tokenizer_of(pair: Serving) -> HuggingFaceTokenizer:
     tokenizer = pair.accelerator.target.tokenizer
+    assert isinstance(tokenizer, HuggingFaceTokenizer)
+    return tokenizer
+
+
+def test_a_stop_token_cuts_inside_a_step_and_is_told(pair: Serving) -> None:
+    tokenizer = tokenizer_of(pair)
     whole = ask(pair).choices[0].message.content
     tokens = tokenizer.encode(whole)
     stop = tokens[len(tokens) // 2]
@@ -79,14 +89,14 @@ def test_a_stop_token_cuts_inside_a_step_and_is_told(pair):
     assert (chunks[-1].choices[0].finish_reason, chunks[-1].choices[0].stop_reason) == ("stop", stop)
 
 
-def test_a_stop_token_that_there_is_not_is_refused(pair):
-    size = pair.accelerator.target.tokenizer.vocab_size
+def test_a_stop_token_that_there_is_not_is_refused(pair: Serving) -> None:
+    size = tokenizer_of(pair).vocab_size
     with pytest.raises(openai.BadRequestError, match=rf"stop_token_ids\[1\].* no token {size}") as error:
         ask(pair, extra_body={"stop_token_ids": [0, size]})
     assert error.value.param == "stop_token_ids"
 
 
-def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(pair):
+def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(pair: Serving) -> None:
     usage = ask(pair).usage
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     *others, last = streamed(pair, stream_options={"include_usage": True})
@@ -99,7 +109,7 @@ def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(pair):
     assert all(chunk.usage is None for chunk in streamed(pair))
 
 
-def test_choices_of_one_request_differ_and_a_seed_repeats_them(pair):
+def test_choices_of_one_request_differ_and_a_seed_repeats_them(pair: Serving) -> None:
     how = {"n": 3, "temperature": 1.0, "seed": 7, "max_tokens": 24}
     answer = ask(pair, **how)
     first = [choice.message.content for choice in answer.choices]
@@ -110,13 +120,13 @@ def test_choices_of_one_request_differ_and_a_seed_repeats_them(pair):
     assert answer.usage.prompt_tokens == ask(pair).usage.prompt_tokens
 
 
-def test_more_choices_than_the_operator_allows_are_refused(pair):
+def test_more_choices_than_the_operator_allows_are_refused(pair: Serving) -> None:
     with pytest.raises(openai.BadRequestError, match="the most is 8") as caught:
         ask(pair, n=9)
     assert caught.value.param == "n"
 
 
-def test_logprobs_are_those_of_the_tokens(pair):
+def test_logprobs_are_those_of_the_tokens(pair: Serving) -> None:
     how = {"logprobs": True}
     answer = ask(pair, **how)
     tokens = answer.choices[0].logprobs.content
@@ -128,7 +138,7 @@ def test_logprobs_are_those_of_the_tokens(pair):
     assert ask(pair).choices[0].logprobs is None
 
 
-def test_trusted_clients_choose_and_are_told(pair):
+def test_trusted_clients_choose_and_are_told(pair: Serving) -> None:
     answer = ask(pair, extra_body={"reason_spec": SPECULATES})
     told = answer.reason_spec
     assert (told["strategy"], told["loss_class"]) == ("lookahead", "exact")
@@ -165,32 +175,32 @@ def test_trusted_clients_choose_and_are_told(pair):
         ({"depth": -1}, "reason_spec.depth"),
     ],
 )
-def test_what_is_asked_of_speculation_is_checked(pair, options, param):
+def test_what_is_asked_of_speculation_is_checked(pair: Serving, options: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(pair, extra_body={"reason_spec": options})
     assert caught.value.param == param
 
 
-def test_an_unknown_model_is_not_found(pair):
+def test_an_unknown_model_is_not_found(pair: Serving) -> None:
     with pytest.raises(openai.NotFoundError, match="did you mean 'embedded'") as caught:
         pair.client().chat.completions.create(model="embeded", messages=QUESTION)
     assert caught.value.code == "model_not_found"
 
 
-def test_a_conversation_that_does_not_fit_is_refused_before_a_stream_begins(pair):
-    long = [{"role": "user", "content": "three pens and " * 4000}]
+def test_a_conversation_that_does_not_fit_is_refused_before_a_stream_begins(pair: Serving) -> None:
+    long: list[ChatCompletionMessageParam] = [{"role": "user", "content": "three pens and " * 4000}]
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="context"):
             pair.client().chat.completions.create(model="embedded", messages=long, stream=stream)
 
 
-def test_many_clients_at_once_have_their_own_answers(pair):
+def test_many_clients_at_once_have_their_own_answers(pair: Serving) -> None:
     numbers = range(11, 19)
 
-    async def main() -> list[str]:
+    async def main() -> list[str | None]:
         async with pair.async_client() as client:
 
-            async def one(number: int) -> str:
+            async def one(number: int) -> str | None:
                 create = client.chat.completions.create
                 if number % 2:
                     answer = await create(model="embedded", messages=question(number))

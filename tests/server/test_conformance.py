@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def combined(hows: list[dict[str, Any]], binding: str) -> list[tuple[str, dict[s
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "thinking"])
-def says(request, tmp_path_factory) -> Serving:
+def says(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serve(scripted(tmp_path_factory.mktemp("says"), ANSWERS, thinking=request.param)) as serving:
         yield serving
 
@@ -71,7 +72,7 @@ def strictly(kind: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("question", "how"), combined(CHAT_HOWS, "response_format"), ids=str)
-def test_chats_are_of_the_clients_types(says, question, how):
+def test_chats_are_of_the_clients_types(says: Serving, question: str, how: dict[str, Any]) -> None:
     body = {"messages": [{"role": "user", "content": question}], **how}
     answer = json.loads(post(says, "/v1/chat/completions", body))
     strictly(ChatCompletion, answer)
@@ -89,7 +90,7 @@ def test_chats_are_of_the_clients_types(says, question, how):
 
 
 @pytest.mark.parametrize("how", [{}, {"n": 2}, {"logprobs": 0}, {"max_tokens": 2}, {"stop": "e"}], ids=str)
-def test_texts_are_of_the_clients_types(says, how):
+def test_texts_are_of_the_clients_types(says: Serving, how: dict[str, Any]) -> None:
     body = {"prompt": ["user: JSON?\n", "user: Oslo?\n"], **how}
     answer = json.loads(post(says, "/v1/completions", body))
     strictly(Completion, answer)
@@ -104,7 +105,7 @@ def test_texts_are_of_the_clients_types(says, how):
 
 
 @pytest.mark.parametrize(("question", "how"), combined(RESPONSES_HOWS, "text"), ids=str)
-def test_responses_are_of_the_clients_types(says, question, how):
+def test_responses_are_of_the_clients_types(says: Serving, question: str, how: dict[str, Any]) -> None:
     body = {"input": question, **how}
     strictly(Response, json.loads(post(says, "/v1/responses", body)))
     for block in post(says, "/v1/responses", {**body, "stream": True}).strip().split("\n\n"):
@@ -114,11 +115,12 @@ def test_responses_are_of_the_clients_types(says, question, how):
         strictly(ResponseStreamEvent, event)
 
 
-def test_models_are_of_the_clients_types(says):
+def test_models_are_of_the_clients_types(says: Serving) -> None:
     listed = says.http.get("/v1/models").json()
     assert [model["id"] for model in listed["data"]] == ["says"]
     for model in listed["data"]:
         strictly(Model, model)
-    assert says.client().models.retrieve("says").max_model_len > 0
+    assert listed["data"][0]["max_model_len"] > 0
+    assert says.client().models.retrieve("says").id == "says"
     assert [model.id for model in says.client().models.list()] == ["says"]
     assert says.http.get("/v1/models/other").json()["error"]["code"] == "model_not_found"

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.server.serving import Serving, failing, scripted, serve
 
 LONG = " ".join(["word"] * 5000)
-CHAT = {"model": "says", "messages": [{"role": "user", "content": "Go!"}], "max_tokens": 5000}
+CHAT: Any = {"model": "says", "messages": [{"role": "user", "content": "Go!"}], "max_tokens": 5000}
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory) -> Serving:
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A target that writes for a minute."""
     folder = tmp_path_factory.mktemp("slow")
     answers = {"Go!": LONG, "Hello?": "Hello to you."}
@@ -25,7 +29,7 @@ def slow(tmp_path_factory) -> Serving:
         yield serving
 
 
-async def leave(serving: Serving, body: dict, *, after: bytes) -> None:
+async def leave(serving: Serving, body: dict[str, Any], *, after: bytes) -> None:
     """Send a request and close the connection once its answer, or the engine, is at work."""
     reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
     content = json.dumps(body).encode()
@@ -49,7 +53,9 @@ async def until_idle(serving: Serving) -> None:
 
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize(("stream", "after"), [(True, b'"content":" word"'), (False, b"")])
-def test_the_engine_is_free_once_the_client_is_gone(slow, stream, after, number):
+def test_the_engine_is_free_once_the_client_is_gone(
+    slow: Serving, stream: bool, after: bytes, number: int
+) -> None:
     async def main() -> None:
         await leave(slow, {**CHAT, "stream": stream, "n": number}, after=after)
         await until_idle(slow)
@@ -59,10 +65,10 @@ def test_the_engine_is_free_once_the_client_is_gone(slow, stream, after, number)
     assert slow.app.state.context.admission.num_running == 0
 
 
-def test_one_that_leaves_hurts_no_other(slow):
-    async def main() -> str:
+def test_one_that_leaves_hurts_no_other(slow: Serving) -> None:
+    async def main() -> str | None:
         async with slow.async_client() as client:
-            messages = [{"role": "user", "content": "Hello?"}]
+            messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello?"}]
             asking = asyncio.create_task(client.chat.completions.create(model="says", messages=messages))
             await leave(slow, {**CHAT, "stream": True}, after=b"data:")
             return (await asking).choices[0].message.content
@@ -70,7 +76,7 @@ def test_one_that_leaves_hurts_no_other(slow):
     assert asyncio.run(main()) == "Hello to you."
 
 
-def test_a_silent_stream_is_kept_alive(tmp_path, monkeypatch):
+def test_a_silent_stream_is_kept_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reason_spec.server.streaming.PING_SECONDS", 0.05)
     settings = scripted(tmp_path, {"Go!": "So."}, seconds=0.5)
     with serve(settings) as says:
@@ -85,7 +91,7 @@ def test_a_silent_stream_is_kept_alive(tmp_path, monkeypatch):
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "So."
 
 
-def test_a_failure_before_the_first_word_has_a_status(tmp_path):
+def test_a_failure_before_the_first_word_has_a_status(tmp_path: Path) -> None:
     with serve(scripted(tmp_path, {"x": "y"}), change=failing(0, LONG)) as says:
         for stream in (False, True):
             response = says.http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
@@ -93,7 +99,7 @@ def test_a_failure_before_the_first_word_has_a_status(tmp_path):
             assert response.json()["error"]["code"] == "engine_error"
 
 
-def test_a_failure_in_a_stream_is_said_in_it(tmp_path):
+def test_a_failure_in_a_stream_is_said_in_it(tmp_path: Path) -> None:
     with serve(scripted(tmp_path, {"x": "y"}), change=failing(200, LONG)) as says:
         with says.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
             text = response.read().decode()
@@ -106,10 +112,11 @@ def test_a_failure_in_a_stream_is_said_in_it(tmp_path):
     with serve(scripted(tmp_path, {"x": "y"}), change=failing(200, LONG)) as says:
         events = list(says.client().responses.create(model="says", input="Go!", stream=True))
         assert events[-1].type == "response.failed"
+        assert events[-1].response.error is not None
         assert events[-1].response.error.code == "server_error"
 
 
-def test_a_request_that_takes_too_long_is_stopped(tmp_path):
+def test_a_request_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     settings = scripted(tmp_path, {"Go!": LONG}, seconds=0.01, server__request_timeout=0.2)
     with serve(settings) as says:
         response = says.http.post("/v1/chat/completions", json=CHAT)

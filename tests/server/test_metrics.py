@@ -107,7 +107,8 @@ def test_gauges_show_the_queue_as_it_is() -> None:
 
 
 def test_the_mode_of_the_load_controller_is_shown_once_there_is_one() -> None:
-    metrics, made = Metrics("small"), []
+    metrics = Metrics("small")
+    made: list[LoadController] = []
     metrics.watch_controller(lambda: made[0] if made else None)
     assert math.isnan(values(metrics)["reason_spec:speculation_mode"])
     made.append(LoadController(LoadControlSettings(at_most="tokens"), lambda: None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -29,7 +31,7 @@ CHECKS = [
 ]
 
 
-def test_the_document_says_what_is_answered(pair: Serving):
+def test_the_document_says_what_is_answered(pair: Serving) -> None:
     document = pair.http.get("/openapi.json").json()
     assert document["paths"].keys() == {path for _, path in PATHS}
     for method, path in PATHS:
@@ -41,7 +43,7 @@ def test_the_document_says_what_is_answered(pair: Serving):
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
-def test_nothing_that_is_allowed_fails(pair: Serving, method: str, path: str):
+def test_nothing_that_is_allowed_fails(pair: Serving, method: str, path: str) -> None:
     schema = schemathesis.openapi.from_url(f"{pair.url}/openapi.json")
 
     @given(case=schema[path][method].as_strategy())
@@ -52,7 +54,7 @@ def test_nothing_that_is_allowed_fails(pair: Serving, method: str, path: str):
         derandomize=True,
         database=None,
     )
-    def ask(case):
+    def ask(case: schemathesis.Case[Any]) -> None:
         if isinstance(case.body, dict):
             # Else nearly all would end at the first check.
             case.body["model"] = "embedded"

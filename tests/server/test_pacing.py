@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,12 @@ from reason_spec.server.pacing import PACKET_BYTES, Backlog, Pace, padded
 from tests.server.serving import failing, scripted, serve
 
 LONG = "".join(f"Step {number} is said here.\n\n" for number in range(30))
-CHAT = {"model": "says", "messages": [{"role": "user", "content": "Go!"}], "max_tokens": 500, "stream": True}
+CHAT: Any = {
+    "model": "says",
+    "messages": [{"role": "user", "content": "Go!"}],
+    "max_tokens": 500,
+    "stream": True,
+}
 
 RATED = TokenLogprob(1, b"a", -0.5)
 TEXTS = st.builds(
@@ -29,7 +35,7 @@ CALLS = st.builds(ToolCallDelta, st.integers(0, 1), st.text(max_size=12))
 NAMED = st.builds(ToolCallDelta, st.integers(0, 1), st.text(max_size=12), st.just("call_1"), st.just("add"))
 
 
-def summed(events: list[ChatEvent]) -> tuple[list[tuple[Any, str]], int, list[tuple[str | None, str | None]]]:
+def summed(events: list[ChatEvent]) -> tuple[list[tuple[Any, str]], int, list[tuple[str, str | None]]]:
     """Return runs of text of one kind, how many tokens are rated, and the calls that begin."""
     told: list[tuple[Any, str]] = []
     for event in events:
@@ -88,7 +94,7 @@ def packets_of(serving: Any) -> tuple[list[int], str]:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.003], ids=["all at once", "token by token"])
 def test_streams_of_untrusted_clients_do_not_show_how_they_were_written(
-    tmp_path, seconds, monkeypatch
+    tmp_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reason_spec.server.api_request.Pace", lambda: Pace(seconds=0.05, chars=120))
     settings = scripted(tmp_path, {"Go!": LONG}, seconds=seconds)
@@ -106,7 +112,7 @@ def test_streams_of_untrusted_clients_do_not_show_how_they_were_written(
         assert packets_of(says)[1] == LONG
 
 
-def test_a_paced_stream_that_fails_says_so_behind_what_was_said(tmp_path) -> None:
+def test_a_paced_stream_that_fails_says_so_behind_what_was_said(tmp_path: Path) -> None:
     with serve(scripted(tmp_path, {"x": "y"}), change=failing(60, LONG), trusted=False) as says:
         with says.http.stream("POST", "/v1/chat/completions", json=CHAT) as response:
             text = response.read().decode()
@@ -115,7 +121,7 @@ def test_a_paced_stream_that_fails_says_so_behind_what_was_said(tmp_path) -> Non
         assert json.loads(text.rpartition("data: ")[2])["error"]["code"] == "engine_error"
 
 
-def test_a_paced_client_that_leaves_frees_the_engine(tmp_path) -> None:
+def test_a_paced_client_that_leaves_frees_the_engine(tmp_path: Path) -> None:
     settings = scripted(tmp_path, {"Go!": " ".join(["word"] * 5000)}, seconds=0.012)
     with serve(settings, trusted=False) as says:
         body = {**CHAT, "max_tokens": 5000}

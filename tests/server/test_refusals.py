@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,21 +16,21 @@ TEXT = {"model": "says", "prompt": "Hello?"}
 
 
 @pytest.fixture(scope="module")
-def says(tmp_path_factory) -> Serving:
+def says(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serve(scripted(tmp_path_factory.mktemp("says"), {"Hello?": "Hello to you."})) as serving:
         yield serving
 
 
-def refused(serving: Serving, path: str, body: object, status: int = 400) -> dict:
+def refused(serving: Serving, path: str, body: object, status: int = 400) -> dict[str, Any]:
     response = serving.http.post(path, json=body)
     assert response.status_code == status, response.text
     assert response.json().keys() == {"error"}
-    error = response.json()["error"]
+    error: dict[str, Any] = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     return error
 
 
-def chat(serving: Serving, **more) -> dict:
+def chat(serving: Serving, **more: Any) -> dict[str, Any]:
     return refused(serving, "/v1/chat/completions", {**CHAT, **more})
 
 
@@ -82,7 +85,9 @@ def chat(serving: Serving, **more) -> dict:
         ({"continue_final_message": True}, "continue_final_message", "assistant"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(says, more, param, says_so):
+def test_what_cannot_be_honoured_is_refused_by_name(
+    says: Serving, more: dict[str, Any], param: str, says_so: str
+) -> None:
     error = chat(says, **more)
     assert error["param"] == param
     assert says_so in error["message"]
@@ -103,7 +108,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(says, more, param, says_so):
         ({"messages": []}, "messages"),
     ],
 )
-def test_completions_refuse_by_name_as_well(says, more, param):
+def test_completions_refuse_by_name_as_well(says: Serving, more: dict[str, Any], param: str) -> None:
     assert refused(says, "/v1/completions", {**TEXT, **more})["param"] == param
 
 
@@ -118,7 +123,7 @@ def test_completions_refuse_by_name_as_well(says, more, param):
         {"seed": -1, "stream_options": None, "parallel_tool_calls": True, "reasoning_effort": "low"},
     ],
 )
-def test_what_asks_for_nothing_is_let_pass(says, neutral):
+def test_what_asks_for_nothing_is_let_pass(says: Serving, neutral: dict[str, Any]) -> None:
     response = says.http.post("/v1/chat/completions", json={**CHAT, **neutral})
     assert response.status_code == 200, response.text
 
@@ -127,7 +132,7 @@ def test_what_asks_for_nothing_is_let_pass(says, neutral):
     "content",
     [b"", b"{", b"[]", b"null", b'"text"', b'{"model": NaN}', b"\xff\xfe", b"[" * 100_000, b"1" * 5000],
 )
-def test_a_body_that_is_no_object_is_a_mistake_of_the_client(says, content):
+def test_a_body_that_is_no_object_is_a_mistake_of_the_client(says: Serving, content: bytes) -> None:
     headers = {"content-type": "application/json"}
     response = says.http.post("/v1/chat/completions", content=content, headers=headers)
     assert response.status_code == 400
@@ -135,13 +140,13 @@ def test_a_body_that_is_no_object_is_a_mistake_of_the_client(says, content):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
-def test_a_body_that_is_not_sent_as_json_is_a_mistake_of_the_client(says, path):
-    for headers in ({}, {"content-type": "text/plain"}):
+def test_a_body_that_is_not_sent_as_json_is_a_mistake_of_the_client(says: Serving, path: str) -> None:
+    for headers in (None, {"content-type": "text/plain"}):
         response = says.http.post(path, content=b'{"model": "says"}', headers=headers)
         assert response.status_code == 400, response.text
 
 
-def test_half_a_surrogate_pair_is_a_mistake_of_the_client(says):
+def test_half_a_surrogate_pair_is_a_mistake_of_the_client(says: Serving) -> None:
     for text in ('{"x\\ud800": 1}', json.dumps(CHAT).replace("Hello?", "\\ud800")):
         response = says.http.post(
             "/v1/chat/completions", content=text, headers={"content-type": "application/json"}
@@ -149,7 +154,7 @@ def test_half_a_surrogate_pair_is_a_mistake_of_the_client(says):
         assert response.status_code == 400
 
 
-def test_other_paths_and_methods_are_refused_in_the_same_form(says):
+def test_other_paths_and_methods_are_refused_in_the_same_form(says: Serving) -> None:
     assert says.http.get("/v1/nothing").json()["error"]["type"] == "invalid_request_error"
     response = says.http.get("/v1/chat/completions")
     assert response.status_code == 405
@@ -157,7 +162,7 @@ def test_other_paths_and_methods_are_refused_in_the_same_form(says):
     assert response.json()["error"]["message"]
 
 
-def test_clients_that_are_not_trusted_neither_choose_nor_learn(tmp_path):
+def test_clients_that_are_not_trusted_neither_choose_nor_learn(tmp_path: Path) -> None:
     with serve(scripted(tmp_path, {"Hello?": "Hello to you."}), trusted=False) as says:
         body = {**CHAT, "reason_spec": {"off": True}}
         assert refused(says, "/v1/chat/completions", body, 403)["param"] == "reason_spec"
@@ -169,8 +174,8 @@ def test_clients_that_are_not_trusted_neither_choose_nor_learn(tmp_path):
             assert "reason_spec" not in response.read().decode()
 
 
-def test_the_operator_bounds_prompts_and_answers(tmp_path):
-    bounds = {"server__max_prompt_tokens": 6, "server__max_output_tokens": 2}
+def test_the_operator_bounds_prompts_and_answers(tmp_path: Path) -> None:
+    bounds: dict[str, Any] = {"server__max_prompt_tokens": 6, "server__max_output_tokens": 2}
     with serve(scripted(tmp_path, {"Hello?": "Hello to you."}, **bounds)) as says:
         assert chat(says, max_completion_tokens=3)["param"] == "max_tokens"
         response = says.http.post("/v1/chat/completions", json=CHAT)

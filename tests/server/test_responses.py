@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from tests.server.serving import Serving, scripted, serve
 from tests.server.test_tools_and_thinking import ANSWERS
 
-WEATHER = {
+WEATHER: FunctionToolParam = {
     "type": "function",
     "name": "weather",
     "description": "The weather of a place.",
@@ -21,29 +24,30 @@ WEATHER = {
 
 
 @pytest.fixture(scope="module")
-def says(tmp_path_factory) -> Serving:
+def says(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serve(scripted(tmp_path_factory.mktemp("says"), ANSWERS)) as serving:
         yield serving
 
 
 @pytest.fixture(scope="module")
-def thinks(tmp_path_factory) -> Serving:
+def thinks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serve(scripted(tmp_path_factory.mktemp("thinks"), ANSWERS, thinking=True)) as serving:
         yield serving
 
 
-def test_text_is_answered(says):
+def test_text_is_answered(says: Serving) -> None:
     response = says.client().responses.create(model="says", input="JSON?", instructions="Be brief.")
     assert response.output_text == '{"age": 12}'
     assert (response.status, response.instructions) == ("completed", "Be brief.")
+    assert response.usage is not None
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
-def test_a_loop_with_a_tool_comes_to_its_end(says):
+def test_a_loop_with_a_tool_comes_to_its_end(says: Serving) -> None:
     client = says.client()
-    items = [{"role": "user", "content": [{"type": "input_text", "text": "Oslo?"}]}]
+    items: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Oslo?"}]}]
     first = client.responses.create(model="says", input=items, tools=[WEATHER])
-    (call,) = [item for item in first.output if item.type == "function_call"]
+    (call,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
     assert json.loads(call.arguments) == {"place": "Oslo"}
     items += [item.model_dump(exclude_unset=True) for item in first.output]
     items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
@@ -52,8 +56,8 @@ def test_a_loop_with_a_tool_comes_to_its_end(says):
 
 
 @pytest.mark.parametrize("question", ["Oslo?", "Both?", "JSON?"])
-def test_a_stream_ends_with_what_the_whole_answer_is(says, question):
-    how = {"model": "says", "input": question, "tools": [WEATHER]}
+def test_a_stream_ends_with_what_the_whole_answer_is(says: Serving, question: str) -> None:
+    how: dict[str, Any] = {"model": "says", "input": question, "tools": [WEATHER]}
     whole = says.client().responses.create(**how)
     with says.client().responses.stream(**how) as stream:
         events = list(stream)
@@ -63,14 +67,18 @@ def test_a_stream_ends_with_what_the_whole_answer_is(says, question):
     assert events[-1].type == "response.completed"
     assert final.output_text.strip() == whole.output_text.strip()
     calls = [
-        [(item.name, item.arguments) for item in response.output if item.type == "function_call"]
+        [
+            (item.name, item.arguments)
+            for item in response.output
+            if isinstance(item, ResponseFunctionToolCall)
+        ]
         for response in (final, whole)
     ]
     assert calls[0] == calls[1]
 
 
-def test_every_item_of_a_stream_is_opened_and_closed(thinks):
-    events = list(thinks.client().responses.create(model="says", input="Think!", stream=True))
+def test_every_item_of_a_stream_is_opened_and_closed(thinks: Serving) -> None:
+    events: list[Any] = list(thinks.client().responses.create(model="says", input="Think!", stream=True))
     added = [event.item.type for event in events if event.type == "response.output_item.added"]
     done = [event.item.type for event in events if event.type == "response.output_item.done"]
     assert added == done == ["reasoning", "message"]
@@ -82,13 +90,14 @@ def test_every_item_of_a_stream_is_opened_and_closed(thinks):
     assert final.usage.output_tokens_details.reasoning_tokens > 0
 
 
-def test_an_answer_that_was_cut_is_incomplete(says):
+def test_an_answer_that_was_cut_is_incomplete(says: Serving) -> None:
     response = says.client().responses.create(model="says", input="JSON?", max_output_tokens=2)
     assert response.status == "incomplete"
+    assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-def test_the_sdk_reads_a_schema_of_its_own(says):
+def test_the_sdk_reads_a_schema_of_its_own(says: Serving) -> None:
     class Person(BaseModel):
         age: int
 
@@ -109,13 +118,13 @@ def test_the_sdk_reads_a_schema_of_its_own(says):
         ({"instruction": "x"}, "instruction"),
     ],
 )
-def test_what_is_not_built_is_refused_by_name(says, more, param):
+def test_what_is_not_built_is_refused_by_name(says: Serving, more: dict[str, Any], param: str) -> None:
     body = {"model": "says", "input": "JSON?", **more}
     response = says.http.post("/v1/responses", json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 
 
-def test_an_unknown_model_is_not_found(says):
+def test_an_unknown_model_is_not_found(says: Serving) -> None:
     with pytest.raises(openai.NotFoundError):
         says.client().responses.create(model="sayz", input="JSON?")

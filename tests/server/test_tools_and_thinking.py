@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
 from tests.server.serving import Serving, scripted, serve
 
-WEATHER = {
+WEATHER: ChatCompletionFunctionToolParam = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -29,13 +32,13 @@ ANSWERS = {
 
 
 @pytest.fixture(scope="module")
-def says(tmp_path_factory) -> Serving:
+def says(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serve(scripted(tmp_path_factory.mktemp("says"), ANSWERS)) as serving:
         yield serving
 
 
 @pytest.fixture(scope="module")
-def thinks(tmp_path_factory) -> Serving:
+def thinks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     settings = scripted(
         tmp_path_factory.mktemp("thinks"), ANSWERS, thinking=True, server__reasoning_field="both"
     )
@@ -43,12 +46,13 @@ def thinks(tmp_path_factory) -> Serving:
         yield serving
 
 
-def ask(serving: Serving, content: str, **more):
-    messages = [{"role": "user", "content": content}]
+def ask(serving: Serving, content: str, **more: Any) -> Any:
+    """Return an answer with its fields that the client does not know."""
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": content}]
     return serving.client().chat.completions.create(model="says", messages=messages, **more)
 
 
-def test_what_litellm_puts_into_a_message_changes_nothing(says):
+def test_what_litellm_puts_into_a_message_changes_nothing(says: Serving) -> None:
     message = {"role": "user", "content": "Oslo?"}
     given = {**message, "provider_specific_fields": {"citations": None}}
     answers = [
@@ -59,7 +63,7 @@ def test_what_litellm_puts_into_a_message_changes_nothing(says):
     assert answers[0]["usage"]["prompt_tokens"] == answers[1]["usage"]["prompt_tokens"]
 
 
-def test_a_call_has_a_name_an_id_and_arguments(says):
+def test_a_call_has_a_name_an_id_and_arguments(says: Serving) -> None:
     answer = ask(says, "Oslo?", tools=[WEATHER])
     (call,) = answer.choices[0].message.tool_calls
     assert (call.type, call.function.name) == ("function", "weather")
@@ -69,7 +73,7 @@ def test_a_call_has_a_name_an_id_and_arguments(says):
     assert answer.choices[0].message.content.strip() == "Let me see."
 
 
-def test_streamed_calls_say_once_what_they_are(says):
+def test_streamed_calls_say_once_what_they_are(says: Serving) -> None:
     stream = list(ask(says, "Both?", tools=[WEATHER], stream=True))
     pieces = [call for chunk in stream for choice in chunk.choices for call in choice.delta.tool_calls or ()]
     for index, place in enumerate(("Oslo", "Rome")):
@@ -81,11 +85,11 @@ def test_streamed_calls_say_once_what_they_are(says):
     assert stream[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_a_loop_with_a_tool_comes_to_its_end(says):
+def test_a_loop_with_a_tool_comes_to_its_end(says: Serving) -> None:
     client = says.client()
-    messages = [{"role": "user", "content": "Oslo?"}]
+    messages: list[Any] = [{"role": "user", "content": "Oslo?"}]
     first = client.chat.completions.create(model="says", messages=messages, tools=[WEATHER])
-    call = first.choices[0].message.tool_calls[0]
+    (call,) = first.choices[0].message.tool_calls or []
     messages.append(first.choices[0].message.model_dump())
     messages.append({"role": "tool", "tool_call_id": call.id, "content": "18 degrees"})
     last = client.chat.completions.create(model="says", messages=messages, tools=[WEATHER])
@@ -93,13 +97,13 @@ def test_a_loop_with_a_tool_comes_to_its_end(says):
     assert last.choices[0].message.tool_calls is None
 
 
-def test_a_tool_that_is_not_there_cannot_be_chosen(says):
+def test_a_tool_that_is_not_there_cannot_be_chosen(says: Serving) -> None:
     named = {"type": "function", "function": {"name": "wether"}}
     with pytest.raises(openai.BadRequestError, match="wether"):
         ask(says, "Oslo?", tools=[WEATHER], tool_choice=named)
 
 
-def test_thinking_stands_beside_the_answer_under_both_names(thinks):
+def test_thinking_stands_beside_the_answer_under_both_names(thinks: Serving) -> None:
     answer = ask(thinks, "Think!")
     message = answer.choices[0].message
     assert message.content == "It is 12."
@@ -109,7 +113,7 @@ def test_thinking_stands_beside_the_answer_under_both_names(thinks):
     assert not hasattr(left_out.choices[0].message, "reasoning")
 
 
-def test_thinking_streams_before_the_answer(thinks):
+def test_thinking_streams_before_the_answer(thinks: Serving) -> None:
     deltas = [choice.delta for chunk in ask(thinks, "Think!", stream=True) for choice in chunk.choices]
     thought = [getattr(delta, "reasoning", None) for delta in deltas]
     said = [delta.content for delta in deltas]
@@ -119,10 +123,10 @@ def test_thinking_streams_before_the_answer(thinks):
     assert last_thought < min(index for index, text in enumerate(said) if text)
 
 
-def test_thinking_of_earlier_turns_is_taken_in_both_spellings(thinks):
+def test_thinking_of_earlier_turns_is_taken_in_both_spellings(thinks: Serving) -> None:
     client = thinks.client()
     for name in ("reasoning", "reasoning_content"):
-        messages = [
+        messages: list[Any] = [
             {"role": "user", "content": "Think!"},
             {"role": "assistant", "content": "It is 12.", name: "First this."},
             {"role": "user", "content": "Hi!"},
@@ -131,7 +135,7 @@ def test_thinking_of_earlier_turns_is_taken_in_both_spellings(thinks):
         assert answer.choices[0].message.content == "Hello to you."
 
 
-def test_thinking_is_switched_off_by_the_template(thinks):
+def test_thinking_is_switched_off_by_the_template(thinks: Serving) -> None:
     off = {"chat_template_kwargs": {"enable_thinking": False}}
     message = ask(thinks, "Think!", extra_body=off).choices[0].message
     assert (message.content, getattr(message, "reasoning", None)) == ("It is 12.", None)
@@ -151,7 +155,7 @@ SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
     ],
     ids=["object", "schema", "json", "regex", "choice"],
 )
-def test_a_bound_answer_is_what_was_asked_for(says, bound):
+def test_a_bound_answer_is_what_was_asked_for(says: Serving, bound: dict[str, Any]) -> None:
     answer = ask(says, "JSON?", **bound)
     assert json.loads(answer.choices[0].message.content) == {"age": 12}
     streamed = ask(says, "JSON?", stream=True, **bound)
@@ -159,18 +163,18 @@ def test_a_bound_answer_is_what_was_asked_for(says, bound):
     assert json.loads(text) == {"age": 12}
 
 
-def test_a_schema_that_is_none_is_refused(says):
+def test_a_schema_that_is_none_is_refused(says: Serving) -> None:
     bound = {"type": "json_schema", "json_schema": {"name": "person", "schema": {"type": "animal"}}}
     with pytest.raises(openai.BadRequestError, match="schema"):
         ask(says, "JSON?", response_format=bound)
 
 
-def test_the_sdk_reads_a_schema_of_its_own(says):
+def test_the_sdk_reads_a_schema_of_its_own(says: Serving) -> None:
     from pydantic import BaseModel
 
     class Person(BaseModel):
         age: int
 
-    messages = [{"role": "user", "content": "JSON?"}]
+    messages: list[Any] = [{"role": "user", "content": "JSON?"}]
     answer = says.client().chat.completions.parse(model="says", messages=messages, response_format=Person)
     assert answer.choices[0].message.parsed == Person(age=12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -69,7 +70,7 @@ def test_what_is_told_is_a_beginning_of_the_final_text(
         assert place == start + len(text)
 
 
-STRATEGIES = {
+STRATEGIES: dict[str, Callable[[ScriptedEngine, ScriptedEngine], Strategy]] = {
     "autoregressive": lambda target, draft: Autoregressive(StrategySettings(), target, None, None),
     "speculative": lambda target, draft: DraftModelSpeculation(StrategySettings(), target, draft, None),
     "exact": lambda target, draft: lookahead(target, draft, ExactVerifier()),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,9 +34,7 @@ def accelerator() -> Iterator[SyncAccelerator]:
         yield running
 
 
-def answer(
-    running: SyncAccelerator, question: str, strategy: str, sample: int = 0, **flags: object
-) -> Solution:
+def answer(running: SyncAccelerator, question: str, strategy: str, sample: int = 0, **flags: Any) -> Solution:
     """Answer under other settings than the engines were started with; engines do not mind."""
     names = {name.replace("__", "."): value for name, value in flags.items()}
     settings = load_settings(flags={"verifier.name": "exact", "strategy.planner": False, **names})
@@ -157,7 +156,8 @@ def test_the_first_step_can_be_the_drafts(accelerator: SyncAccelerator) -> None:
 
 
 def last_number(text: str) -> str:
-    return re.findall(r"\d+", text)[-1]
+    number: str = re.findall(r"\d+", text)[-1]
+    return number
 
 
 def test_the_semantic_verifier_never_accepts_another_result_than_the_targets() -> None:
@@ -202,7 +202,10 @@ def test_where_only_greedy_steps_are_likely_enough_the_answer_is_the_targets(
 ) -> None:
     """Steps judged alone, mended and compared: with the strictest threshold nothing else may stand."""
     alone = answer(accelerator, question, "autoregressive")
-    strict = {"verifier__name": "likelihood+exact", "verifier__thresholds": {"likelihood": 1.0}}
+    strict: dict[str, Any] = {
+        "verifier__name": "likelihood+exact",
+        "verifier__thresholds": {"likelihood": 1.0},
+    }
     written = answer(accelerator, question, "hybrid", **strict)
     assert tokens_of(written) == tokens_of(alone)
     assert any(step.origin == "draft" for step in written.steps)
@@ -247,7 +250,7 @@ def test_a_trained_router_escalates_the_doubtful_steps_by_itself(accelerator: Sy
     assert running_requests(accelerator) == 0
 
 
-def sampled(temperature: float) -> dict[str, object]:
+def sampled(temperature: float) -> dict[str, Any]:
     if temperature == 0:
         return {}
     return {"sampling__temperature": temperature, "sampling__top_p": 0.95, "sampling__top_k": 20}
@@ -273,7 +276,11 @@ def test_under_scot_the_target_writes_the_end_of_what_it_picks(
 ) -> None:
     num_picked = num_right = 0
     for question, reference in zip(QUESTIONS[:6], ANSWERS, strict=False):
-        flags = {"verifier__name": "likelihood", "sampling__max_tokens": 700, **sampled(temperature)}
+        flags: dict[str, Any] = {
+            "verifier__name": "likelihood",
+            "sampling__max_tokens": 700,
+            **sampled(temperature),
+        }
         solution = answer(accelerator, question, "scot", **flags)
         usage = solution.recorder.target_usage
         assert usage.num_generated_tokens == written_by(solution, "target")
@@ -297,7 +304,7 @@ def test_steps_with_a_cue_are_the_targets_and_no_others(
     cues = {"verification": ["carry", "borrow"], "window": 64}
     num_tokens = num_written = 0
     for question in QUESTIONS[:6]:
-        flags = {"strategy__cues": cues, "sampling__max_tokens": 700, **sampled(temperature)}
+        flags: dict[str, Any] = {"strategy__cues": cues, "sampling__max_tokens": 700, **sampled(temperature)}
         solution = answer(accelerator, question, "speculative_thinking", **flags)
         drafted = [step.text for step in solution.steps if step.origin == "draft"]
         assert not any(re.search("carry|borrow", text) for text in drafted)

@@ -36,12 +36,12 @@ class Told(SpeculationBudget):
 
     def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
         super().__init__(RequestedBudget(4, 16))
-        self.plan = plan
+        self.shares = plan
         self.num_final = 0
 
     @property
     def _now(self) -> Share:
-        return Share(*self.plan[min(self.num_final, len(self.plan) - 1)])
+        return Share(*self.shares[min(self.num_final, len(self.shares) - 1)])
 
     @property
     def depth(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,8 @@ Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
 TARGET, DRAFT = StoryScript(5), StoryScript(5, agreement=0.6)
 
 
-def lookahead(verifier: Verifier | None = None, **settings: int) -> Make:
-    chosen = StrategySettings(**({"depth": 3} | settings))
+def lookahead(verifier: Verifier | None = None, depth: int = 3, **settings: Any) -> Make:
+    chosen = StrategySettings(depth=depth, **settings)
     return lambda target, draft: Lookahead(chosen, target, draft, verifier or ExactVerifier())
 
 
@@ -61,7 +62,7 @@ def test_a_repeated_answer_is_made_of_known_steps_and_the_draft_is_not_asked() -
 class TakesTexts(ScriptedEngine):
     """Would draft tokens from earlier texts, were it told of any."""
 
-    takes_texts = True  # type: ignore[assignment]
+    takes_texts = True
 
 
 def test_the_planner_is_told_what_the_cache_would_draft() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -53,7 +54,7 @@ def speculative(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
 
 
 def lookahead(
-    depth: int = 4, width: int = 1, verifier: Verifier | None = None, step_max_tokens: int = 512, **more: bool
+    depth: int = 4, width: int = 1, verifier: Verifier | None = None, step_max_tokens: int = 512, **more: Any
 ) -> Callable[[ScriptedEngine, ScriptedEngine], Strategy]:
     config = StrategySettings(depth=depth, width=width, step_max_tokens=step_max_tokens, **more)
     return lambda target, draft: Lookahead(config, target, draft, verifier or ExactVerifier())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
 def strategy(
     kind: type[SpecReason],
     verifier: Callable[[ScriptedEngine], Verifier],
-    **settings_: int,
+    **settings_: Any,
 ) -> Make:
     return lambda target, draft: kind(StrategySettings(**settings_), target, draft, verifier(target))
 

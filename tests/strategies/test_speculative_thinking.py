@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
 from reason_spec.settings import CueSettings, StrategySettings
 from reason_spec.strategies.base import Strategy
-from reason_spec.strategies.speculative_thinking import Cues, SpeculativeThinking
+from reason_spec.strategies.speculative_thinking import CueKind, Cues, SpeculativeThinking
 from reason_spec.types import Sampling, Step
 from tests.strategies.scripts import StoryScript
 from tests.strategies.solving import Outcome, autoregressive, solve
@@ -41,10 +41,10 @@ def origins(outcome: Outcome) -> list[str]:
     return [step.origin for step in outcome.steps]
 
 
-def found(text: str, tokenizer: ScriptedTokenizer | None = None, **cues: Any) -> dict[str, str]:
+def found(text: str, tokenizer: ScriptedTokenizer | None = None, **cues: Any) -> dict[CueKind, str]:
     tokenizer = tokenizer or ScriptedTokenizer()
     step = Step(text, tokenizer.encode(text), "draft", "boundary", tokenizer.tokenizer_id)
-    return dict(Cues(CueSettings(**cues), tokenizer).found(step))
+    return Cues(CueSettings(**cues), tokenizer).found(step)
 
 
 def test_the_target_does_nothing_where_there_is_no_cue() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -20,6 +21,7 @@ from reason_spec.types import Prefix, Step
 from tests.naive_suffix import NaiveCache, NaiveSession
 from tests.strategies.scripts import StoryScript
 
+Use = Literal["none", "tokens", "steps", "both"]
 TOKENIZER = ScriptedTokenizer()
 
 
@@ -39,12 +41,12 @@ class Listening(ScriptedEngine):
 
 
 def make(
-    use: str = "both", kind: type[NaiveCache] = NaiveCache
+    use: Use = "both", kind: type[NaiveCache] = NaiveCache
 ) -> tuple[SuffixCacheSessions, NaiveCache, Listening]:
     cache, engine = kind(), Listening()
     caches: dict[str, Cache] = {"": cache}
     made = SuffixCaches(lambda scope: caches.setdefault(scope, kind()))
-    settings = SuffixSettings(use=use)  # type: ignore[arg-type]
+    settings = SuffixSettings(use=use)
     return SuffixCacheSessions(settings, made, engine), cache, engine
 
 
@@ -124,7 +126,7 @@ def test_a_scope_that_is_forgotten_begins_anew() -> None:
 
 
 @pytest.mark.parametrize(("use", "told", "proposes"), [("tokens", True, False), ("steps", False, True)])
-def test_each_layer_is_served_where_the_settings_say_so(use: str, told: bool, proposes: bool) -> None:
+def test_each_layer_is_served_where_the_settings_say_so(use: Use, told: bool, proposes: bool) -> None:
     memories, cache, engine = make(use)
     memory = memories.open((("prompt", TOKENIZER.encode("user: one\n")),))
     assert memory is not None
@@ -202,7 +204,8 @@ def test_the_parts_of_a_prompt_are_told_apart_by_role() -> None:
 
 
 def test_what_is_known_of_an_answer_is_what_the_engine_would_draft_first() -> None:
-    for use, drafts in (("both", True), ("tokens", True), ("steps", False)):
+    cases: list[tuple[Use, bool]] = [("both", True), ("tokens", True), ("steps", False)]
+    for use, drafts in cases:
         memories, _, _ = make(use)
         answer(memories, "Question one?", "A first step.\n\n", "A second step.\n\n")
         again = memories.open((("prompt", TOKENIZER.encode("Question one?")),))

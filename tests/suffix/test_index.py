@@ -38,7 +38,8 @@ def repetitive_texts(draw: st.DrawFn) -> list[int]:
     text: list[int] = []
     for number in draw(st.lists(st.integers(0, 3), max_size=8)):
         text += phrases[number % len(phrases)]
-        if text and draw(st.booleans()):
+        is_changed: bool = draw(st.booleans())
+        if text and is_changed:
             text[-1] = draw(st.integers(0, 30))
     return text
 

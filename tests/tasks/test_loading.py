@@ -164,7 +164,15 @@ def test_usual_field_names_are_understood(
 
 
 def test_ids_come_from_the_file_and_repeated_ones_are_told_apart(tmp_path: Path) -> None:
-    records = [{"id": 7}, {"unique_id": "a/b"}, {"ID": "7"}, {}, {"id": "7#2"}, {"idx": 0}, {"id": "7"}]
+    records: list[dict[str, object]] = [
+        {"id": 7},
+        {"unique_id": "a/b"},
+        {"ID": "7"},
+        {},
+        {"id": "7#2"},
+        {"idx": 0},
+        {"id": "7"},
+    ]
     lines = [json.dumps({"question": "q", "answer": 1, **record}) for record in records]
     problems = load_problems(_write(tmp_path, "\n".join(lines).encode())).problems
     assert [problem.id for problem in problems] == ["7", "a/b", "7#2", "4", "7#2#2", "0", "7#3"]

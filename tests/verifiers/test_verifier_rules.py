@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import SettingsError
 from reason_spec.settings import VerifierSettings
-from reason_spec.types import FinishReason, LossClass, Step, Verdict
+from reason_spec.types import FinishReason, Step, Verdict
 from reason_spec.verifiers.base import (
     Models,
     VerificationContext,
@@ -35,8 +34,8 @@ def make(
 
 
 class Yes(Verifier):
-    name: ClassVar[str] = "yes"
-    loss_class: ClassVar[LossClass] = "verified"
+    name = "yes"
+    loss_class = "verified"
 
     async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
         return Verdict("accept", 1.0, cost_tokens=7)

@@ -140,5 +140,5 @@ _OF: dict[str, Callable[[int], st.SearchStrategy[Calculation]]] = {
         lambda q, b: Calculation(q * b, "/", b), st.integers(4, limit), st.integers(2, 9)
     ),
 }
-NOTATIONS = st.sampled_from(["equation", "terms", "afterwards", "spelled out"])
+NOTATIONS: st.SearchStrategy[Notation] = st.sampled_from(["equation", "terms", "afterwards", "spelled out"])
 WORKED = st.sampled_from(["terms", "afterwards", "spelled out"])

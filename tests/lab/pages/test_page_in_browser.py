@@ -46,7 +46,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("browser") / "sums"
-    write_run(folder, **{"strategy.planner": False})
+    write_run(folder, flags={"strategy.planner": False})
     return read_runs([folder], max_timelines=100)[0]
 
 
@@ -203,7 +203,7 @@ def test_without_timelines_the_page_shows_the_texts_and_says_what_is_missing(
 
 
 def test_a_run_of_one_strategy_is_drawn_by_its_seconds(browser: Any, tmp_path: Path) -> None:
-    write_run(tmp_path / "alone", 2, ("lookahead",), **{"strategy.planner": False})
+    write_run(tmp_path / "alone", 2, ("lookahead",), flags={"strategy.planner": False})
     visit = open_page(browser, list(read_runs([tmp_path / "alone"], max_timelines=10)), tmp_path)
     assert "seconds per problem" in visit.page.locator("#chart-frontier").inner_text()
     assert visit.page.locator("#detail svg.lanes").count() == 1
@@ -221,7 +221,7 @@ def test_a_run_without_reference_answers_is_drawn_and_says_so(browser: Any, run:
 
 
 def test_several_runs_are_drawn_side_by_side(browser: Any, run: Run, tmp_path: Path) -> None:
-    write_run(tmp_path / "other", 2, **{"strategy.planner": False, "strategy.depth": 7})
+    write_run(tmp_path / "other", 2, flags={"strategy.planner": False, "strategy.depth": 7})
     (other,) = read_runs([tmp_path / "other"], max_timelines=10)
     visit = open_page(browser, [run, replace(other, label="other (depth 7)", letter="B")], tmp_path)
     assert visit.page.locator("#series-legend span").count() == 4

@@ -32,7 +32,7 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=al
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sums"
-    write_run(folder, **{"strategy.planner": False})
+    write_run(folder, flags={"strategy.planner": False})
     return folder
 
 
@@ -241,7 +241,7 @@ def test_the_text_of_single_answers_is_limited(finished: Path, monkeypatch: pyte
 
 
 def test_runs_of_other_settings_are_told_apart_by_them(finished: Path, tmp_path: Path) -> None:
-    write_run(tmp_path / "deep", 2, **{"strategy.planner": False, "strategy.depth": 7})
+    write_run(tmp_path / "deep", 2, flags={"strategy.planner": False, "strategy.depth": 7})
     page = render_page(read_runs([finished, tmp_path / "deep"], max_timelines=100))
     series = embedded_data(page)["series"]
     assert isinstance(series, list)

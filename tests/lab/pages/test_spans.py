@@ -158,7 +158,7 @@ def test_what_strategies_note_shows_every_final_step_with_the_work_that_wrote_it
     strategy: str, number: int
 ) -> None:
     async def solve() -> Timeline:
-        async with make_accelerator(**{"strategy.planner": False, "strategy.width": 2}) as accelerator:
+        async with make_accelerator(flags={"strategy.planner": False, "strategy.width": 2}) as accelerator:
             solution = await accelerator.answer(Sum(number).question, strategy=strategy)
         return Timeline.of(KEY, solution.recorder)
 

@@ -149,7 +149,8 @@ def test_rows_beside_solutions_come_late_and_are_a_small_share() -> None:
             for batch in batches
             for labels, weights in zip(batch.labels.tolist(), batch.weights.tolist(), strict=True)
         ]
-        return tokenizer.batch_decode(rows, skip_special_tokens=True)
+        decoded: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return decoded
 
     late, early = answers(0.9), answers(0.1)
     scores = sum(text.isdigit() for text in late)

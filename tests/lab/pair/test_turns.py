@@ -123,12 +123,15 @@ def test_both_answers_and_all_mistakes_occur() -> None:
     assert set(made) == set(get_args(Mistake))
 
 
+def words_of(text: str) -> list[str]:
+    return [word for word in text.split() if word.isalpha() and word not in ("carry", "borrow")]
+
+
 @given(seeds, st.sampled_from(get_args(Mistake)))
 def test_a_mistake_leaves_the_words_of_the_step_alone(seed: int, mistake: Mistake) -> None:
     example = make_problem("train", seed, 4)
     step = example.plan[0]
     wrong = make_mistake(step, mistake, [n for s in example.plan for n in (s.a, s.b)], Random(seed))
     if wrong is not None:
-        letters = lambda text: [w for w in text.split() if w.isalpha() and w not in ("carry", "borrow")]  # noqa: E731
-        assert letters(wrong) == letters(step.text())
+        assert words_of(wrong) == words_of(step.text())
         assert wrong != step.text()

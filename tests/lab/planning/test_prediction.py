@@ -16,6 +16,7 @@ from reason_spec.lab.planning.published import (
     FITTED_ON,
     PAIRS,
     TABLE_1,
+    PublishedPair,
     agreement,
     effective_cost,
     reproduce,
@@ -194,9 +195,8 @@ def test_the_paper_needs_a_draft_several_times_dearer_than_its_size() -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_acceptance_rates_give_the_shape_of_the_table(pair: object) -> None:
-    assert pair in PAIRS
-    found = agreement(pair, rows := reproduce(pair))  # type: ignore[arg-type]
+def test_acceptance_rates_give_the_shape_of_the_table(pair: PublishedPair) -> None:
+    found = agreement(pair, rows := reproduce(pair))
     assert len(rows) == 7
     assert found.rank > 0.75
     assert found.fitted_error < 0.15 < 0.3 < found.ideal_error
