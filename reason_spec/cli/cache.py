@@ -19,7 +19,7 @@ _CACHE = "Cache"
 
 cache_app = typer.Typer(
     no_args_is_help=True,
-    help="Look after the suffix cache on disk: texts that tokens and steps are proposed from.",
+    help="Manage the suffix cache on disk: earlier texts from which tokens and steps are proposed.",
 )
 
 
@@ -39,10 +39,12 @@ CachePathOption = Annotated[
 ]
 TenantOption = Annotated[
     str | None,
-    setting_option("suffix.tenant", "--tenant", "Whose texts.", _CACHE, autocompletion=complete_tenants),
+    setting_option(
+        "suffix.tenant", "--tenant", "Owner of the texts.", _CACHE, autocompletion=complete_tenants
+    ),
 ]
 TenantToEraseOption = Annotated[
-    str, option("--tenant", "Whose texts are removed.", _CACHE, autocompletion=complete_tenants)
+    str, option("--tenant", "Owner of the texts to remove.", _CACHE, autocompletion=complete_tenants)
 ]
 
 
@@ -55,7 +57,7 @@ def _resolve(flags: Flags, path: Path | None, tenant: str | None = None) -> Sett
 def cache_stats(
     flags: Flags, path: CachePathOption = None, tenant: TenantOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show what the cache holds by tenant and source; nothing is changed."""
+    """Show the texts in the cache by tenant and source."""
     from reason_spec.cli import cache_screens
     from reason_spec.cli.screen import Screen
     from reason_spec.suffix.store import list_files
@@ -75,10 +77,10 @@ def cache_stats(
 
 @cache_app.command(
     "import",
-    help="Learn past conversations, so that the cache is warm before the first question.\n\n"
-    "A file holds one conversation a line: an object with messages in OpenAI's form, or the list of them; "
-    "gzip too. Files of 'cache export' are imported unchanged. The target's tokenizer and chat template "
-    "make the tokens that a real conversation would have.",
+    help="Learn past conversations, so that the cache is warm before the first request.\n\n"
+    "A file has one conversation per line: an object with messages in OpenAI's form, or the list of them; "
+    "gzip too. Files of 'cache export' are imported unchanged. Conversations are encoded with the target's "
+    "tokenizer and chat template.",
 )
 @takes_flags("target", "skip_bad")
 def cache_import(
@@ -109,9 +111,9 @@ def cache_import(
 
 @cache_app.command(
     "export",
-    help="Write all texts of a tenant to a file that 'cache import' takes on another machine.\n\n"
-    "One document a line, as token ids by source, and as text for people to read. The file holds "
-    "texts of users and models: only its owner can read it.",
+    help="Write all texts of a tenant to a file for 'cache import' on another machine.\n\n"
+    "One document per line, as token ids by source and as text. The file holds texts of users and models: "
+    "only its owner can read it.",
 )
 @takes_flags("target")
 def cache_export(
@@ -122,7 +124,7 @@ def cache_export(
     path: CachePathOption = None,
     tenant: TenantOption = None,
     tokens_only: Annotated[
-        bool, typer.Option("--tokens-only", help="Leave the texts out; needs no tokenizer.")
+        bool, typer.Option("--tokens-only", help="Write token ids without texts; needs no tokenizer.")
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -146,11 +148,11 @@ def cache_erase(
     tenant: TenantToEraseOption,
     flags: Flags,
     path: CachePathOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Remove everything that is kept of a tenant, for all models, files set aside included."""
+    """Remove all texts of a tenant, for all models, set-aside files included."""
     from reason_spec.cli import cache_screens
     from reason_spec.evaluation.amounts import counted, size
     from reason_spec.suffix.store import erase

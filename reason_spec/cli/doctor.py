@@ -43,7 +43,7 @@ def doctor(
     output: Annotated[Path, typer.Option(help="Folder that results will be written to.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Check the installation and say what to do about each problem."""
+    """Check the installation; print a remedy for each problem."""
     checks = run_checks(output)
     if as_json:
         typer.echo(to_json(checks))

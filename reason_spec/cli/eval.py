@@ -40,7 +40,7 @@ EVAL_HELP = (
     "comparisons.\n\n"
     "Problems are files, as FILE or TASK=FILE, or data sets of the Hugging Face hub, as hf:openai/gsm8k, "
     "hf:NAME:CONFIG or hf:NAME@SPLIT; several in one run. Without --compare the strategy of the settings is "
-    "measured against the target alone. A run that was stopped goes on where it was."
+    "compared with the target alone. A stopped run continues with the same command."
 )
 
 
@@ -74,7 +74,7 @@ TaskSourcesArgument = Annotated[
     ),
 ]
 RetriesOption = Annotated[
-    int, option("--retries", "Further tries of an answer whose engine failed. Default: 2.", OUTPUT, min=0)
+    int, option("--retries", "Retries of an answer whose engine failed. Default: 2.", OUTPUT, min=0)
 ]
 TimelinesOption = Annotated[
     bool,
@@ -88,7 +88,7 @@ PricesOption = Annotated[
     str | None,
     option(
         "--prices",
-        "Prices of a million tokens, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
+        "Prices per million tokens, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
         OUTPUT,
         metavar="NAME=NUMBER,...",
         autocompletion=complete_prices,
@@ -98,7 +98,7 @@ RayOption = Annotated[
     str | None,
     option(
         "--ray",
-        "Let workers of a Ray cluster answer: local:N for N here, auto, or the cluster's address.",
+        "Run on a Ray cluster: local:N for N workers on this machine, auto, or the cluster's address.",
         OUTPUT,
         metavar="ADDRESS",
     ),

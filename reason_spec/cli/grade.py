@@ -23,7 +23,7 @@ def grade(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Responses: jsonl with question, answer, response.")
     ],
-    output: Annotated[Path, typer.Option(help="The same lines with prediction and correct.")],
+    output: Annotated[Path, typer.Option(help="Output: the same lines with prediction and correct.")],
     flags: Flags,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -49,12 +49,12 @@ def verify(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Pairs of steps: jsonl with a, b and optionally context.")
     ],
-    output: Annotated[Path, typer.Option(help="The same lines with verdict and score, in order.")],
+    output: Annotated[Path, typer.Option(help="Output: the same lines with verdict and score, in order.")],
     flags: Flags,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Judge pairs of steps: may the first stand in the place of the second?"""
+    """Judge pairs of steps: can the first replace the second?"""
     from reason_spec.accelerator.verifier_models import models_to_ask
     from reason_spec.verifiers.base import create_verifier
     from reason_spec.verifiers.pairs import verify_file

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 PLAN_HELP = (
     "Predict the speed-up from acceptance rates and costs, and the best split of a pass between steps and "
     "tokens.\n\n"
-    "Nothing is run but a simulation, as in: reason-spec plan --alpha-step 0.63 --c-step 0.1 --depth 6. With "
-    "--run it reads the measured rates of a run, and explains the difference from the formulas term by term; "
-    "with --paper it compares the formulas with table 1 of the Lookahead Reasoning paper."
+    "It needs no models: reason-spec plan --alpha-step 0.63 --c-step 0.1 --depth 6. With --run it reads the "
+    "measured rates of a run, and explains the difference from the formulas term by term. With --paper it "
+    "compares the formulas with table 1 of the Lookahead Reasoning paper."
 )
 _RATES, _SIZES, _QUESTIONS = "Rates and costs", "What to try", "Other questions"
 _MAX_DEPTH, _MAX_WIDTH, _MAX_BUDGET, _MAX_REQUESTS = 64, 8, 1024, 256
@@ -36,13 +36,15 @@ CStepOption = Annotated[
 ]
 AlphaTokenOption = Annotated[
     float | None,
-    option("--alpha-token", "Chance of a drafted token to be right. Default: no token level.", _RATES),
+    option(
+        "--alpha-token", "Share of draft tokens that are accepted, 0 to 1. Default: no token level.", _RATES
+    ),
 ]
 CTokenOption = Annotated[
     float,
     option(
         "--c-token",
-        "Time of a drafted token over that of a target token, beside the target. Default: 0.",
+        "Time of a draft token over that of a target token. Default: 0.",
         _RATES,
     ),
 ]
@@ -53,7 +55,7 @@ IdenticalOption = Annotated[
     float,
     option(
         "--identical",
-        "Share of steps that both models write alike: as hints they are confirmed, not written. Default: 0.",
+        "Share of steps that both models write alike; as hints they are only checked. Default: 0.",
         _RATES,
     ),
 ]
@@ -70,8 +72,8 @@ PassTimesOption = Annotated[
     str | None,
     option(
         "--pass-times",
-        "Times of passes by their tokens, in any unit: a list, or a file (a mapping, or "
-        "settings.yaml of a run). Default: all passes take the same.",
+        "Times of passes by their number of tokens, in any unit: a list, or a file (a mapping, or "
+        "settings.yaml of a run). Default: constant.",
         _RATES,
         metavar="FILE|1:1,4:1.2,16:1.6",
         autocompletion=_complete_tokens,
@@ -82,7 +84,7 @@ WidthOption = Annotated[int, option("--width", "Drafts of each step. Default: 1.
 NumDraftsOption = Annotated[
     int | None,
     option(
-        "--num-drafts", "Token drafts in each branch of a pass. Default: those of the best split.", _SIZES
+        "--num-drafts", "Draft tokens in each branch of a pass. Default: those of the best split.", _SIZES
     ),
 ]
 BudgetOption = Annotated[
@@ -93,12 +95,12 @@ BudgetOption = Annotated[
         _SIZES,
     ),
 ]
-RequestsOption = Annotated[int, option("--requests", "Answers that are written at once. Default: 1.", _SIZES)]
+RequestsOption = Annotated[int, option("--requests", "Answers at once. Default: 1.", _SIZES)]
 RunOption = Annotated[
-    Path | None, option("--run", "Folder of a run: explain how fast it was.", _QUESTIONS, metavar="FOLDER")
+    Path | None, option("--run", "Folder of a run: explain its speed-up.", _QUESTIONS, metavar="FOLDER")
 ]
 PaperOption = Annotated[
-    bool, option("--paper", "Set the formulas against table 1 of the Lookahead Reasoning paper.", _QUESTIONS)
+    bool, option("--paper", "Compare the formulas with table 1 of the Lookahead Reasoning paper.", _QUESTIONS)
 ]
 PngOption = Annotated[
     Path | None, option("--png", "Draw the result; needs the extra plots.", "Output", metavar="FILE")

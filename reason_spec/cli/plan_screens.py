@@ -230,13 +230,13 @@ def _share(share: float | None) -> str:
 
 def _blame(found: Diagnosis) -> str:
     if found.unexplained is None:
-        return "The run is as fast as the formulas say."
+        return "The run is as fast as the formulas predict."
     if found.measured > found.ideal:
-        return "The run is faster than the formulas say: they do not describe it."
+        return "The run is faster than the formulas predict; their assumptions do not hold for it."
     worst = found.worst
     if worst is None or (worst.share or 0.0) < found.unexplained:
-        return "Most of the shortfall is in no term: other work on the machine, or waiting."
-    return f"Most to blame: {worst.name} ({worst.meaning})."
+        return "No term explains most of the difference: other work on the machine, or waiting."
+    return f"Largest effect: {worst.name} ({worst.meaning})."
 
 
 # The paper's table ------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from reason_spec.lab.pages.runs import Run
 
 REPORT_HELP = (
-    "Show finished runs: as one page for the browser, as pictures, as tables in files.\n\n"
-    "The page holds everything itself and needs no network: tables, accuracy against speed, acceptance, and "
-    "for single answers a timeline of what each model did and the text step by step. Several runs are shown "
-    "side by side. Without other options the page is written to RUN/report.html."
+    "Show finished runs: as a page for the browser, as pictures, as CSV tables.\n\n"
+    "The page is one file and needs no network: tables, accuracy against speed, acceptance, and for single "
+    "answers a timeline of both models and the text step by step. Several runs are shown side by side. "
+    "Without other options the page is written to RUN/report.html."
 )
 
 
@@ -59,23 +59,25 @@ def report(
     png: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Draw pictures there; needs the extra plots.", show_default=False
+            metavar="FOLDER", help="Folder for pictures; needs the extra plots.", show_default=False
         ),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the tables there.", show_default=False)
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for CSV tables.", show_default=False)
     ] = None,
     problem: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="A problem that is shown whatever is chosen, and whose timeline --png draws. "
-            "Default: the first.",
+            help="Id of a problem to show in any case; --png draws its timeline. Default: the first.",
             show_default=False,
         ),
     ] = None,
     limit_timelines: Annotated[
-        int, typer.Option(min=0, help="Answers of each run that are shown one by one, chosen evenly.")
+        int,
+        typer.Option(
+            min=0, help="Maximum number of answers of a run that are shown one by one, chosen evenly."
+        ),
     ] = 200,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     as_json: JsonOption = False,

@@ -17,19 +17,17 @@ from reason_spec.errors import unknown_name
 
 router_app = typer.Typer(
     no_args_is_help=True,
-    help="Train and measure a router: which drafted steps would the target write better?",
+    help="Train and measure a router, which chooses the steps that the target writes.",
 )
 
-LabelsArgument = Annotated[
-    list[Path], typer.Argument(metavar="LABELS", help="Folders that router collect wrote.")
-]
+LabelsArgument = Annotated[list[Path], typer.Argument(metavar="LABELS", help="Folders of router collect.")]
 
 
 @router_app.command(
     "collect",
-    help="Label drafted steps: how much better is the target's own step at the same place?\n\n"
-    "Both models write each step, and where they differ each of the two is continued several times by the "
-    "target and graded, or rated by a reward model. A stopped run goes on where it was.",
+    help="Label drafted steps: how much better is the target's step at the same position?\n\n"
+    "Both models write each step. Where the steps differ, the target continues each several times and the "
+    "answers are graded, or a reward model rates them. A stopped run continues with the same command.",
 )
 @takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "draft", "engine", "seed", "max_tokens")
 def router_collect(
@@ -72,10 +70,10 @@ def router_train(
     labels: LabelsArgument,
     output: Annotated[Path, typer.Option(help="File for the router.", show_default=False)],
     model: Annotated[
-        str, typer.Option(help="logistic, boosting, mean of both, or auto: the best of them.")
+        str, typer.Option(help="logistic, boosting, mean (of both), or auto: the best.")
     ] = "auto",
     loss: Annotated[
-        float, typer.Option(min=0, help="Answers in a hundred that the threshold may lose.")
+        float, typer.Option(min=0, help="Loss of the threshold in percentage points of answers.")
     ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:

@@ -17,34 +17,34 @@ SERVE_DEFAULTS = {"suffix.use": "both"}
 _KEYS_FILE = Path("keys.yaml")
 
 keys_app = typer.Typer(
-    no_args_is_help=True, help="Make and list the keys that clients of the server show. Only hashes are kept."
+    no_args_is_help=True, help="Make and list keys for clients of the server. Only hashes are stored."
 )
 
 SERVE_HELP = (
-    "Serve the target, sped up, with OpenAI's interface: /v1/chat/completions, /v1/completions, "
-    "/v1/models.\n\n"
-    "Without options the demonstration pair is served on this machine alone, at http://127.0.0.1:8000/v1. An "
+    "Serve the target with speculation and OpenAI's interface: /v1/chat/completions, /v1/completions, "
+    "/v1/responses, /v1/models.\n\n"
+    "Without options it serves the demonstration pair to this machine only, at http://127.0.0.1:8000/v1. An "
     "address that others can reach needs keys: see 'reason-spec keys new'.\n\n"
-    "The suffix cache proposes tokens and steps from earlier texts of the same client (suffix.use: both, "
-    "unless set otherwise); with --cache it outlasts the process."
+    "The suffix cache proposes tokens and steps from earlier texts of the same tenant (suffix.use: both, "
+    "unless set otherwise). --cache keeps it on disk."
 )
 
 
 HostOption = Annotated[
     str | None,
     setting_option(
-        "server.host", "--host", "Address to listen on; one beyond this machine needs keys.", _SERVER
+        "server.host", "--host", "Address to listen on; others than localhost need keys.", _SERVER
     ),
 ]
 PortOption = Annotated[
     int | None,
-    setting_option("server.port", "--port", "Port; 0 is any that is free.", _SERVER, min=0, max=65535),
+    setting_option("server.port", "--port", "Port; 0 takes a free one.", _SERVER, min=0, max=65535),
 ]
 ApiKeysOption = Annotated[
     Path | None, setting_option("server.api_keys_file", "--api-keys", "File that 'keys new' wrote.", _SERVER)
 ]
 CacheOption = Annotated[
-    Path | None, setting_option("suffix.path", "--cache", "Folder that the suffix cache is kept in.", _SERVER)
+    Path | None, setting_option("suffix.path", "--cache", "Folder of the suffix cache.", _SERVER)
 ]
 EngineOption = Annotated[
     Literal["torch", "vllm", "remote"] | None,
@@ -98,13 +98,11 @@ FileOption = Annotated[
 
 @keys_app.command("new")
 def new_key(
-    tenant: Annotated[str, typer.Argument(help="Whose key: texts of different tenants are never shared.")],
+    tenant: Annotated[str, typer.Argument(help="Owner of the key. Tenants share no texts.")],
     file: FileOption = None,
     trusted: Annotated[
         bool,
-        typer.Option(
-            "--trusted", help="It may choose its speculation, and its replies carry speculation statistics."
-        ),
+        typer.Option("--trusted", help="The client may choose the speculation, and gets its report."),
     ] = False,
     config: ConfigOption = None,
 ) -> None:

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 SOLVE_HELP = (
     "Solve problems step by step with a draft and a target.\n\n"
     "A question streams its steps as they become final. A file is solved as a whole: its results are "
-    "written to a folder and summed up in a table, and a run that was stopped goes on where it was."
+    "written to a folder and summarized in a table. A stopped run continues with the same command."
 )
 
-ShowRejectedOption = Annotated[bool, option("--show-rejected", "Show rejected drafts too.", OUTPUT)]
+ShowRejectedOption = Annotated[bool, option("--show-rejected", "Show rejected drafted steps too.", OUTPUT)]
 
 
 @takes_flags(*PROBLEM_FLAGS, "prompt", *STRATEGY_FLAGS, *MODEL_FLAGS, *SAMPLING_FLAGS)

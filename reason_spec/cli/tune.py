@@ -53,9 +53,9 @@ class _TuneGroup(TyperGroup):
 tune_app = typer.Typer(
     cls=_TuneGroup,
     no_args_is_help=True,
-    help="Choose settings on problems with known answers: of everything, or a verifier's threshold.\n\n"
-    "Without the name of a command it is pair: reason-spec tune problems.jsonl --loss 1. Its options are "
-    "listed by reason-spec tune pair --help.",
+    help="Choose settings on problems with known answers: all of them, or a verifier's threshold.\n\n"
+    "The default command is pair: reason-spec tune problems.jsonl --loss 1. Its options: "
+    "reason-spec tune pair --help.",
 )
 
 
@@ -69,14 +69,16 @@ FilesArgument = Annotated[
 ]
 LossOption = Annotated[
     float,
-    typer.Option(help="Allowed loss in points: answers that are right with the target alone, and now wrong."),
+    typer.Option(
+        help="Allowed loss in points of answers: right with the target alone, wrong with speculation."
+    ),
 ]
 ConfidenceOption = Annotated[float, typer.Option(help="Confidence that the loss is no higher.")]
 StrategiesOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help="Strategies to try. Default: all that the models and their verifiers allow.",
+        help="Strategies to try. Default: all that the models support.",
         autocompletion=complete_strategies,
     ),
 ]
@@ -84,7 +86,7 @@ DepthsOption = Annotated[str | None, typer.Option(metavar="A,B", help="Steps ahe
 WidthsOption = Annotated[str | None, typer.Option(metavar="A,B", help="Drafts of a step to try. Default: 1.")]
 DraftTokensOption = Annotated[
     str | None,
-    typer.Option(metavar="A,B", help="Token drafts in one pass to try. Default: strategy.num_draft_tokens."),
+    typer.Option(metavar="A,B", help="Draft tokens in one pass to try. Default: strategy.num_draft_tokens."),
 ]
 VerifiersOption = Annotated[
     str | None,
@@ -101,13 +103,13 @@ ThresholdsOption = Annotated[
     ),
 ]
 BudgetOption = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Most seconds of answers to measure.", min=1)
+    float | None, typer.Option(metavar="SECONDS", help="Time limit for all answers.", min=1)
 ]
 NumProblemsOption = Annotated[
     int | None,
-    typer.Option("--problems", help="Most problems to use: the first of all files.", min=1),
+    typer.Option("--problems", help="Use only the first problems.", min=1),
 ]
-HalvingOption = Annotated[int, typer.Option(help="A rung keeps one in this many candidates.", min=2)]
+HalvingOption = Annotated[int, typer.Option(help="Each rung keeps one in this many candidates.", min=2)]
 PairOutputOption = Annotated[
     Path | None, typer.Option(help="The settings file. Default: tuned.yaml in the run's folder.")
 ]
@@ -125,22 +127,21 @@ VerifierThresholdsOption = Annotated[
     ),
 ]
 WholeCurveOption = Annotated[
-    bool, typer.Option("--whole-curve", help="Try all thresholds, also after the first that fails.")
+    bool, typer.Option("--whole-curve", help="Try all thresholds, also after the first failure.")
 ]
 PlotOption = Annotated[bool, typer.Option(help="Draw the curves; needs the extra plots.")]
 JudgingStrategyOption = Annotated[
-    str | None, typer.Option(help="specreason, rsd or hybrid. Default: hybrid, where its verifier fits.")
+    str | None, typer.Option(help="specreason, rsd or hybrid. Default: hybrid, if the verifier supports it.")
 ]
 
 
 @tune_app.command(
     _PAIR,
     no_args_is_help=True,
-    help="Find the fastest way to use a pair of models within a stated loss of answers.\n\n"
-    "Strategies, depths, widths, token drafts, verifiers and thresholds are compared with the target alone, "
-    "on the same problems and engines, by successive halving. The chosen one is shown to hold the loss on "
-    "held-out problems, and its settings are written to a file for --config. A run "
-    "that was stopped goes on where it was.",
+    help="Find the fastest settings for a pair of models within a stated loss of answers.\n\n"
+    "Strategies, depths, widths, draft tokens, verifiers and thresholds are compared with the target alone, "
+    "on the same problems and engines, by successive halving. The choice is tested on held-out problems, "
+    "and written to a settings file for --config. A stopped run continues with the same command.",
 )
 @takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, *MODEL_FLAGS, "seed")
 def tune_pair(
@@ -231,9 +232,9 @@ def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_
 
 @tune_app.command(
     "verifier",
-    help="Find the laxest threshold of a verifier at which a stated share of answers is not exceeded.\n\n"
-    "The verifier has to judge drafted steps alone, as likelihood does. Without problems of your own the "
-    "demonstration pair is given fresh ones. A run that was stopped goes on where it was.",
+    help="Find the lowest threshold of a verifier that keeps a stated loss of answers.\n\n"
+    "The verifier must judge drafted steps alone, as likelihood does. Without a file the demonstration pair "
+    "gets generated problems. A stopped run continues with the same command.",
 )
 @takes_flags(*PROBLEM_FLAGS, "verifier", *SERVER_FLAGS)
 def tune_verifier(

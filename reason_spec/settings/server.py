@@ -19,7 +19,7 @@ class ServerSettings(Section):
     model_config = ConfigDict(allow_inf_nan=False)
 
     host: str = Field(
-        default="127.0.0.1", min_length=1, description="address to listen on; beyond this machine, with keys"
+        default="127.0.0.1", min_length=1, description="address to listen on; others than localhost need keys"
     )
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
     served_models: Names = Field(default=(), description="names of the model; empty: that of the target")
@@ -29,10 +29,10 @@ class ServerSettings(Section):
     trusted: bool = Field(
         default=True,
         description="clients without a key, or with the key of REASON_SPEC_API_KEY, may send `reason_spec` "
-        "and see what speculation did",
+        "and get the speculation report",
     )
     allowed_hosts: Names = Field(
-        default=(), description="further values of the header Host that a server without keys accepts"
+        default=(), description="additional Host headers that a server without keys accepts"
     )
     share_prefixes: bool = Field(
         default=False,
@@ -40,15 +40,15 @@ class ServerSettings(Section):
         "of others",
     )
     open_metrics: bool = Field(default=False, description="/metrics needs no key")
-    max_body_bytes: int = Field(default=4 << 20, ge=1024, description="longest body (413)")
+    max_body_bytes: int = Field(default=4 << 20, ge=1024, description="maximum size of a body (413)")
     body_timeout: float = Field(default=30.0, gt=0, description="seconds for a body to arrive (408)")
-    max_n: int = Field(default=8, ge=1, description="answers to one request")
+    max_n: int = Field(default=8, ge=1, description="maximum number of answers to one request")
     max_prompt_tokens: int | None = Field(default=None, ge=1, description="null: the model's context")
     max_output_tokens: int | None = Field(
-        default=None, ge=1, description="largest limit a request may set; null: the model's context"
+        default=None, ge=1, description="maximum of max_tokens in a request; null: the model's context"
     )
-    max_running_requests: int = Field(default=64, ge=1, description="answers written at once")
-    max_queued_requests: int = Field(default=256, ge=0, description="requests that wait (503)")
+    max_running_requests: int = Field(default=64, ge=1, description="answers at once")
+    max_queued_requests: int = Field(default=256, ge=0, description="waiting requests (503)")
     max_requests_per_tenant: int | None = Field(
         default=None, ge=1, description="running and waiting requests of one tenant (429); null: no limit"
     )
@@ -63,7 +63,7 @@ class ServerSettings(Section):
     )
     pace_streams: Literal["none", "untrusted", "all"] = Field(
         default="untrusted",
-        description="clients whose streams are sent at an even pace, which hides what was drafted",
+        description="clients whose streams are sent at an even pace, which hides the timing of drafts",
     )
     drain_seconds: float = Field(
         default=30.0, ge=0, description="seconds for running requests to end when the server stops"
@@ -72,6 +72,6 @@ class ServerSettings(Section):
         default=60.0, gt=0, description="interval at which the suffix cache is saved, if suffix.path is set"
     )
     reasoning_field: Literal["reasoning", "reasoning_content", "both"] = Field(
-        default="reasoning", description="field of answers that holds the thinking"
+        default="reasoning", description="response field of the thinking"
     )
     log_prompts: bool = Field(default=False, description="log the bodies of requests")

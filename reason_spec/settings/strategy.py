@@ -79,7 +79,7 @@ class StrategySettings(Section):
     )
     depth: int = Field(default=4, ge=0, le=64, description="steps that the draft runs ahead")
     width: int = Field(
-        default=1, ge=1, le=8, description="drafts of each step; scot: drafts of the answer, 1 stands for 5"
+        default=1, ge=1, le=8, description="drafts of each step; scot: drafts of the answer, 1 means 5"
     )
     first_by_target: int = Field(
         default=0, ge=0, description="first steps written by the target; not under lookahead and scot"
@@ -98,13 +98,11 @@ class StrategySettings(Section):
         description="draft tokens of a branch in one pass; torch: up to three times as many where hints or "
         "the suffix cache are likely to be right",
     )
-    use_hint: bool = Field(default=True, description="the drafted step is the target's token-level draft")
+    use_hint: bool = Field(default=True, description="use the drafted step as draft tokens of the target")
     use_redraft: bool = Field(
-        default=True, description="after a rejected token, the draft model writes the rest of the step anew"
+        default=True, description="after a rejected token, the draft model drafts the rest of the step again"
     )
-    cues: CueSettings = Field(
-        default=CueSettings(), description="speculative_thinking: words and limits (strategies.md)"
-    )
+    cues: CueSettings = Field(default=CueSettings(), description="speculative_thinking: cue words and limits")
     end_of_thinking: str = Field(
         default="</think>",
         min_length=1,
@@ -125,23 +123,21 @@ class VerifierSettings(Section):
         default="auto",
         description="auto, semantic, numbers, embedding, exact, likelihood, utility, judge, reward",
     )
-    threshold: float | None = Field(default=None, ge=-1, le=1, description="null: that of the verifier")
+    threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's default")
     thresholds: dict[str, float] = Field(
         default={}, description="thresholds by verifier, for several joined with +"
     )
-    deadline: float = Field(
-        default=5.0, gt=0, description="seconds for one verdict; after that it is unknown"
-    )
-    embedding_model: str | None = Field(default=None, description="null: the pinned MiniLM")
+    deadline: float = Field(default=5.0, gt=0, description="seconds for one verdict; then it is `unknown`")
+    embedding_model: str | None = Field(default=None, description="null: all-MiniLM-L6-v2 of its package")
     reward_model: str | None = Field(
         default=None,
-        description="reward: folder or id of a classifier, or its name at reward_url; null: the embedded "
-        "pair's head, or the only model there",
+        description="reward: folder or id of a classifier, or its name at reward_url; null: the "
+        "demonstration pair's head, or the servers' only model",
     )
     reward_step_token: str | None = Field(
         default=None,
         min_length=1,
-        description="reward: token after each step at which the reward is read, such as `<extra_0>`; null: "
+        description="reward: token after each step whose output is the reward, such as `<extra_0>`; null: "
         "one reward for the whole text",
     )
     reward_trust_remote_code: bool = Field(
@@ -149,17 +145,18 @@ class VerifierSettings(Section):
     )
     reward_url: BaseUrls = Field(
         default=(),
-        description="reward: servers of the model (`vllm serve MODEL --runner pooling`), as "
+        description="reward: servers of the model (`vllm serve MODEL --runner pooling`), such as "
         "http://localhost:8000/v1",
     )
     reward_api_key_variable: str | None = Field(
-        default=None, description="reward: environment variable that holds the key for reward_url"
+        default=None, description="reward: environment variable with the key for reward_url"
     )
     utility_score: Literal["expected", "greedy"] = Field(
-        default="expected", description="utility: expected or most likely of the ten digits"
+        default="expected", description="utility: expected or most likely digit"
     )
     judge: EngineSettings | None = Field(
-        default=None, description="utility, judge: the model asked; null: that of the pair, or the target"
+        default=None,
+        description="utility, judge: the judge model; null: the demonstration pair's, or the target",
     )
 
     @model_validator(mode="after")
@@ -181,10 +178,10 @@ class RouterSettings(Section):
         default=None,
         ge=0,
         le=1,
-        description="steps with a higher score are escalated; null: that of the router",
+        description="steps with a higher score are written by the target; null: the router's default",
     )
     file: Path | None = Field(
-        default=None, description="learned: file of `router train`; null: that of the demonstration pair"
+        default=None, description="learned: file of `router train`; null: the demonstration pair's"
     )
     any_pair: bool = Field(
         default=False, description="learned: accept a router that was trained on other models"

@@ -16,16 +16,16 @@ class SuffixSettings(Section):
     use: Literal["none", "tokens", "steps", "both"] = Field(
         default="none", description="drafts from earlier texts: tokens, whole steps, or both"
     )
-    path: Path | None = Field(default=None, description="folder of the cache; null: it ends with the process")
+    path: Path | None = Field(default=None, description="folder of the cache; null: in memory only")
     tenant: str = Field(default="default", min_length=1, description="owner of the texts")
     reads: tuple[str, ...] = Field(
-        default=(), description="tenants of the same folder whose texts are proposed as well"
+        default=(), description="other tenants of the folder whose texts are proposed too"
     )
-    max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory of one tenant")
+    max_bytes: int = Field(default=256 << 20, ge=1 << 16, description="memory limit per tenant")
     min_chance: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="least probability of a draft token; null: 0.1, falling to 0.05 where a pass has room "
+        description="minimum probability of a draft token; null: 0.1, down to 0.05 if a pass has room "
         "for 16 or more",
     )

@@ -17,9 +17,9 @@ class SamplingSettings(Section):
     temperature: float = Field(default=0.0, ge=0, le=5, description="0: greedy")
     top_k: int = Field(default=0, ge=0, description="0: off")
     top_p: float = Field(default=1.0, gt=0, le=1, description="1: off")
-    seed: int = Field(default=0, description="seed of samples, and of the order of compared strategies")
-    max_tokens: int = Field(default=1024, ge=1, description="tokens of one answer")
-    stop: tuple[str, ...] = Field(default=(), description="texts that end the answer; they are cut off")
+    seed: int = Field(default=0, description="seed of samples and of the order of strategies")
+    max_tokens: int = Field(default=1024, ge=1, description="maximum number of tokens of one answer")
+    stop: tuple[str, ...] = Field(default=(), description="texts that end the answer; not part of it")
 
     @field_validator("stop")
     @classmethod
