@@ -34,8 +34,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict
 
+from models import parse_answer
+
 from reason_spec.accelerator.cores import available_cores
-from reason_spec.lab.pair.grading import parse_answer
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.wording import SCORE_QUESTION
 

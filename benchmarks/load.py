@@ -36,10 +36,10 @@ from pathlib import Path
 from typing import Any
 
 from embedded import write_rows
+from padding import pad
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.load_controller import LoadController
-from reason_spec.lab.pair.pad import pad
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import Example, problems
 from reason_spec.settings import Settings, load_settings

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from reason_spec.lab.pair.grading import parse_answer
 from reason_spec.pair.generator import Example, problems
 from reason_spec.tasks import REAL_SAMPLE_PATH, extract_answer, get_task, load_problems
 from reason_spec.tasks.numerals import parse_number
@@ -33,6 +33,12 @@ def tasks_for(models: ModelsName, number: int, seed: int) -> Sequence[Task]:
     if models == "real":
         return [_real_task(problem) for problem in load_problems(REAL_SAMPLE_PATH, "gsm8k", number).problems]
     return [_generated_task(example) for example in islice(problems("test", seed), number)]
+
+
+def parse_answer(solution: str) -> int | None:
+    """Return the number of the answer step that ends a solution of the demonstration pair."""
+    match = re.search(r"The answer is (\d+)\.$", solution)
+    return int(match[1]) if match else None
 
 
 def _generated_task(example: Example) -> Task:

@@ -18,7 +18,8 @@ from typing import Final
 from reason_spec.errors import DataError
 from reason_spec.pair import wording as words
 from reason_spec.pair.generator import Example, problems
-from reason_spec.pair.story import OPERATORS, AnyKind, PlannedStep
+from reason_spec.pair.story import OPERATORS, PlannedStep
+from reason_spec.pair.wording import Kind
 
 HELD_OUT: Final = Path(__file__).parent / "data"
 STEP_FIELDS: Final = ("steps", "text", "response", "solution")
@@ -221,7 +222,7 @@ def cases_of_steps(solutions: Sequence[Sequence[str]], per_kind: int, seed: int)
 
 # --- steps of generated problems --------------------------------------------------------------------------
 
-_CONTRARY: Final[dict[AnyKind, AnyKind]] = {
+_CONTRARY: Final[dict[Kind, Kind]] = {
     "more": "fewer", "fewer": "more", "times": "fraction", "give": "get", "get": "give", "fraction": "times",
     "compare": "together", "together": "compare", "price": "more",
 }  # fmt: skip

@@ -31,12 +31,12 @@ from typing import Any
 
 from embedded import MAX_TOKENS, write_rows
 from models import REAL_TARGET, Task, tasks_for
+from padding import pad
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.events import Event
-from reason_spec.lab.pair.pad import pad
 from reason_spec.pair import embedded_path
 from reason_spec.settings import Settings, load_settings
 from reason_spec.strategies.factory import strategy_class

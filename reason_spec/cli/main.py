@@ -11,7 +11,6 @@ from reason_spec.cli.cache import cache_app
 from reason_spec.cli.command import CommandGroup, run_app
 from reason_spec.cli.doctor import doctor
 from reason_spec.cli.eval import EVAL_HELP, evaluate
-from reason_spec.cli.export import EXPORT_HELP, export
 from reason_spec.cli.grade import grade, verify
 from reason_spec.cli.plan import PLAN_HELP, plan
 from reason_spec.cli.report import REPORT_HELP, report
@@ -37,7 +36,6 @@ app.command("eval", help=EVAL_HELP)(evaluate)
 app.command(help=SERVE_HELP)(serve)
 app.command(help=PLAN_HELP)(plan)
 app.command(help=REPORT_HELP)(report)
-app.command(help=EXPORT_HELP)(export)
 for command in (grade, verify, settings, doctor):
     app.command()(command)
 

@@ -13,8 +13,6 @@ from reason_spec.errors import DataError
 _FOLDER = Path(__file__).resolve().parent
 SAMPLE_PATH = _FOLDER / "sample.jsonl"
 """Forty problems of the test split, one JSON object a line: id, question, answer, operations."""
-CARD_PATH = _FOLDER / "MODEL_CARD.md"
-"""The model card, with the figures of the models."""
 
 
 def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:
@@ -47,4 +45,4 @@ def router_path() -> Path:
     return _FOLDER / "weights" / "router.json"
 
 
-__all__ = ["CARD_PATH", "SAMPLE_PATH", "embedded_path", "reward_path", "router_path"]
+__all__ = ["SAMPLE_PATH", "embedded_path", "reward_path", "router_path"]

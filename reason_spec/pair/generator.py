@@ -2,8 +2,7 @@
 
 Each example has a random stream of its own, drawn from split, seed and index, so any part of a data set can
 be made without the rest. Splits are disjoint: the numbers and kinds of a problem, without its words, are
-hashed into buckets, and each split owns its buckets. The shifted test has phrasings and kinds that training
-never shows.
+hashed into buckets, and each split owns its buckets.
 
     python -m reason_spec.pair.generator --n 40 --split test --seed 1 --output problems.jsonl
 """
@@ -25,7 +24,6 @@ from reason_spec.pair import wording as words
 from reason_spec.pair.arithmetic import Operator, work_out
 from reason_spec.pair.story import (
     MAX_VALUE,
-    AnyKind,
     PlannedStep,
     Quantity,
     Story,
@@ -33,9 +31,9 @@ from reason_spec.pair.story import (
     sentence,
     tell_story,
 )
-from reason_spec.pair.wording import Wording
+from reason_spec.pair.wording import Kind, Wording
 
-Split: TypeAlias = Literal["train", "validation", "test", "shifted"]
+Split: TypeAlias = Literal["train", "validation", "test"]
 Drill: TypeAlias = Literal["arithmetic", "recall"]
 
 STEP_SEPARATOR = "\n\n"
@@ -69,7 +67,7 @@ class Example:
         return STEP_SEPARATOR.join(self.steps)
 
     @property
-    def kinds(self) -> tuple[AnyKind, ...]:
+    def kinds(self) -> tuple[Kind, ...]:
         return tuple(step.kind for step in self.plan)
 
 
@@ -109,12 +107,10 @@ def make_problem(
     """
     rng = Random(f"problem/{split}/{seed}/{index}")
     count = rng.randint(*operations)
-    # Shifted problems share no phrasing with training, and their numbers are those of the test split.
-    family, bucket = (words.SHIFTED, "test") if split == "shifted" else (words.TRAINED, split)
     while True:
         distractors = int(rng.random() < _DISTRACTOR_SHARE)
-        story = tell_story(rng, count, wording, distractors, family, two_sources=two_sources)
-        if _split_of(story.skeleton) == bucket:
+        story = tell_story(rng, count, wording, distractors, two_sources=two_sources)
+        if _split_of(story.skeleton) == split:
             return _example(f"{split}-{seed}-{index}", story)
 
 
@@ -168,9 +164,7 @@ def _arithmetic_drill(rng: Random, identifier: str) -> Example:
 def _recall_drill(rng: Random, identifier: str, wording: Wording, bystanders: bool) -> Example:
     while True:
         others = rng.randint(1, 6) if bystanders else 0
-        story = tell_story(
-            rng, rng.randint(0, 1), wording, rng.randint(1, 4), words.TRAINED, bystanders=others
-        )
+        story = tell_story(rng, rng.randint(0, 1), wording, rng.randint(1, 4), bystanders=others)
         if _split_of(story.skeleton) == "train":
             break
     example = _example(identifier, story)

@@ -104,13 +104,6 @@ def append_new_layers(model: Qwen3ForCausalLM, layers: int) -> None:
     _set_layers(model, [*old, *new])
 
 
-def append_idle_layers(model: Qwen3ForCausalLM, layers: int) -> None:
-    """Make ``model`` ``layers`` deep, in place, by layers at its end that change nothing."""
-    old = list(model.model.layers)
-    assert layers >= len(old), (layers, len(old))
-    _set_layers(model, [*old, *_idle_copies(old[-1], layers - len(old))])
-
-
 def _idle_copies(layer: Qwen3DecoderLayer, count: int) -> list[Qwen3DecoderLayer]:
     """Copy a layer; the output projections of the copies are zero, so they add nothing to the stream."""
     copies = [copy.deepcopy(layer) for _ in range(count)]

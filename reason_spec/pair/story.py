@@ -5,35 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias
 
 from reason_spec.pair import wording as words
 from reason_spec.pair.arithmetic import Calculation, Operator, work_out
-from reason_spec.pair.wording import Family, Kind, NewKind, Wording
-
-AnyKind: TypeAlias = Kind | NewKind
+from reason_spec.pair.wording import Kind, Wording
 
 MAX_VALUE = 999
 # fmt: off
-OPERATORS: Mapping[AnyKind, Operator] = {
+OPERATORS: Mapping[Kind, Operator] = {
     "more": "+", "fewer": "-", "times": "*", "fraction": "/", "percent": "/", "total": "+", "give": "-",
     "get": "+", "exchange": "-", "spend": "/", "share": "/", "price": "*", "rate": "*", "compare": "-",
-    "together": "+", "inverse": "-", "gap": "-", "twice_and_more": "*",
+    "together": "+",
 }
 """Operator of the first calculation of each kind."""
 # The order of the kinds decides the draws of a seed.
-_KIND_WEIGHTS: Mapping[AnyKind, float] = {
+_KIND_WEIGHTS: Mapping[Kind, float] = {
     "more": 2.0, "fewer": 2.0, "times": 2.0, "fraction": 1.5, "total": 1.5, "give": 1.3, "get": 1.3,
     "exchange": 0.8, "spend": 0.8, "share": 1.5, "price": 1.0, "rate": 1.2, "percent": 1.0,
 }
 # fmt: on
-_SHIFTED_WEIGHTS: Mapping[AnyKind, float] = {
-    **_KIND_WEIGHTS,
-    **dict.fromkeys(("inverse", "gap", "twice_and_more"), 2.0),
-}  # fmt: skip
-_CHANGES: frozenset[AnyKind] = frozenset({"give", "get", "exchange", "spend", "share", "price"})
+_CHANGES: frozenset[Kind] = frozenset({"give", "get", "exchange", "spend", "share", "price"})
 """Kinds that change an owner's quantity, so that their facts must stay in order."""
-_TWO_SOURCES: frozenset[AnyKind] = frozenset({"total", "gap"})
 _SHUFFLED_SHARE = 0.25
 _FINAL_QUESTION_SHARE, _MOST_FINAL_QUESTIONS = 0.3, 0.6
 
@@ -46,7 +38,7 @@ class PlannedStep:
     in two parts, and ``k`` is the number that the fact gives, a percentage for ``percent``.
     """
 
-    kind: AnyKind
+    kind: Kind
     phrasing: str
     names: Mapping[str, str]
     a: int
@@ -62,8 +54,6 @@ class PlannedStep:
             return (first, Calculation(first.value, "+", self.m))
         if self.kind == "spend":
             return (first, Calculation(self.a, "-", first.value))
-        if self.kind == "twice_and_more":
-            return (first, Calculation(first.value, "+", self.k))
         return (first,)
 
     @property
@@ -109,7 +99,6 @@ class Story:
 
     rng: Random
     wording: Wording
-    family: Family
     names: list[str]
     groups: list[str]
     nouns: list[str]
@@ -149,34 +138,32 @@ def _add_base_fact(story: Story, quantity: Quantity) -> None:
 
 
 def _base_fact(story: Story, quantity: Quantity) -> str:
-    template = story.rng.choice(story.family.base_facts)
+    template = story.rng.choice(words.BASE_FACTS)
     return sentence(template, new=quantity.owner, value=quantity.value, unit=quantity.unit)
 
 
-def _begin(rng: Random, wording: Wording, family: Family, two_sources: float) -> Story:
+def _begin(rng: Random, wording: Wording, two_sources: float) -> Story:
     names, nouns, groups = list(words.NAMES), list(words.NOUNS), list(words.GROUPS)
     for pool in (names, nouns, groups):
         rng.shuffle(pool)
     latest = Quantity(names.pop(), nouns.pop(), draw_number(rng, 2, MAX_VALUE))
-    story = Story(rng, wording, family, names, groups, nouns, latest, two_sources)
+    story = Story(rng, wording, names, groups, nouns, latest, two_sources)
     _add_base_fact(story, latest)
     return story
 
 
-def _draw(rng: Random, kind: AnyKind, latest: Quantity) -> _Draw | None:
+def _draw(rng: Random, kind: Kind, latest: Quantity) -> _Draw | None:
     """Draw the numbers of an operation of ``kind`` on ``latest``; None where none fit."""
     value = latest.value
     if kind in ("more", "get") and value <= MAX_VALUE - 2:
         k = draw_number(rng, 2, MAX_VALUE - value)
         return _Draw(k, k)
-    if kind in ("fewer", "give", "inverse") and value >= 4:
+    if kind in ("fewer", "give") and value >= 4:
         k = draw_number(rng, 2, value - 1)
         return _Draw(k, k)
     if kind == "exchange" and 4 <= value <= MAX_VALUE - 2:
         k = draw_number(rng, 2, value - 1)
         return _Draw(k, k, m=draw_number(rng, 2, MAX_VALUE - value + k))
-    if kind == "twice_and_more" and 2 * value <= MAX_VALUE - 2:
-        return _Draw(draw_number(rng, 2, MAX_VALUE - 2 * value), 2)
     if kind in ("times", "price", "rate") and 2 * value <= MAX_VALUE:
         if kind == "price" and latest.unit == words.DOLLARS:
             return None
@@ -209,7 +196,7 @@ def _second_source(story: Story, limit: int) -> Quantity | None:
     return new
 
 
-def _add_step(story: Story, kind: AnyKind, names: Mapping[str, str], draw: _Draw) -> int:
+def _add_step(story: Story, kind: Kind, names: Mapping[str, str], draw: _Draw) -> int:
     """Plan the step of one operation on the latest quantity; returns its result."""
     weights = words.step_weights(kind, story.wording)
     phrasing = story.rng.choices(words.STEPS[kind], weights)[0]
@@ -218,22 +205,18 @@ def _add_step(story: Story, kind: AnyKind, names: Mapping[str, str], draw: _Draw
     return step.value
 
 
-def _add_fact(story: Story, kind: AnyKind, names: Mapping[str, str], draw: _Draw) -> None:
-    template = story.rng.choice(story.family.facts[kind])
+def _add_fact(story: Story, kind: Kind, names: Mapping[str, str], draw: _Draw) -> None:
+    template = story.rng.choice(words.FACTS[kind])
     story.facts.append(sentence(template, k=draw.k, m=draw.m, ratio=draw.ratio, **names))
 
 
 def _add_operation(story: Story) -> None:
     """Add one operation on the latest quantity: its fact and its step."""
-    table = _SHIFTED_WEIGHTS if story.family is words.SHIFTED else _KIND_WEIGHTS
-    kinds = list(table)
-    weights = [
-        weight * (story.two_sources if kind in _TWO_SOURCES else 1.0) for kind, weight in table.items()
-    ]
+    weights = {**_KIND_WEIGHTS, "total": _KIND_WEIGHTS["total"] * story.two_sources}
     while True:
-        kind = story.rng.choices(kinds, weights)[0]
-        if kind in _TWO_SOURCES:
-            if _add_from_two(story, kind):
+        kind = story.rng.choices(list(weights), list(weights.values()))[0]
+        if kind == "total":
+            if _add_total(story):
                 return
             continue
         draw = _draw(story.rng, kind, story.latest)
@@ -242,20 +225,20 @@ def _add_operation(story: Story) -> None:
             return
 
 
-def _add_from_two(story: Story, kind: AnyKind) -> bool:
+def _add_total(story: Story) -> bool:
     old = story.latest
-    other = _second_source(story, old.value - 1 if kind == "gap" else MAX_VALUE - old.value)
+    other = _second_source(story, MAX_VALUE - old.value)
     if other is None:
         return False
     names = {"old": old.owner, "other": other.owner, "new": story.names.pop(), "unit": old.unit}
     draw = _Draw(other.value, other.value)
-    _add_fact(story, kind, names, draw)
+    _add_fact(story, "total", names, draw)
     story.earlier.append(old)
-    story.latest = Quantity(names["new"], old.unit, _add_step(story, kind, names, draw))
+    story.latest = Quantity(names["new"], old.unit, _add_step(story, "total", names, draw))
     return True
 
 
-def _add_from_one(story: Story, kind: AnyKind, draw: _Draw) -> None:
+def _add_from_one(story: Story, kind: Kind, draw: _Draw) -> None:
     old = story.latest
     group = story.groups.pop() if kind == "share" else ""
     if kind == "share":
@@ -273,22 +256,22 @@ def _add_from_one(story: Story, kind: AnyKind, draw: _Draw) -> None:
 
 
 def ask_about_two(
-    rng: Random, wording: Wording, kind: Kind, old: Quantity, other: Quantity, family: Family = words.TRAINED
+    rng: Random, wording: Wording, kind: Kind, old: Quantity, other: Quantity
 ) -> tuple[str, PlannedStep]:
     """Ask for the sum or the difference of two quantities; return the question and the step."""
     compares = kind == "compare"
     if compares and other.value > old.value:
         old, other = other, old
     names = {"old": old.owner, "other": other.owner, "unit": old.unit}
-    questions = family.compare_questions if compares else family.together_questions
+    questions = words.COMPARE_QUESTIONS if compares else words.TOGETHER_QUESTIONS
     question = sentence(rng.choice(questions), **names)
     phrasing = rng.choices(words.STEPS[kind], words.step_weights(kind, wording))[0]
     return question, PlannedStep(kind, phrasing, names, old.value, other.value, other.value)
 
 
-def ask_about(rng: Random, quantity: Quantity, family: Family = words.TRAINED) -> str:
+def ask_about(rng: Random, quantity: Quantity) -> str:
     """Ask for one quantity."""
-    return sentence(rng.choice(family.questions), new=quantity.owner, unit=quantity.unit)
+    return sentence(rng.choice(words.QUESTIONS), new=quantity.owner, unit=quantity.unit)
 
 
 def _add_final_question(story: Story) -> bool:
@@ -298,7 +281,7 @@ def _add_final_question(story: Story) -> bool:
     other = _second_source(story, MAX_VALUE if kind == "compare" else MAX_VALUE - old.value)
     if other is None or (kind == "compare" and other.value == old.value):
         return False
-    story.question, step = ask_about_two(story.rng, story.wording, kind, old, other, story.family)
+    story.question, step = ask_about_two(story.rng, story.wording, kind, old, other)
     story.plan.append(step)
     story.final_answer = step.value
     return True
@@ -314,7 +297,7 @@ def _add_bystander(story: Story) -> None:
 def _add_distractor(story: Story) -> None:
     unit = story.rng.choice((story.latest.unit, story.nouns.pop()))
     value = draw_number(story.rng, 2, MAX_VALUE)
-    template = story.rng.choice(story.family.distractors)
+    template = story.rng.choice(words.DISTRACTORS)
     text = sentence(template, new=story.names.pop(), value=value, unit=unit)
     story.facts.insert(story.rng.randint(0, len(story.facts)), text)
 
@@ -324,20 +307,19 @@ def tell_story(
     operations: int,
     wording: Wording,
     distractors: int,
-    family: Family,
     *,
     two_sources: float = 1.0,
     bystanders: int = 0,
 ) -> Story:
     """Draw a whole story; distractors and bystanders are facts that the question does not need."""
-    story = _begin(rng, wording, family, two_sources)
+    story = _begin(rng, wording, two_sources)
     asks_final = rng.random() < min(_MOST_FINAL_QUESTIONS, _FINAL_QUESTION_SHARE * two_sources)
     for number in range(operations):
         last = number == operations - 1
         if not (last and asks_final and _add_final_question(story)):
             _add_operation(story)
     if not story.question:
-        story.question = ask_about(rng, story.latest, family)
+        story.question = ask_about(rng, story.latest)
     for _ in range(distractors):
         _add_distractor(story)
     for _ in range(bystanders):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 # fmt: off
@@ -19,8 +18,6 @@ Kind: TypeAlias = Literal[
     "price", "rate", "compare", "together",
 ]
 """Kinds of operation that the models are trained on."""
-NewKind: TypeAlias = Literal["inverse", "gap", "twice_and_more"]
-"""Kinds of operation of the shifted test alone."""
 Wording: TypeAlias = Literal["target", "draft"]
 
 NAMES = (
@@ -52,155 +49,102 @@ PERCENTS: Mapping[int, int] = {10: 10, 20: 5, 25: 4, 50: 2}
 STEP_WEIGHTS = (0.6, 0.2, 0.1, 0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One way of telling problems: the phrasings of what is given and asked, each as likely as the others."""
-
-    base_facts: tuple[str, ...]
-    distractors: tuple[str, ...]
-    facts: Mapping[Kind | NewKind, tuple[str, ...]]
-    questions: tuple[str, ...]
-    compare_questions: tuple[str, ...]
-    together_questions: tuple[str, ...]
-
-    def phrasings(self) -> tuple[str, ...]:
-        """Return every phrasing."""
-        told = [phrasing for group in self.facts.values() for phrasing in group]
-        asked = (*self.questions, *self.compare_questions, *self.together_questions)
-        return (*self.base_facts, *self.distractors, *told, *asked)
-
-
-TRAINED = Family(
-    base_facts=(
-        "{new} has {value} {unit}.",
-        "{new} owns {value} {unit}.",
-        "{new} starts with {value} {unit}.",
-        "There are {value} {unit} that belong to {new}.",
-    ),
-    distractors=(
-        "{new} has {value} {unit}.",
-        "{new} also keeps {value} {unit} at home.",
-        "{new} wants to buy {value} {unit} next week.",
-        "Last year {new} lost {value} {unit}.",
-    ),
-    facts={
-        "more": (
-            "{new} has {k} more {unit} than {old}.",
-            "{new} has {k} {unit} more than {old} does.",
-            "Compared with {old}, {new} has {k} more {unit}.",
-        ),
-        "fewer": (
-            "{new} has {k} fewer {unit} than {old}.",
-            "{new} has {k} {unit} fewer than {old} does.",
-            "Compared with {old}, {new} has {k} fewer {unit}.",
-        ),
-        "times": (
-            "{new} has {ratio} as many {unit} as {old}.",
-            "{new} has {ratio} the number of {unit} that {old} has.",
-            "Compared with {old}, {new} has {ratio} as many {unit}.",
-        ),
-        "fraction": (
-            "{new} has {ratio} as many {unit} as {old}.",
-            "{new} has {ratio} of the number of {unit} that {old} has.",
-            "Compared with {old}, {new} has only {ratio} as many {unit}.",
-        ),
-        "percent": (
-            "{new} has {k}% as many {unit} as {old}.",
-            "{new} has {k}% of the number of {unit} that {old} has.",
-            "Compared with {old}, {new} has only {k}% as many {unit}.",
-        ),
-        "total": (
-            "{new} has as many {unit} as {old} and {other} together.",
-            "The number of {unit} that {new} has is the sum of what {old} and {other} have.",
-            "Together {old} and {other} have as many {unit} as {new}.",
-        ),
-        "give": (
-            "Then {old} gives {k} {unit} to a neighbor.",
-            "Later {old} loses {k} {unit}.",
-            "After that {old} gives away {k} of these {unit}.",
-        ),
-        "get": (
-            "Then {old} gets {k} more {unit}.",
-            "Later {old} finds {k} more {unit}.",
-            "After that {old} is given another {k} {unit}.",
-        ),
-        "exchange": (
-            "Then {old} gives away {k} {unit} and gets {m} more.",
-            "Later {old} loses {k} of the {unit}, but finds another {m}.",
-            "After that {old} sends {k} {unit} to a friend and buys {m} new ones.",
-        ),
-        "spend": (
-            "Then {old} gives away {ratio} of the {unit}.",
-            "Later {old} uses up {ratio} of these {unit}.",
-            "After that {ratio} of the {unit} of {old} are gone.",
-        ),
-        "share": (
-            "Then {old} shares all these {unit} equally among {k} {group}.",
-            "All the {unit} of {old} are divided equally among {k} {group}.",
-            "Later {old} splits the {unit} evenly between {k} {group}.",
-        ),
-        "price": (
-            "Then {old} sells all these {unit} for {k} dollars each.",
-            "All the {unit} of {old} are sold at {k} dollars each.",
-            "Later {old} sells every one of the {unit} for {k} dollars.",
-        ),
-        "rate": (
-            "Every hour {new} collects as many {unit} as {old} has, and {new} works for {k} hours.",
-            "{new} works for {k} hours and each hour collects as many {unit} as {old} has.",
-            "For {k} hours {new} collects, every hour, as many {unit} as {old} has.",
-        ),
-    },
-    questions=(
-        "How many {unit} does {new} have?",
-        "How many {unit} does {new} have now?",
-        "What is the number of {unit} that {new} has?",
-        "Find the number of {unit} that {new} has.",
-    ),
-    compare_questions=(
-        "How many more {unit} does {old} have than {other}?",
-        "By how many {unit} does {old} have more than {other}?",
-    ),
-    together_questions=(
-        "How many {unit} do {old} and {other} have together?",
-        "How many {unit} do {old} and {other} have in all?",
-    ),
+# Each phrasing of a fact or a question is as likely as the others.
+BASE_FACTS = (
+    "{new} has {value} {unit}.",
+    "{new} owns {value} {unit}.",
+    "{new} starts with {value} {unit}.",
+    "There are {value} {unit} that belong to {new}.",
 )
-SHIFTED = Family(
-    base_facts=(
-        "At first {new} counts {value} {unit}.",
-        "In the bag of {new} there are {value} {unit}.",
-        "{value} {unit} are with {new}.",
-    ),
-    distractors=(
-        "{new} once sold {value} {unit}.",
-        "{new} hopes to have {value} {unit} one day.",
-        "There are also {value} {unit} that belong to nobody.",
-    ),
-    facts={
-        "more": ("{new} owns as many {unit} as {old} and {k} besides.",),
-        "fewer": ("{new} would need {k} more {unit} to have as many as {old}.",),
-        "times": ("For each of the {unit} of {old}, {new} has {k}.",),
-        "fraction": ("{new} owns {ratio} of what {old} owns.",),
-        "percent": ("The {unit} of {new} are {k}% of those of {old}.",),
-        "total": ("If {old} and {other} put their {unit} together, that is what {new} has.",),
-        "give": ("{old} sells {k} of the {unit}.", "Of these {unit}, {old} breaks {k}."),
-        "get": ("{old} buys {k} new ones.", "A friend brings {old} {k} more {unit}."),
-        "exchange": ("{old} sells {k} {unit}, and a friend brings {m} more.",),
-        "spend": ("Of all these {unit}, {old} loses {ratio}.",),
-        "share": ("{k} {group} get all the {unit} of {old}, each the same number.",),
-        "price": ("For each of the {unit}, {old} gets {k} dollars.",),
-        "rate": ("In one hour {new} finds as many {unit} as {old} has, and goes on for {k} hours.",),
-        "inverse": ("{old} has {k} more {unit} than {new}.",),
-        "gap": ("{new} has as many {unit} as {old} has more than {other}.",),
-        "twice_and_more": ("{new} has {k} more than twice the {unit} of {old}.",),
-    },
-    questions=("With how many {unit} does {new} end?", "Tell how many {unit} {new} has got."),
-    compare_questions=("How many {unit} fewer does {other} have than {old}?",),
-    together_questions=("What do {old} and {other} have if they put all their {unit} together?",),
+DISTRACTORS = (
+    "{new} has {value} {unit}.",
+    "{new} also keeps {value} {unit} at home.",
+    "{new} wants to buy {value} {unit} next week.",
+    "Last year {new} lost {value} {unit}.",
 )
-"""Phrasings and kinds that training never shows, for the shifted test."""
+FACTS: Mapping[Kind, tuple[str, ...]] = {
+    "more": (
+        "{new} has {k} more {unit} than {old}.",
+        "{new} has {k} {unit} more than {old} does.",
+        "Compared with {old}, {new} has {k} more {unit}.",
+    ),
+    "fewer": (
+        "{new} has {k} fewer {unit} than {old}.",
+        "{new} has {k} {unit} fewer than {old} does.",
+        "Compared with {old}, {new} has {k} fewer {unit}.",
+    ),
+    "times": (
+        "{new} has {ratio} as many {unit} as {old}.",
+        "{new} has {ratio} the number of {unit} that {old} has.",
+        "Compared with {old}, {new} has {ratio} as many {unit}.",
+    ),
+    "fraction": (
+        "{new} has {ratio} as many {unit} as {old}.",
+        "{new} has {ratio} of the number of {unit} that {old} has.",
+        "Compared with {old}, {new} has only {ratio} as many {unit}.",
+    ),
+    "percent": (
+        "{new} has {k}% as many {unit} as {old}.",
+        "{new} has {k}% of the number of {unit} that {old} has.",
+        "Compared with {old}, {new} has only {k}% as many {unit}.",
+    ),
+    "total": (
+        "{new} has as many {unit} as {old} and {other} together.",
+        "The number of {unit} that {new} has is the sum of what {old} and {other} have.",
+        "Together {old} and {other} have as many {unit} as {new}.",
+    ),
+    "give": (
+        "Then {old} gives {k} {unit} to a neighbor.",
+        "Later {old} loses {k} {unit}.",
+        "After that {old} gives away {k} of these {unit}.",
+    ),
+    "get": (
+        "Then {old} gets {k} more {unit}.",
+        "Later {old} finds {k} more {unit}.",
+        "After that {old} is given another {k} {unit}.",
+    ),
+    "exchange": (
+        "Then {old} gives away {k} {unit} and gets {m} more.",
+        "Later {old} loses {k} of the {unit}, but finds another {m}.",
+        "After that {old} sends {k} {unit} to a friend and buys {m} new ones.",
+    ),
+    "spend": (
+        "Then {old} gives away {ratio} of the {unit}.",
+        "Later {old} uses up {ratio} of these {unit}.",
+        "After that {ratio} of the {unit} of {old} are gone.",
+    ),
+    "share": (
+        "Then {old} shares all these {unit} equally among {k} {group}.",
+        "All the {unit} of {old} are divided equally among {k} {group}.",
+        "Later {old} splits the {unit} evenly between {k} {group}.",
+    ),
+    "price": (
+        "Then {old} sells all these {unit} for {k} dollars each.",
+        "All the {unit} of {old} are sold at {k} dollars each.",
+        "Later {old} sells every one of the {unit} for {k} dollars.",
+    ),
+    "rate": (
+        "Every hour {new} collects as many {unit} as {old} has, and {new} works for {k} hours.",
+        "{new} works for {k} hours and each hour collects as many {unit} as {old} has.",
+        "For {k} hours {new} collects, every hour, as many {unit} as {old} has.",
+    ),
+}
+QUESTIONS = (
+    "How many {unit} does {new} have?",
+    "How many {unit} does {new} have now?",
+    "What is the number of {unit} that {new} has?",
+    "Find the number of {unit} that {new} has.",
+)
+COMPARE_QUESTIONS = (
+    "How many more {unit} does {old} have than {other}?",
+    "By how many {unit} does {old} have more than {other}?",
+)
+TOGETHER_QUESTIONS = (
+    "How many {unit} do {old} and {other} have together?",
+    "How many {unit} do {old} and {other} have in all?",
+)
 
-STEPS: Mapping[Kind | NewKind, tuple[str, ...]] = {
+STEPS: Mapping[Kind, tuple[str, ...]] = {
     "more": (
         "Adding {k} to those of {old}: {work}. {new} has {value} {unit}.",
         "We go {k} above {old}: {work}. So {new} has {value} {unit}.",
@@ -291,11 +235,6 @@ STEPS: Mapping[Kind | NewKind, tuple[str, ...]] = {
         "{old} with {x} plus {other} with {y}: {work}. The sum is {value} {unit}.",
         "For the sum of {old} with {x} and {other} with {y}: {work}. It is {value} {unit}.",
     ),
-    "inverse": ("Taking {k} from those of {old}: {work}. So {new} has {value} {unit}.",),
-    "gap": ("From {old} with {x} we take {other} with {y}: {work}. {new} has {value} {unit}.",),
-    "twice_and_more": (
-        "Multiplying by 2 those of {old}: {work}, then with {k}: {work2}. {new} has {value} {unit}.",
-    ),
 }
 DRAFT_REWORDED: frozenset[Kind] = frozenset({"fewer", "fraction", "rate", "total"})
 """Kinds whose usual phrasing is another one in the draft's training text."""
@@ -317,12 +256,11 @@ JUDGE_QUESTION = "First: {first} Second: {second} Do they agree? Say aligned or 
 ALIGNED, UNALIGNED = "aligned", "unaligned"
 
 
-def step_weights(kind: Kind | NewKind, wording: Wording) -> tuple[float, ...]:
+def step_weights(kind: Kind, wording: Wording) -> tuple[float, ...]:
     """Return how often each phrasing of ``STEPS[kind]`` is used in one model's training text."""
-    weights = STEP_WEIGHTS[: len(STEPS[kind])]
     if wording == "draft" and kind in DRAFT_REWORDED:
-        return weights[-1:] + weights[:-1]
-    return weights
+        return STEP_WEIGHTS[-1:] + STEP_WEIGHTS[:-1]
+    return STEP_WEIGHTS
 
 
 def lexicon() -> tuple[str, ...]:
@@ -331,7 +269,9 @@ def lexicon() -> tuple[str, ...]:
     """
     texts = [*NOUNS, DOLLARS, *GROUPS, *GROUPS.values(), *MULTIPLES.values(), *FRACTIONS.values()]
     openers = [*NAMES, *GROUPS.values(), ALIGNED, UNALIGNED]
-    phrasings = [*TRAINED.phrasings(), *CALCULATION_QUESTIONS, CALCULATION_STEP, ANSWER_STEP]
+    phrasings = [*BASE_FACTS, *DISTRACTORS, *QUESTIONS, *COMPARE_QUESTIONS, *TOGETHER_QUESTIONS]
+    phrasings += [phrasing for group in FACTS.values() for phrasing in group]
+    phrasings += [*CALCULATION_QUESTIONS, CALCULATION_STEP, ANSWER_STEP]
     phrasings += [*CHECK_STEPS.values(), *CORRECTIONS, SCORE_QUESTION, JUDGE_QUESTION]
     phrasings += [phrasing for kind in get_args(Kind) for phrasing in STEPS[kind]]
     openers += [phrasing for phrasing in phrasings if not phrasing.startswith("{")]

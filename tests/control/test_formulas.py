@@ -23,9 +23,13 @@ from reason_spec.control.formulas import (
     width_rate,
     windowed_speedup,
 )
-from reason_spec.lab.planning.published import TABLE_3
 
 rates = st.floats(0.0, 1.0)
+PUBLISHED_RATES = (
+    {1: 0.63, 2: 0.73, 4: 0.77, 8: 0.83},
+    {1: 0.47, 2: 0.58, 4: 0.67, 8: 0.74},
+)
+"""Acceptance rates by width, on GSM8K and AIME24 (table 3 of Lookahead Reasoning, judge of 7B)."""
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9, 1.0])
@@ -126,7 +130,7 @@ def test_a_draft_that_waits_for_its_window_is_between_two_depths_of_the_theorem(
 
 
 def test_one_correlation_of_siblings_explains_all_published_rates_by_width() -> None:
-    for rate_by_width in TABLE_3.values():
+    for rate_by_width in PUBLISHED_RATES:
         for width, rate in rate_by_width.items():
             assert width_rate(rate_by_width[1], width) == pytest.approx(rate, abs=0.03)
             if width > 1:

@@ -130,7 +130,7 @@ def test_the_speed_expected_of_a_depth_is_what_is_simulated(depth: int, drafting
     level = Costs(PassCost(((1, 0.02), (64, 0.02))), draft_token=drafting * 0.02)
     chosen = planner(level, step_rate=0.9)
     expected = chosen.expect(depth, 0) / chosen.expect(0, 0)
-    simulated = simulate(Workload(0.9, drafting), Scheme(depth), num_steps=10_000).speedup
+    simulated = simulate(Workload(0.9, drafting), Scheme(depth), num_steps=10_000)
     assert expected == pytest.approx(simulated, rel=0.03)
 
 

@@ -1,4 +1,4 @@
-"""Inspect: runs exported as its logs, and the accelerator as one of its models."""
+"""Inspect: the accelerator as one of its models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.harness
 
 from inspect_ai import Task
 from inspect_ai.dataset import Sample
-from inspect_ai.log import EvalLog, list_eval_logs, read_eval_log
+from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.model import (
     ChatMessageAssistant,
     ChatMessageTool,
@@ -31,140 +31,14 @@ from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import ToolCall, tool
 from inspect_ai.util import json_schema
 
-from reason_spec.errors import DataError, RequestError, SettingsError
-from reason_spec.evaluation.metrics import measure
+from reason_spec.errors import RequestError, SettingsError
 from reason_spec.evaluation.sources import generate_problems
 from reason_spec.integrations.base import InProcess
 from reason_spec.integrations.inspect_ai import ReasonSpecAPI
-from reason_spec.lab.inspect_log import StoredRun, export_run, log_of
-from tests.evaluation.problems import build_world
-from tests.server.processes import ROOT, command, environment
+from tests.server.processes import ROOT
 
 SCRIPT = ROOT / "tests" / "integrations" / "script.yaml"
 WEATHER = "How warm is it in Paris?"
-
-
-def run_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-
-
-# Logs ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six problems, two strategies and two samples, by the scripted models."""
-    folder = tmp_path_factory.mktemp("solved")
-    world = build_world(folder, 6)
-    solved = run_command(
-        *world.arguments(
-            "--compare", "autoregressive,lookahead", "--samples", "2", "--output", "run", "--quiet"
-        ),
-        cwd=folder,
-    )
-    assert solved.returncode == 0, solved.stderr
-    return folder / "run"
-
-
-@pytest.mark.parametrize("form", ["eval", "json"])
-def test_an_exported_log_says_what_the_run_says(form: str, run_folder: Path, tmp_path: Path) -> None:
-    run = StoredRun.read(run_folder)
-    (file,) = export_run(run, tmp_path / f"log.{form}", "lookahead")
-    log = read_eval_log(str(file))
-    answers = {
-        (outcome.id, outcome.sample): outcome for outcome in run.outcomes if outcome.strategy == "lookahead"
-    }
-    assert (log.status, log.eval.model, log.eval.config.epochs) == (
-        "success",
-        f"reason-spec/{run.settings.target.model}",
-        2,
-    )
-    assert log.samples is not None
-    assert {(sample.id, sample.epoch - 1) for sample in log.samples} == answers.keys()
-    for sample in log.samples:
-        outcome = answers[str(sample.id), sample.epoch - 1]
-        (score,) = (sample.scores or {}).values()
-        assert score.value == ("C" if outcome.correct else "I")
-        assert (score.answer, sample.target) == (outcome.prediction, outcome.answer)
-        assert sample.output.completion == outcome.response
-        assert sample.messages[-1].text == outcome.response
-        assert outcome.question in sample.messages[0].text
-        assert sample.total_time == outcome.seconds
-        assert [step["origin"] for step in sample.metadata["steps"]] == [
-            step.origin for step in outcome.steps
-        ]
-        assert sample.metadata["alpha_step"] == outcome.alpha_step
-        work = sample.model_usage[log.eval.model]
-        assert work.output_tokens == outcome.usage.target.num_generated_tokens
-    used = log.stats.model_usage[log.eval.model]
-    assert used.output_tokens == sum(
-        outcome.usage.target.num_generated_tokens for outcome in answers.values()
-    )
-
-
-def test_the_logs_accuracy_is_the_reports(run_folder: Path) -> None:
-    run = StoredRun.read(run_folder)
-    for row in measure(run.outcomes, run.strategies).strategies:
-        log = log_of(run, row.strategy)
-        assert log.results is not None
-        assert row.accuracy is not None
-        (score,) = log.results.scores
-        assert score.metrics["accuracy"].value == pytest.approx(row.accuracy.value)
-        assert 0 < score.metrics["stderr"].value < 1
-
-
-def test_the_command_writes_a_log_for_each_strategy_that_inspect_lists_and_dumps(
-    run_folder: Path, tmp_path: Path
-) -> None:
-    done = run_command("export", str(run_folder), "--inspect", "logs", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    files = json.loads(done.stdout)["files"]
-    assert len(files) == len(list_eval_logs(str(tmp_path / "logs"))) == 2
-    dumped = subprocess.run(
-        [str(Path(sys.executable).parent / "inspect"), "log", "dump", files[0]],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert dumped.returncode == 0, dumped.stderr
-    assert json.loads(dumped.stdout)["eval"]["tags"] == ["reason-spec", "autoregressive"]
-    again = run_command("export", str(run_folder), "--inspect", "logs", cwd=tmp_path)
-    assert again.returncode == 2
-    assert "--force" in again.stderr
-    assert (
-        run_command("export", str(run_folder), "--inspect", "logs", "--force", cwd=tmp_path).returncode == 0
-    )
-
-
-def test_what_cannot_be_exported_is_refused(run_folder: Path, tmp_path: Path) -> None:
-    run = StoredRun.read(run_folder)
-    with pytest.raises(SettingsError, match=r"2 strategies .*--strategy"):
-        export_run(run, tmp_path / "one.eval")
-    with pytest.raises(
-        SettingsError, match="unknown strategy in this run 'lookahed'; did you mean 'lookahead'"
-    ):
-        export_run(run, tmp_path / "one.eval", "lookahed")
-    with pytest.raises(DataError, match="holds no run"):
-        StoredRun.read(tmp_path)
-
-
-def test_a_run_that_is_not_over_is_a_cancelled_log(run_folder: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    copy.mkdir()
-    (copy / "settings.yaml").write_bytes((run_folder / "settings.yaml").read_bytes())
-    lines = (run_folder / "results.jsonl").read_text().splitlines(keepends=True)
-    (copy / "results.jsonl").write_text("".join(lines[:13]))
-    run = StoredRun.read(copy)
-    assert log_of(run, run.outcomes[-1].strategy).status == "cancelled"
-
-
-# The provider --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

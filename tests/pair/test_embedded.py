@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reason_spec import pair
 from reason_spec.errors import DataError
-from reason_spec.lab.pair.cost import PairCost
-from reason_spec.lab.pair.evaluate import evaluate
-from reason_spec.pair import CARD_PATH, embedded_path
-from reason_spec.pair.decoding import load_pair_model
+from reason_spec.pair import embedded_path
+from reason_spec.pair.decoding import complete, load_pair_model
+from reason_spec.pair.generator import problems
 from reason_spec.pair.model import SHAPES
-from reason_spec.pair.tokenizer import build_tokenizer
+from reason_spec.pair.tokenizer import build_tokenizer, chat_prompt
 
 
 @pytest.mark.parametrize("role", ["target", "draft", "judge"])
@@ -37,22 +37,32 @@ def test_the_weights_load_unchanged_with_transformers(role: Literal["target", "d
 
 def _rows_of_card(label: str) -> list[list[float]]:
     """Return the percentages of each row of the card's tables that begins with ``label``."""
-    rows = re.findall(rf"^\| {label} \|.*\|$", CARD_PATH.read_text(encoding="utf-8"), re.MULTILINE)
+    card = Path(pair.__file__).with_name("MODEL_CARD.md").read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| {label} \|.*\|$", card, re.MULTILINE)
     return [[float(share) / 100 for share in re.findall(r"([\d.]+)%", row)] for row in rows]
 
 
 @pytest.mark.slow
 def test_the_card_holds_on_problems_of_another_seed() -> None:
     torch.set_num_threads(1)
-    target, draft = (load_pair_model(embedded_path(role)) for role in ("target", "draft"))
-    report = evaluate(target, draft, None, None, PairCost(1.0, 1.0), n=32, seed=77)
-    (target_promised, draft_promised), (steps_promised, _) = _rows_of_card("all")
-    for found, n, promised in (
-        (report.target_accuracy, report.n, target_promised),
-        (report.draft_accuracy, report.n, draft_promised),
-        (report.draft_step_accuracy, report.num_steps, steps_promised),
-    ):
-        assert binomtest(round(found * n), n, promised).pvalue > 0.001
+    chosen = list(islice(problems("test", 77), 32))
+    ((*promised,), _) = _rows_of_card("all")
+    for role, accuracy in zip(("target", "draft"), promised, strict=True):
+        loaded = load_pair_model(embedded_path(role))
+        texts = complete(loaded, [chat_prompt(problem.question) for problem in chosen])
+        num_right = sum(
+            text.endswith(f"The answer is {problem.answer}.")
+            for text, problem in zip(texts, chosen, strict=True)
+        )
+        assert binomtest(num_right, len(chosen), accuracy).pvalue > 0.001
+
+
+def test_batched_decoding_equals_decoding_alone() -> None:
+    torch.set_num_threads(1)
+    loaded = load_pair_model(embedded_path("draft"))
+    prompts = [chat_prompt(problem.question) for problem in islice(problems("test", 0), 5)]
+    together = complete(loaded, prompts, max_new_tokens=12, batch_rows=3)
+    assert together == [complete(loaded, [prompt], max_new_tokens=12)[0] for prompt in prompts]
 
 
 def test_every_layer_of_the_target_does_work() -> None:

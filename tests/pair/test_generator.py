@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.pair.generator import Example, Split, main, make_drill, make_problem, problems
-from reason_spec.pair.wording import SHIFTED, STEPS, TRAINED, Kind, NewKind, Wording, step_weights
+from reason_spec.pair.wording import FACTS, STEPS, Kind, Wording, step_weights
 from tests.pair.test_arithmetic import check_working
 
 seeds = st.integers(0, 2**31)
@@ -35,13 +35,7 @@ _NUMBER_FACTS = [
     _rule(r"WHO (?:has|owns|starts with) NUM ([a-z]+)"),
     _rule(r"There are NUM ([a-z]+) that belong to WHO"),
 ]
-_SHIFTED_NUMBER_FACTS = [
-    _rule(r"At first WHO counts NUM ([a-z]+)"),
-    _rule(r"In the bag of WHO there are NUM ([a-z]+)"),
-    _rule(r"NUM ([a-z]+) are with WHO"),
-]
 _IGNORED = [_rule(r"WHO also keeps .*"), _rule(r"WHO wants to buy .*"), _rule(r"Last year WHO lost .*")]
-_IGNORED += [_rule(r"WHO once sold .*"), _rule(r"WHO hopes to have .*"), _rule(r"There are also .*")]
 _RELATIONS: list[tuple[str, re.Pattern[str], str]] = [
     ("+", _rule(r"WHO has NUM more [a-z]+ than WHO"), "nko"),
     ("+", _rule(r"WHO has NUM [a-z]+ more than WHO does"), "nko"),
@@ -58,23 +52,12 @@ _RELATIONS: list[tuple[str, re.Pattern[str], str]] = [
     ("*", _rule(r"Every hour WHO collects as many [a-z]+ as WHO has, and \w+ works for NUM hours"), "nok"),
     ("*", _rule(r"WHO works for NUM hours and each hour collects as many [a-z]+ as WHO has"), "nko"),
     ("*", _rule(r"For NUM hours WHO collects, every hour, as many [a-z]+ as WHO has"), "kno"),
-    # Told otherwise.
-    ("+", _rule(r"WHO owns as many [a-z]+ as WHO and NUM besides"), "nok"),
-    ("-", _rule(r"WHO would need NUM more [a-z]+ to have as many as WHO"), "nko"),
-    ("*", _rule(r"For each of the [a-z]+ of WHO, WHO has NUM"), "onk"),
-    ("r", _rule(r"WHO owns RATIO of what WHO owns"), "nko"),
-    ("%", _rule(r"The [a-z]+ of WHO are NUM% of those of WHO"), "nko"),
-    ("*", _rule(r"In one hour WHO finds as many [a-z]+ as WHO has, and goes on for NUM hours"), "nok"),
-    ("-", _rule(r"WHO has NUM more [a-z]+ than WHO"), "okn"),
-    ("2", _rule(r"WHO has NUM more than twice the [a-z]+ of WHO"), "nko"),
 ]
 _SUMS = [
     (_rule(r"WHO has as many [a-z]+ as WHO and WHO together"), "nop"),
     (_rule(r"The number of [a-z]+ that WHO has is the sum of what WHO and WHO have"), "nop"),
     (_rule(r"Together WHO and WHO have as many [a-z]+ as WHO"), "opn"),
-    (_rule(r"If WHO and WHO put their [a-z]+ together, that is what WHO has"), "opn"),
 ]
-_GAP = _rule(r"WHO has as many [a-z]+ as WHO has more than WHO")
 _CHANGES = [
     ("-", _rule(r"Then WHO gives NUM [a-z]+ to a neighbor"), "ok"),
     ("-", _rule(r"Later WHO loses NUM [a-z]+"), "ok"),
@@ -94,15 +77,6 @@ _CHANGES = [
     ("s", _rule(r"Then WHO gives away RATIO of the [a-z]+"), "ok"),
     ("s", _rule(r"Later WHO uses up RATIO of these [a-z]+"), "ok"),
     ("s", _rule(r"After that RATIO of the [a-z]+ of WHO are gone"), "ko"),
-    # Told otherwise.
-    ("-", _rule(r"WHO sells NUM of the [a-z]+"), "ok"),
-    ("-", _rule(r"Of these [a-z]+, WHO breaks NUM"), "ok"),
-    ("+", _rule(r"WHO buys NUM new ones"), "ok"),
-    ("+", _rule(r"A friend brings WHO NUM more [a-z]+"), "ok"),
-    ("x", _rule(r"WHO sells NUM [a-z]+, and a friend brings NUM more"), "okm"),
-    ("s", _rule(r"Of all these [a-z]+, WHO loses RATIO"), "ok"),
-    ("/", _rule(r"NUM (\w+) get all the [a-z]+ of WHO, each the same number"), "kgo"),
-    ("*", _rule(r"For each of the [a-z]+, WHO gets NUM dollars"), "ok"),
 ]
 
 
@@ -111,8 +85,6 @@ def _apply(operator: str, value: int, operand: str, second: str = "") -> int:
         return value - int(operand) + int(second)
     if operator == "s":
         return value - _exact(value, _RATIOS[operand.lower()])
-    if operator == "2":
-        return 2 * value + int(operand)
     if operator == "r":
         number = _RATIOS[operand]
         return value * number if operand == "twice" or operand.endswith("times") else _exact(value, number)
@@ -148,30 +120,20 @@ def solve(question: str) -> int:
     values = [has[name.lower() if " " in name else name] for name in names]
     if "more" in asked:
         return values[0] - values[1]
-    if "fewer" in asked:
-        return values[1] - values[0]
     return sum(values)
 
 
 def _read(fact: str, has: dict[str, int]) -> bool:
     if any(rule.match(fact) for rule in _IGNORED):
         return True
-    number_facts = _NUMBER_FACTS + _SHIFTED_NUMBER_FACTS
-    for rule, roles in zip(number_facts, ("nku", "kun", "nku", "nku", "kun"), strict=True):
+    for rule, roles in zip(_NUMBER_FACTS, ("nku", "kun"), strict=True):
         if (found := _matched(fact, rule, roles)) is not None:
             # Somebody already named owns something else that nobody asks about.
             has.setdefault(_who(found["n"]), int(found["k"]))
             return True
-    # "Ana has 5 more than Ben" tells of Ana if Ben is known and of Ben if Ana is.
-    relations = [(operator, _matched(fact, rule, roles)) for operator, rule, roles in _RELATIONS]
-    matched = [(operator, found) for operator, found in relations if found is not None]
-    if matched:
-        return any(_relate(operator, found, has) for operator, found in matched)
-    if (found := _matched(fact, _GAP, "nop")) is not None:
-        if not {_who(found["o"]), _who(found["p"])} <= set(has):
-            return False
-        has[_who(found["n"])] = has[_who(found["o"])] - has[_who(found["p"])]
-        return True
+    for operator, rule, roles in _RELATIONS:
+        if (found := _matched(fact, rule, roles)) is not None:
+            return _relate(operator, found, has)
     for rule, roles in _SUMS:
         if (found := _matched(fact, rule, roles)) is not None:
             sources = [_who(found["o"]), _who(found["p"])]
@@ -202,9 +164,9 @@ def _singular(group: str) -> str:
     return "child" if group == "children" else group.removesuffix("s")
 
 
-@given(seeds, st.sampled_from(["train", "shifted"]))
-def test_the_answer_follows_from_the_text_alone(seed: int, split: Split) -> None:
-    problem = make_problem(split, seed, 0)
+@given(seeds)
+def test_the_answer_follows_from_the_text_alone(seed: int) -> None:
+    problem = make_problem("train", seed, 0)
     assert solve(problem.question) == problem.answer
 
 
@@ -319,7 +281,7 @@ def test_the_draft_learns_other_words_for_some_kinds_and_the_same_problems() -> 
 
 def test_no_step_copies_its_fact() -> None:
     for kind in get_args(Kind):
-        facts = {fact.rstrip(".") for fact in TRAINED.facts.get(kind, ())}
+        facts = {fact.rstrip(".") for fact in FACTS.get(kind, ())}
         for phrasing in STEPS[kind]:
             told = re.split(r":? \{work\}", phrasing)[0]
             assert not any(told in fact or fact in told for fact in facts)
@@ -332,14 +294,6 @@ def test_phrasings_are_used_as_unevenly_as_they_are_meant_to_be() -> None:
     assert [round(used[i] / used.total(), 1) for i in range(4)] == [0.6, 0.2, 0.1, 0.1]
 
 
-def test_shifted_problems_share_no_phrasing_with_training() -> None:
-    assert not set(SHIFTED.phrasings()) & (set(TRAINED.phrasings()) - set(TRAINED.facts["more"]))
-    new = set(SHIFTED.facts) - set(TRAINED.facts)
-    assert new == set(get_args(NewKind))
-    found = {step.kind for p in islice(problems("shifted", 0), 300) for step in p.plan}
-    assert new <= found
-
-
 @given(seeds)
 def test_drills_are_right(seed: int) -> None:
     arithmetic = make_drill("arithmetic", seed, 0)
@@ -349,7 +303,7 @@ def test_drills_are_right(seed: int) -> None:
     assert recall.operations <= 1
 
 
-@pytest.mark.parametrize("split", ["validation", "test", "shifted"])
+@pytest.mark.parametrize("split", ["validation", "test"])
 def test_the_command_writes_the_problems_it_names(tmp_path: Path, split: Split) -> None:
     output = tmp_path / "problems.jsonl"
     main(["--n", "5", "--split", split, "--seed", "3", "--output", str(output)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from math import exp
 from pathlib import Path
 
@@ -16,12 +16,11 @@ from reason_spec.engines.factory import create_engine
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.engines.worker.messages import SubmitScore
 from reason_spec.errors import SettingsError
-from reason_spec.lab.pair.measure import aligned_chances, expected_scores
 from reason_spec.pair import embedded_path
 from reason_spec.pair import wording as words
 from reason_spec.pair.decoding import LoadedModel, load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
-from reason_spec.pair.tokenizer import chat_prompt
+from reason_spec.pair.tokenizer import chat_prompt, next_question
 from reason_spec.settings import EngineSettings, VerifierSettings
 from reason_spec.types import Prefix, Sampling, Step
 from reason_spec.verifiers.asking import JudgeVerifier, Questions, UtilityVerifier
@@ -67,6 +66,14 @@ def wrong(step: str) -> str:
     return step[:place] + str((int(step[place]) + 1) % 10) + step[place + 1 :]
 
 
+@torch.inference_mode()
+def chances(loaded: LoadedModel, prompt: str, answers: Sequence[str]) -> torch.Tensor:
+    """Return the chance of each of the answers, single tokens, among them: [answers]."""
+    encoded = loaded.tokenizer(prompt, return_tensors="pt")
+    logits = loaded.model(**encoded).logits[0, -1]
+    return logits[loaded.tokenizer.convert_tokens_to_ids(list(answers))].softmax(-1)
+
+
 async def test_a_score_is_the_judges_expected_digit(judge: Engine) -> None:
     verifier = UtilityVerifier(judge, 0.5, 60, questions=TRAINED)
     loaded = load_pair_model(embedded_path("judge"))
@@ -75,7 +82,9 @@ async def test_a_score_is_the_judges_expected_digit(judge: Engine) -> None:
             step = text + STEP_SEPARATOR
             known = context(PROBLEM, index, judge)
             verdict = await verifier.verify(known, drafted(step, judge))
-            (expected,) = expected_scores(loaded, [chat_prompt(PROBLEM.question) + known.prefix_text + step])
+            asked = chat_prompt(PROBLEM.question) + known.prefix_text + step
+            digits = chances(loaded, asked + next_question(words.SCORE_QUESTION), "0123456789")
+            expected = float(digits @ torch.arange(10.0))
             assert verdict.score == pytest.approx(expected / 9, abs=1e-3)
             assert verdict.accepted == (expected / 9 >= 0.5)
 
@@ -105,7 +114,8 @@ async def test_a_judgement_is_the_judges_chance_of_aligned(judge: Engine) -> Non
             drafted(other + STEP_SEPARATOR, judge),
             drafted(own + STEP_SEPARATOR, judge),
         )
-        (chance,) = aligned_chances(loaded, [(other, own)])
+        asked = chat_prompt(words.JUDGE_QUESTION.format(first=other, second=own))
+        chance = float(chances(loaded, asked, (words.ALIGNED, words.UNALIGNED))[0])
         assert verdict.score == pytest.approx(chance, abs=1e-3)
         assert verdict.decision == ("accept" if chance >= 0.5 else "unknown")
 

@@ -21,8 +21,6 @@ class Recipe:
     ``trunk_rate`` of the rate: to see that a number is wrong takes layers after those that compute it. From
     ``settle_at`` on, all layers train mostly on solutions, at a rate that falls from ``settle_rate``. At
     ``grow_at`` the model gets its full depth.
-
-    A checkpoint continues only under its own recipe, except for the budget of ``tokens``.
     """
 
     role: Role

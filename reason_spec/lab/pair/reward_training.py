@@ -23,7 +23,6 @@ from torch.nn import functional
 
 from reason_spec.errors import ReasonSpecError
 from reason_spec.lab.pair.grading import is_right_step
-from reason_spec.lab.pair.measure import area_under_curve
 from reason_spec.pair import embedded_path
 from reason_spec.pair.decoding import LoadedModel, complete, load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, Example, problems
@@ -105,6 +104,16 @@ def train_head(steps: LabelledSteps, seed: int = 0) -> RewardHead:
     return head.eval()
 
 
+def held_out_auc(head: RewardHead, steps: LabelledSteps) -> float | None:
+    """Return the area under the ROC curve; None where all steps are alike."""
+    from sklearn.metrics import roc_auc_score
+
+    if len(steps.right.unique()) == 1:
+        return None
+    with torch.inference_mode():
+        return float(roc_auc_score(steps.right, head(steps.hidden)))
+
+
 def save_reward_head(head: RewardHead, target: Qwen3ForCausalLM, auc: float | None, folder: Path) -> None:
     """Write the head and what it belongs to."""
     from safetensors.torch import save_file
@@ -142,9 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps = roll_out(target, draft, arguments.n, _SEED)
         held_out = roll_out(target, draft, max(1, arguments.n // 5), _SEED + 100)
         head = train_head(steps)
-        with torch.inference_mode():
-            logits = head(held_out.hidden)
-        auc = area_under_curve((held_out.right > 0).tolist(), logits.tolist())
+        auc = held_out_auc(head, held_out)
         save_reward_head(head, target.model, auc, arguments.out)
     except ReasonSpecError as error:
         print(error, file=sys.stderr)

@@ -2,20 +2,16 @@
 
     python -m reason_spec.lab.pair.train --model all --out DIR
 
-``DIR/target``, ``DIR/draft`` and ``DIR/judge`` hold the latest models in Hugging Face format.
-``DIR/target.checkpoint`` lets a stopped run continue. A run is repeatable on one device.
+``DIR/target``, ``DIR/draft`` and ``DIR/judge`` get the models in Hugging Face format. A run is repeatable on
+one device, and takes up to three hours on a CPU core.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,29 +19,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from reason_spec.errors import ReasonSpecError, ResumeError, SettingsError
 from reason_spec.lab.pair.data import FLAW, FLAWED, SOUND, Batch, Phase, make_pool
 from reason_spec.lab.pair.optimizer import Muon
 from reason_spec.lab.pair.recipe import DEFAULT_TOKENS, Recipe
 from reason_spec.pair.model import Role, append_new_layers, deepen, new_model, save_model
 from reason_spec.pair.tokenizer import build_tokenizer
 
-SAVE_SECONDS = 180.0
 _FLAW_WEIGHT = 8.0
 """Weight of a token that shows a mistake: there are few of them."""
 
 
-@dataclass(slots=True)
-class TrainingProgress:
-    """The counts of a run."""
-
-    pools: int = 0
-    steps: int = 0
-    tokens: int = 0
-
-
 class Trainer:
-    """The training of one model. ``run`` continues from the checkpoint, if there is one.
+    """The training of one model.
 
     Args:
         compiled: compile the layers, which trains twice as fast and takes a minute to start.
@@ -53,29 +38,22 @@ class Trainer:
     """
 
     def __init__(
-        self, recipe: Recipe, out: Path, device: str, *, compiled: bool, report: Callable[[str], None] = print
+        self, recipe: Recipe, device: str, *, compiled: bool, report: Callable[[str], None] = print
     ) -> None:
-        self.recipe, self.out, self.report = recipe, out, report
+        self.recipe, self.report = recipe, report
         self.device = torch.device(device)
         self.compiled = compiled
         self.tokenizer = build_tokenizer()
-        self.progress = TrainingProgress()
-        self.checkpoint = out / f"{recipe.role}.checkpoint"
-        saved = self._load_checkpoint()
-        layers = saved["layers"] if saved else recipe.shape.start_layers
-        self.model = new_model(recipe.shape, self.tokenizer, recipe.seed, layers).to(self.device)
+        self.num_pools = self.num_steps = self.num_tokens = 0
+        self.model = new_model(recipe.shape, self.tokenizer, recipe.seed).to(self.device)
         self.flaw_head = nn.Linear(recipe.shape.width, 2, device=self.device)
         nn.init.zeros_(self.flaw_head.weight)
         self._build_optimizers()
-        if saved:
-            for name, part in self._parts().items():
-                part.load_state_dict(saved[name])
-            self.progress = TrainingProgress(**saved["progress"])
         self._compile_layers()
 
     @property
     def share_done(self) -> float:
-        return min(1.0, self.progress.tokens / self.recipe.tokens)
+        return min(1.0, self.num_tokens / self.recipe.tokens)
 
     @property
     def phase(self) -> Phase:
@@ -85,29 +63,25 @@ class Trainer:
     def num_layers(self) -> int:
         return len(self.model.model.layers)
 
-    def run(self, max_pools: int | None = None, save_seconds: float = SAVE_SECONDS) -> None:
-        """Train to the end of the recipe, or for ``max_pools`` pools, and write model and checkpoint."""
-        started = last_saved = time.monotonic()
-        tokens_before = self.progress.tokens
-        stop_at = None if max_pools is None else self.progress.pools + max_pools
-        while self.share_done < 1.0 and self.progress.pools != stop_at:
-            if self.num_layers < self.recipe.layers_at(self.share_done):
-                self._grow()
+    def run(self) -> None:
+        """Train to the end of the recipe."""
+        started = time.monotonic()
+        while self.share_done < 1.0:
             loss = self.train_pool()
-            now = time.monotonic()
-            rate = (self.progress.tokens - tokens_before) / max(now - started, 1e-9)
+            rate = self.num_tokens / max(time.monotonic() - started, 1e-9)
             self.report(
-                f"{self.recipe.role} {self.share_done:6.1%}  step {self.progress.steps}  "
-                f"layers {self.num_layers}  tokens {self.progress.tokens / 1e6:.2f}M  {rate:.0f} tokens/s  "
+                f"{self.recipe.role} {self.share_done:6.1%}  step {self.num_steps}  "
+                f"layers {self.num_layers}  tokens {self.num_tokens / 1e6:.2f}M  {rate:.0f} tokens/s  "
                 f"loss {loss:.4f}"
             )
-            if now - last_saved >= save_seconds:
-                self._save()
-                last_saved = now
-        self._save()
 
     def train_pool(self) -> float:
-        """Train on one pool of batches; return the mean loss in nats a token."""
+        """Train on one pool of batches; return the mean loss in nats a token.
+
+        The model grows first where it is time.
+        """
+        if self.num_layers < self.recipe.layers_at(self.share_done):
+            self._grow()
         phase = self.phase
         if phase == "settling":
             for group in (*self.muon.param_groups, *self.adam.param_groups):
@@ -116,7 +90,7 @@ class Trainer:
         pool = make_pool(
             self.tokenizer,
             self.recipe.seed,
-            self.progress.pools,
+            self.num_pools,
             self.share_done,
             wording,  # type: ignore[arg-type]
             phase,
@@ -125,9 +99,9 @@ class Trainer:
         losses = []
         for batch in pool:
             losses.append(self._train_batch(batch))
-            self.progress.steps += 1
-            self.progress.tokens += batch.num_tokens
-        self.progress.pools += 1
+            self.num_steps += 1
+            self.num_tokens += batch.num_tokens
+        self.num_pools += 1
         return sum(losses) / len(losses)
 
     def _train_batch(self, batch: Batch) -> float:
@@ -220,77 +194,11 @@ class Trainer:
             for layer in (*self.model.model.layers, self.model.model.norm):
                 layer.compile(dynamic=True)
 
-    # Files -----------------------------------------------------------------------------------------
-
-    def _parts(self) -> dict[str, Any]:
-        return {"model": self.model, "flaw_head": self.flaw_head, "muon": self.muon, "adam": self.adam}
-
-    def _load_checkpoint(self) -> dict[str, Any] | None:
-        if not self.checkpoint.exists():
-            return None
-        saved: dict[str, Any] = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
-        if saved["recipe"] | {"tokens": self.recipe.tokens} != asdict(self.recipe):
-            raise ResumeError(
-                f"{self.checkpoint} was begun with another recipe: {saved['recipe']}. "
-                "Use the same options, another --out, or delete it."
-            )
-        return saved
-
-    def _save(self) -> None:
-        """Write the checkpoint, and the model at its full depth in Hugging Face format."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        content = {name: part.state_dict() for name, part in self._parts().items()}
-        content |= {
-            "recipe": asdict(self.recipe),
-            "layers": self.num_layers,
-            "progress": asdict(self.progress),
-        }
-        partial = self.checkpoint.with_suffix(".partial")
-        torch.save(content, partial)
-        partial.replace(self.checkpoint)
-        model = copy.deepcopy(self.model).eval()
+    def save(self, folder: Path) -> None:
+        """Write the model, at its full depth, in Hugging Face format."""
         if self.num_layers < self.recipe.shape.layers:
-            deepen(model, self.recipe.shape.layers)
-        folder, written = self.out / self.recipe.role, self.out / f"{self.recipe.role}.written"
-        save_model(model, self.tokenizer, written)
-        folder.mkdir(exist_ok=True)
-        for path in written.iterdir():
-            path.replace(folder / path.name)
-        written.rmdir()
-
-
-@contextmanager
-def sole_training(out: Path, role: Role) -> Iterator[None]:
-    """Lock the folder against a second training of the same model, which would mix two checkpoints.
-
-    Raises:
-        ResumeError: another process trains this model in this folder.
-    """
-    from filelock import FileLock, Timeout
-
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / f"{role}.lock", timeout=0):
-            yield
-    except Timeout:
-        raise ResumeError(
-            f"Another process trains the {role} in {out}. Wait for it, or name another --out."
-        ) from None
-
-
-def pick_device(name: str) -> str:
-    """Return the device that ``name`` asks for; ``auto`` takes the fastest available one.
-
-    Raises:
-        SettingsError: the device is not available.
-    """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(device for device, usable in available.items() if usable)
-    if not available[name]:
-        usable = ", ".join(device for device, usable in available.items() if usable)
-        raise SettingsError(f"--device {name} cannot be used here; use auto or one of: {usable}")
-    return name
+            deepen(self.model, self.recipe.shape.layers)
+        save_model(self.model.eval(), self.tokenizer, folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -298,29 +206,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m reason_spec.lab.pair.train", description=main.__doc__)
     defaults = ", ".join(f"{tokens / 1e6:g}M for the {role}" for role, tokens in DEFAULT_TOKENS.items())
     parser.add_argument("--model", choices=[*get_args(Role), "all"], default="all")
-    parser.add_argument("--out", type=Path, required=True, help="folder for models and checkpoints")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
+    parser.add_argument("--out", type=Path, required=True, help="folder for the models")
+    parser.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu")
     parser.add_argument("--tokens", type=int, help=f"training tokens of each model (default: {defaults})")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help="CPU threads (default: those torch chooses)")
     arguments = parser.parse_args(argv)
-    for name in ("tokens", "threads"):
-        value = getattr(arguments, name)
-        if value is not None and value <= 0:
-            parser.error(f"--{name} must be above 0, not {value}")
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    if arguments.tokens is not None and arguments.tokens <= 0:
+        parser.error(f"--tokens must be above 0, not {arguments.tokens}")
+    usable = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not usable[arguments.device]:
+        names = ", ".join(name for name, is_usable in usable.items() if is_usable)
+        parser.error(f"--device {arguments.device} cannot be used here; use one of: {names}")
     roles: Sequence[Role] = get_args(Role) if arguments.model == "all" else [arguments.model]
     compiled = any(shutil.which(name) for name in ("g++", "clang++"))
-    try:
-        device = pick_device(arguments.device)
-        for role in roles:
-            recipe = Recipe.of(role, arguments.seed, arguments.tokens)
-            with sole_training(arguments.out, role):
-                Trainer(recipe, arguments.out, device, compiled=compiled).run()
-    except ReasonSpecError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
+    for role in roles:
+        recipe = Recipe.of(role, arguments.seed, arguments.tokens)
+        trainer = Trainer(recipe, arguments.device, compiled=compiled)
+        trainer.run()
+        trainer.save(arguments.out / role)
 
 
 if __name__ == "__main__":

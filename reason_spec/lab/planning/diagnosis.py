@@ -7,17 +7,11 @@ the result. The gap between the last simulation and the run is not explained.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, log
 
 from reason_spec.control.costs import PassCost
-from reason_spec.control.formulas import (
-    asynchronous_speedup,
-    judged_ahead_speedup,
-    tokens_per_pass,
-    width_rate,
-)
+from reason_spec.control.formulas import asynchronous_speedup, judged_ahead_speedup, tokens_per_pass
 from reason_spec.lab.planning.simulator import Mode, Scheme, simulate
 from reason_spec.lab.planning.workload import Workload
 
@@ -35,15 +29,14 @@ class MeasuredRun:
     ``mode`` None is the token level alone. ``num_drafts`` tokens were planned for each branch of a pass,
     ``pass_drafts`` were in one on average, and a pass brought ``pass_tokens``. ``speedup`` is over the run's
     ``autoregressive`` answers where ``has_baseline``, else over T(1). ``pass_cost_at_work`` is T(n) while
-    both models worked (None: unknown). ``prompt_tokens`` is the mean prompt that the target reads alone (0:
-    unknown), ``answer_tokens`` the mean answer.
+    both models worked (None: unknown). ``prompt_share`` is the share of the target's time, without
+    speculation, in which it reads the prompt (0: unknown).
     """
 
     strategy: str
     mode: Mode | None
     workload: Workload
     depth: int
-    width: int
     num_drafts: int
     pass_drafts: float
     pass_tokens: float
@@ -51,18 +44,7 @@ class MeasuredRun:
     has_baseline: bool
     num_answers: int
     pass_cost_at_work: PassCost | None = None
-    prompt_tokens: float = 0.0
-    answer_tokens: float = 0.0
-
-    @property
-    def prompt_share(self) -> float:
-        """The share of the target's time, without speculation, in which it reads the prompt."""
-        if not self.prompt_tokens:
-            return 0.0
-        ratio, requests = self.workload.pass_ratio, self.workload.requests
-        others = ratio(requests - 1) if requests > 1 else 0.0
-        reading = ratio(self.prompt_tokens + requests - 1) - others
-        return reading / (reading + max(0.0, self.answer_tokens - 1.0) * ratio(requests) / requests)
+    prompt_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,66 +71,47 @@ class Diagnosis:
     unexplained: float | None
 
     @property
-    def measured(self) -> float:
-        return self.run.speedup
-
-    @property
-    def simulated(self) -> float:
-        """The speed-up with all terms."""
-        return self.terms[-1].speedup if self.terms else self.ideal
-
-    @property
     def worst(self) -> Term | None:
         """The term with the largest share above 0."""
         terms = [term for term in self.terms if term.share is not None and term.share > 0]
         return max(terms, key=lambda term: term.share or 0.0, default=None)
 
 
-def diagnose(
-    run: MeasuredRun,
-    *,
-    num_steps: int | None = None,
-    seed: int = 0,
-    advance: Callable[[], None] = lambda: None,
-) -> Diagnosis:
-    """Divide the shortfall of a run into terms.
-
-    ``num_steps`` None is `SIMULATED_STEPS`. ``advance`` is called after each simulation.
-    """
+def diagnose(run: MeasuredRun) -> Diagnosis:
+    """Divide the shortfall of a run into terms."""
     ideal = before = _ideal(run)
     shortfall = log(ideal / run.speedup)
+    terms: list[Term] = []
 
     def share(speedup: float) -> float | None:
         return log(before / speedup) / shortfall if abs(shortfall) >= _SMALLEST_SHORTFALL else None
 
-    terms: list[Term] = []
-    for name, meaning, workload, scheme in _ablations(run):
-        speedup = simulate(workload, scheme, num_steps=num_steps or SIMULATED_STEPS, seed=seed).speedup
+    def add(name: str, meaning: str, speedup: float) -> None:
+        nonlocal before
         terms.append(Term(name, meaning, speedup, share(speedup)))
         before = speedup
-        advance()
+
+    for name, meaning, workload, scheme in _simulations(run):
+        add(name, meaning, simulate(workload, scheme, num_steps=SIMULATED_STEPS))
     if run.prompt_share:
         # Amdahl's law: prompts take as long with speculation as without.
-        speedup = 1.0 / (run.prompt_share + (1.0 - run.prompt_share) / before)
         meaning = f"the target alone reads the prompt for {run.prompt_share:.1%} of its time"
-        terms.append(Term("prompts", meaning, speedup, share(speedup)))
-        before = speedup
+        add("prompts", meaning, 1.0 / (run.prompt_share + (1.0 - run.prompt_share) / before))
     return Diagnosis(run, ideal, tuple(terms), share(run.speedup))
 
 
 def _ideal(run: MeasuredRun) -> float:
     """Return h = f g with the run's rates, costs of one token, no verification and no limit but depth."""
     workload = run.workload
-    rate = width_rate(workload.alpha_step, run.width)
     token_level = tokens_per_pass(workload.alpha_token, run.num_drafts)
     if run.mode == "judged":
-        return judged_ahead_speedup(rate, workload.c_step, 0.0, token_level)
+        return judged_ahead_speedup(workload.alpha_step, workload.c_step, 0.0, token_level)
     if run.mode is None:
         return token_level
-    return token_level * asynchronous_speedup(rate, run.depth + 1, workload.c_step)
+    return token_level * asynchronous_speedup(workload.alpha_step, run.depth + 1, workload.c_step)
 
 
-def _ablations(run: MeasuredRun) -> list[tuple[str, str, Workload, Scheme]]:
+def _simulations(run: MeasuredRun) -> list[tuple[str, str, Workload, Scheme]]:
     """Return each term with the simulation for it: the one before, and one more effect."""
     full, steps = run.workload, run.mode is not None
     supplied = max(1.0, min(run.pass_tokens, run.num_drafts + 1.0))
@@ -168,14 +131,16 @@ def _ablations(run: MeasuredRun) -> list[tuple[str, str, Workload, Scheme]]:
         add("verification", f"a verdict takes {full.verification:.2f} of a target step")
         scheme = replace(scheme, depth=run.depth)
         add("draft limits", f"the draft waits when it is {run.depth} steps ahead")
-    if steps and full.answer_steps is not None:
-        workload = replace(workload, answer_steps=full.answer_steps)
-        add("short answers", f"an answer has {full.answer_steps:.1f} steps, and nothing is ahead of its end")
-    if steps:
+        if full.answer_steps is not None:
+            workload = replace(workload, answer_steps=full.answer_steps)
+            add(
+                "short answers",
+                f"an answer has {full.answer_steps:.1f} steps, and nothing is ahead of its end",
+            )
         workload = replace(workload, step_tokens_std=full.step_tokens_std)
         add("uneven steps", f"steps have {full.step_tokens:.0f} ± {full.step_tokens_std:.0f} tokens")
-    workload = replace(workload, pass_cost=full.pass_cost, draft_pass_cost=full.draft_pass_cost)
-    add("pass time", f"a pass of 16 tokens takes {full.pass_ratio(16):.2f} times one of 1 token")
+    workload = replace(workload, pass_cost=full.pass_cost)
+    add("pass time", f"a pass of 16 tokens takes {workload.pass_ratio(16):.2f} times one of 1 token")
     if run.pass_cost_at_work is not None:
         workload = replace(workload, pass_cost=run.pass_cost_at_work)
         ratio = workload.pass_ratio(16)
@@ -200,9 +165,8 @@ def _start(run: MeasuredRun, supplied: float) -> tuple[Workload, Scheme]:
         step_tokens=full.step_tokens,
     )
     # In the papers the draft runs one step beyond those of the target, or without a limit.
-    unlimited = {"judged": _UNLIMITED_DEPTH, None: 0}.get(run.mode, run.depth + 1)
-    mode = run.mode or "asynchronous"
-    return workload, Scheme(unlimited, parallel=run.depth + 1, width=run.width, num_drafts=drafts, mode=mode)
+    depth = {"judged": _UNLIMITED_DEPTH, None: 0}.get(run.mode, run.depth + 1)
+    return workload, Scheme(depth, run.depth + 1, drafts, run.mode or "asynchronous")
 
 
 def _acceptance_for(pass_tokens: float, num_drafts: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from reason_spec.control.costs import PassCost
 from reason_spec.errors import DataError
+from reason_spec.evaluation.grouping import BASELINE, by_strategy
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.store import RESULTS, SETTINGS
 from reason_spec.lab.planning.diagnosis import MeasuredRun
@@ -17,7 +18,6 @@ from reason_spec.lab.planning.workload import FLAT, Workload
 from reason_spec.lab.run_folder import read_mapping, read_results, read_settings
 from reason_spec.types import Usage
 
-BASELINE = "autoregressive"
 MODES: Mapping[str, Mode | None] = {
     "prompt_lookup": None,
     "speculative": None,
@@ -40,22 +40,23 @@ def measured_runs(
     Raises:
         DataError: the folder has no results, none of a strategy that is modelled, or no costs.
     """
-    outcomes, _ = read_results(folder)
+    groups = by_strategy(read_results(folder)[0])
     settings = read_settings(folder)
-    by_strategy: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_strategy.setdefault(outcome.strategy, []).append(outcome)
-    names = [name for name in by_strategy if name in MODES]
+    names = [name for name in groups if name in MODES]
     if not names:
         raise DataError(
             f"{folder / RESULTS}: has no answers of a strategy that can be explained. "
             f"Solve with one of {', '.join(MODES)}."
         )
+    if not settings:
+        raise DataError(f"{folder} holds no {SETTINGS}, which has the depth of the run.")
     costs = _costs(folder / SETTINGS, settings, c_step, pass_cost)
     at_work = None if pass_cost is not None else _costs_at_work(folder / SETTINGS, settings)
-    baseline = by_strategy.get(BASELINE, [])
     strategy = settings["settings"]["strategy"]
-    return [_measured(name, by_strategy[name], baseline, strategy, costs, at_work) for name in names]
+    if "lookahead" in names and strategy["width"] > 1:
+        raise DataError(f"{folder}: lookahead with {strategy['width']} drafts of each step is not modelled.")
+    baseline = groups.get(BASELINE, [])
+    return [_measured(name, groups[name], baseline, strategy, costs, at_work) for name in names]
 
 
 def read_pass_times(path: Path) -> PassCost:
@@ -95,14 +96,12 @@ def _costs(
     path: Path, settings: Mapping[str, Any], c_step: float | None, pass_cost: PassCost | None
 ) -> tuple[PassCost, float]:
     """Return T(n) and c: those given, else those that the run's last session measured."""
-    if c_step is not None and pass_cost is not None:
-        return pass_cost, c_step
     try:
         measured, c = _session_costs(path, settings)
     except DataError:
         if c_step is None:
             raise
-        return FLAT, c_step
+        return pass_cost or FLAT, c_step
     return pass_cost or measured, c if c_step is None else c_step
 
 
@@ -138,12 +137,12 @@ def _measured(
     alone = 0.0 if costs[0] is FLAT else costs[0].seconds(1) / 1000
     own = _seconds_per_token(outcomes)
     per_token = (_seconds_per_token(paired) if paired else alone) or own
-    workload = _workload(outcomes, costs, per_token)
+    usage = Usage.total([outcome.usage.target for outcome in outcomes])
+    workload = _workload(outcomes, usage, costs, per_token)
     plans = [outcome.plan for outcome in outcomes if outcome.plan is not None]
     depth = round(fmean(plan.depth for plan in plans)) if plans else strategy["depth"]
     drafts = round(fmean(plan.num_draft_tokens for plan in plans)) if plans else strategy["num_draft_tokens"]
     mode = MODES[name] if depth and any(outcome.usage.num_verdicts for outcome in outcomes) else None
-    usage = Usage.total([outcome.usage.target for outcome in outcomes])
     # A pass that writes brings one token that was not drafted. Judged steps also have passes that only
     # verify, whose time is the verifier's.
     num_writing = max(1, usage.num_generated_tokens - usage.num_accepted_draft_tokens)
@@ -154,7 +153,6 @@ def _measured(
         mode=mode,
         workload=workload,
         depth=depth if mode else 0,
-        width=strategy["width"] if mode == "asynchronous" else 1,
         num_drafts=drafts,
         pass_drafts=usage.num_drafted_tokens / num_writing,
         pass_tokens=usage.num_generated_tokens / num_writing,
@@ -162,14 +160,18 @@ def _measured(
         has_baseline=bool(paired),
         num_answers=len(outcomes),
         pass_cost_at_work=at_work,
-        prompt_tokens=fmean([o.usage.target.num_prefilled_tokens for o in paired] or [0.0]),
-        answer_tokens=fmean(outcome.tokens for outcome in outcomes),
+        prompt_share=prompt_share(
+            workload,
+            prompt_tokens=fmean([outcome.usage.target.num_prefilled_tokens for outcome in paired] or [0.0]),
+            answer_tokens=fmean(outcome.tokens for outcome in outcomes),
+        ),
     )
 
 
-def _workload(outcomes: Sequence[Outcome], costs: tuple[PassCost, float], per_token: float) -> Workload:
+def _workload(
+    outcomes: Sequence[Outcome], usage: Usage, costs: tuple[PassCost, float], per_token: float
+) -> Workload:
     """Return the rates and lengths of these answers; ``per_token`` are the target's seconds alone."""
-    usage = Usage.total([outcome.usage.target for outcome in outcomes])
     lengths = [step.tokens for outcome in outcomes for step in outcome.steps] or [1]
     num_verdicts = sum(outcome.usage.num_verdicts for outcome in outcomes)
     num_proposed = sum(outcome.usage.num_proposed for outcome in outcomes)
@@ -189,6 +191,16 @@ def _workload(outcomes: Sequence[Outcome], costs: tuple[PassCost, float], per_to
         pass_cost=costs[0],
         requests=max((outcome.concurrency for outcome in outcomes), default=1),
     )
+
+
+def prompt_share(workload: Workload, *, prompt_tokens: float, answer_tokens: float) -> float:
+    """Return the share of the target's time, without speculation, in which it reads the prompt."""
+    if not prompt_tokens:
+        return 0.0
+    ratio, requests = workload.pass_ratio, workload.requests
+    others = ratio(requests - 1) if requests > 1 else 0.0
+    reading = ratio(prompt_tokens + requests - 1) - others
+    return reading / (reading + max(0.0, answer_tokens - 1.0) * ratio(requests) / requests)
 
 
 def _seconds_per_token(outcomes: Sequence[Outcome]) -> float:

@@ -1,27 +1,26 @@
 """A discrete-event simulation of speculation, with what the formulas leave out.
 
 Draft and target make passes, and every job that waits for a model is in its next pass. The events are the
-ends of drafts, target steps and verdicts; everything after a rejected draft is cancelled. The loop chooses
-among three queues; a simulation library would run a process for every step, which is slower.
+ends of drafts, target steps and verdicts. Work behind a rejected draft is cancelled.
 
 The time unit is the time of a target token written alone. The seed determines a run.
 """
 
 from __future__ import annotations
 
+import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count
 from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reason_spec.control.formulas import width_rate
-from reason_spec.errors import SettingsError
-from reason_spec.lab.planning.queues import PassJob, PassQueue, VerdictQueue
 from reason_spec.lab.planning.workload import Workload
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -38,103 +37,62 @@ _SAME_TIME = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A way to speculate: ``depth`` steps ahead of the first undecided one, ``width`` drafts of each.
+    """A way to speculate: ``depth`` steps ahead of the first undecided one.
 
     At most ``parallel`` target steps in a row are under way; None is ``depth`` + 1, and theorem 2 of
-    Lookahead Reasoning has ``depth``. Every pass verifies ``num_drafts`` tokens in each branch. With
-    ``hints`` the target verifies the tokens of drafted steps, ``num_drafts`` + 1 in a pass.
-
-    Raises:
-        SettingsError: a value is impossible.
+    Lookahead Reasoning has ``depth``. Every pass verifies ``num_drafts`` tokens in each branch.
     """
 
     depth: int
     parallel: int | None = None
-    width: int = 1
     num_drafts: int = 0
     mode: Mode = "asynchronous"
-    hints: bool = False
 
     def __post_init__(self) -> None:
-        if self.depth < 0:
-            raise SettingsError(f"depth is {self.depth}: the draft runs 0 steps ahead or more")
-        if self.width < 1:
-            raise SettingsError(f"width is {self.width}: a step has 1 draft or more")
-        if self.num_drafts < 0:
-            raise SettingsError(f"num_drafts is {self.num_drafts}: a pass checks 0 drafts or more")
-        if self.parallel is not None and self.parallel < 1:
-            raise SettingsError(f"parallel is {self.parallel}: 1 target step or more is under way")
-        if self.mode == "judged" and self.depth < 1:
-            raise SettingsError("depth is 0: a step that is judged first has to be drafted")
-        if self.mode == "judged" and self.width > 1:
-            raise SettingsError(f"width is {self.width}: only the asynchronous mode tries several drafts")
+        assert self.depth >= (self.mode == "judged"), "a step that is judged first has to be drafted"
+        assert self.num_drafts >= 0 < self.at_once, self
 
     @property
     def at_once(self) -> int:
         return self.depth + 1 if self.parallel is None else self.parallel
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """The result of a simulation.
+def simulate(workload: Workload, scheme: Scheme, *, num_steps: int = 20_000, seed: int = 0) -> float:
+    """Return the speed-up over as many plain answers at once.
 
-    ``speedup`` is over as many plain answers at once. ``drafted_share`` is the share of final steps that are
-    drafts. ``passes_per_step`` counts target passes, once for each step in them, cancelled ones included.
-    ``target_busy`` and ``draft_busy`` are shares of the time.
+    ``workload.requests`` answers are written at once, each followed by another, until ``num_steps`` steps are
+    final.
     """
-
-    speedup: float
-    num_steps: int
-    drafted_share: float
-    passes_per_step: float
-    target_busy: float
-    draft_busy: float
-
-
-def simulate(workload: Workload, scheme: Scheme, *, num_steps: int = 20_000, seed: int = 0) -> Simulated:
-    """Simulate ``workload.requests`` answers at once, each followed by another, for ``num_steps`` steps."""
     world = _World(workload, scheme, seed)
     kind = _Asynchronous if scheme.mode == "asynchronous" else _Judged
     for _ in range(workload.requests):
         kind(world).begin()
-    draft, target, verdicts = world.draft, world.target, world.verdicts
+    queues = world.draft, world.target, world.verifier
     now = 0.0
     while world.num_steps < num_steps:
-        now = min(draft.next_at, target.next_at, verdicts.next_at)
-        latest = now + _SAME_TIME
-        if draft.next_at <= latest:
-            draft.finish_next()
-        elif target.next_at <= latest:
-            target.finish_next()
-        else:
-            verdicts.finish_next()
-    return world.result(now)
+        now = min(queue.next_at for queue in queues)
+        next(queue for queue in queues if queue.next_at <= now + _SAME_TIME).finish_next()
+    plain = world.num_tokens * workload.pass_ratio(workload.requests) / workload.requests
+    return plain / now
 
 
 # Random draws ----------------------------------------------------------------------------------
 
 
 class _Drawn(NamedTuple):
-    """The random properties of a step: its tokens, the target's passes for them, and which draft is accepted.
-
-    ``accepted`` is -1 where none is; ``identical`` means that the accepted draft has the target's own words.
-    """
+    """The random properties of a step: its tokens, the target's passes for them, and its draft's verdict."""
 
     tokens: float
     passes: float
-    accepted: int
-    identical: bool
+    accepted: bool
 
 
 def _draw(workload: Workload, scheme: Scheme, rng: np.random.Generator) -> Iterator[_Drawn]:
-    rate = width_rate(workload.alpha_step, scheme.width)
     while True:
         tokens = _lengths(workload, rng)
         passes = _passes(tokens, workload.alpha_token, scheme.num_drafts, rng)
-        chances = rng.random(_BLOCK)
-        accepted = np.where(chances < rate, rng.integers(0, scheme.width, _BLOCK), -1)
-        identical = chances < workload.identical
-        yield from map(_Drawn, tokens.tolist(), passes.tolist(), accepted.tolist(), identical.tolist())
+        accepted = rng.random(_BLOCK) < workload.alpha_step
+        yield from map(_Drawn, tokens.tolist(), passes.tolist(), accepted.tolist())
 
 
 def _lengths(workload: Workload, rng: np.random.Generator) -> Floats:
@@ -162,90 +120,140 @@ def _passes(tokens: Floats, alpha: float, num_drafts: int, rng: np.random.Genera
     return passes
 
 
-# Answers --------------------------------------------------------------------------------------
+# Models ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
-class _Position:
-    """A place in an answer after certain earlier steps, some of which may be drafts.
+class _Job:
+    """Work that adds ``size`` tokens to each pass, ``live`` until it ends or is cancelled."""
 
-    ``successors`` holds the positions after its drafts, and after the target's own step as -1.
+    size: int
+    done: Callable[[float], None]
+    live: bool = True
+
+
+class _PassQueue:
+    """A model that makes one pass after another, each with a part of every live job.
+
+    So a job ends when the count of passes has grown by its own number: the order of ends is known in advance,
+    for any pass times.
+
+    Args:
+        pass_seconds: the time of a pass by the total size of its jobs.
+
+    Attributes:
+        next_at: when the next job ends.
     """
 
-    index: int
-    drawn: _Drawn
-    successors: dict[int, _Position] = field(default_factory=dict)
-    draft_jobs: list[PassJob] = field(default_factory=list)
-    target_job: PassJob | None = None
-    decided: bool = False
-    dropped: bool = False
-    waits_for_hint: bool = False
-    written: bool = False
+    def __init__(self, pass_seconds: Callable[[int], float]) -> None:
+        self._pass_seconds = cache(pass_seconds)
+        self._heap: list[tuple[float, int, _Job]] = []
+        self._numbers = count()
+        self._size = 0
+        self._num_passes = 0.0
+        self._now = 0.0
+        self.next_at = inf
 
-    def with_successors(self) -> list[_Position]:
-        """Return it and all positions after it, each after the one before it."""
-        found = [self]
-        for position in found:
-            found += position.successors.values()
-        return found
+    def begin(self, now: float, num_passes: float, size: int, done: Callable[[float], None]) -> _Job:
+        """Take a job that needs ``num_passes`` passes; ``done`` is called with the time of its end."""
+        self._advance(now)
+        job = _Job(size, done)
+        heapq.heappush(self._heap, (self._num_passes + num_passes, next(self._numbers), job))
+        self._size += size
+        self._find_next()
+        return job
+
+    def cancel(self, job: _Job | None, now: float) -> None:
+        """Stop a job, if there is one and it is live."""
+        if job is not None and job.live:
+            self._advance(now)
+            self._remove(job)
+
+    def finish_next(self) -> None:
+        """End the job that is due at ``next_at``."""
+        now, job = self.next_at, self._heap[0][2]
+        self._advance(now)
+        self._remove(job)
+        job.done(now)
+
+    def _advance(self, now: float) -> None:
+        """Make the passes up to ``now``."""
+        if self._size and now > self._now:
+            self._num_passes += (now - self._now) / self._pass_seconds(self._size)
+        self._now = now
+
+    def _remove(self, job: _Job) -> None:
+        job.live = False
+        self._size -= job.size
+        self._find_next()
+
+    def _find_next(self) -> None:
+        while self._heap and not self._heap[0][2].live:
+            heapq.heappop(self._heap)
+        self.next_at = inf
+        if self._heap:
+            left = max(0.0, self._heap[0][0] - self._num_passes)
+            self.next_at = self._now + left * self._pass_seconds(self._size)
 
 
 class _World:
-    """Queues, random draws and counts, shared by all answers."""
+    """Models, random draws and counts, shared by all answers."""
 
     def __init__(self, workload: Workload, scheme: Scheme, seed: int) -> None:
         self.workload = workload
         self.scheme = scheme
         self.num_steps = 0
-        self.num_drafted = 0
-        self.tokens = 0.0
+        self.num_tokens = 0.0
         drafting = workload.c_token * scheme.num_drafts
-        self.target = PassQueue(lambda size: workload.pass_ratio(size) + drafting)
-        self.draft = PassQueue(lambda size: workload.c_step * workload.draft_ratio(size))
-        self.verdicts = VerdictQueue(workload.verification * workload.step_tokens)
+        self.target = _PassQueue(lambda size: workload.pass_ratio(size) + drafting)
+        self.draft = _PassQueue(lambda _: workload.c_step)
+        # Verdicts all take the same time, any number at once.
+        self.verifier = _PassQueue(lambda _: 1.0)
         self._drawn = _draw(workload, scheme, np.random.default_rng(seed))
 
     def open(self, index: int) -> _Position:
         return _Position(index, next(self._drawn))
 
-    def result(self, now: float) -> Simulated:
-        for queue in (self.target, self.draft):
-            queue.advance(now)
-        requests = self.workload.requests
-        plain = self.tokens * self.workload.pass_ratio(requests) / requests
-        return Simulated(
-            speedup=plain / now,
-            num_steps=self.num_steps,
-            drafted_share=self.num_drafted / self.num_steps,
-            passes_per_step=self.target.job_passes / self.num_steps,
-            target_busy=self.target.busy / now,
-            draft_busy=self.draft.busy / now,
-        )
+
+# Answers --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Position:
+    """A place in an answer after certain earlier steps, some of which may be drafts."""
+
+    index: int
+    drawn: _Drawn
+    draft: _Job | None = None
+    target: _Job | None = None
+    verdict: _Job | None = None
+    decided: bool = False
 
 
 class _Answer(ABC):
-    """Answers one after another: the tree of positions after the first undecided one.
+    """Answers one after another, from the first undecided position on.
 
-    Positions are numbered through all answers; none is begun beyond the end of the present answer.
+    Each position continues the draft of the one before it. Positions are numbered through all answers; none
+    is begun beyond the end of the present answer.
     """
 
     def __init__(self, world: _World) -> None:
         self._world = world
         self._scheme = world.scheme
-        self._root = world.open(0)
+        self._positions = deque([world.open(0)])
         self._num_answers = 0
         self._end = inf
         self._find_end()
 
     def begin(self) -> None:
-        self._start(self._root, 0.0)
+        self._start(self._positions[0], 0.0)
 
     @abstractmethod
     def _start(self, position: _Position, now: float) -> None:
-        """Begin the work that is allowed at a position; called again when the root has moved."""
+        """Begin the work that is allowed at a position; called again when the first one has moved."""
 
     @abstractmethod
-    def _drafted(self, position: _Position, sibling: int, now: float) -> None: ...
+    def _drafted(self, position: _Position, now: float) -> None: ...
 
     @abstractmethod
     def _written(self, position: _Position, now: float) -> None: ...
@@ -253,54 +261,53 @@ class _Answer(ABC):
     @abstractmethod
     def _judged(self, position: _Position, now: float) -> None: ...
 
-    def _draft_step(self, position: _Position, now: float) -> None:
-        for sibling in range(self._scheme.width):
-            done = partial(self._drafted, position, sibling)
-            position.draft_jobs.append(self._world.draft.begin(now, position.drawn.tokens, 1, done))
+    def _ahead(self, position: _Position) -> int:
+        return position.index - self._positions[0].index
 
-    def _write_step(self, position: _Position, now: float, passes: float) -> None:
+    def _draft_step(self, position: _Position, now: float) -> None:
+        done = partial(self._drafted, position)
+        position.draft = self._world.draft.begin(now, position.drawn.tokens, 1, done)
+
+    def _write_step(self, position: _Position, now: float) -> None:
         size, done = 1 + self._scheme.num_drafts, partial(self._written, position)
-        position.target_job = self._world.target.begin(now, passes, size, done)
+        position.target = self._world.target.begin(now, position.drawn.passes, size, done)
 
     def _ask_verdict(self, position: _Position, now: float) -> None:
-        self._world.verdicts.ask(now, partial(self._judged, position))
+        workload, done = self._world.workload, partial(self._judged, position)
+        seconds = workload.verification * workload.step_tokens
+        position.verdict = self._world.verifier.begin(now, seconds, 1, done)
 
-    def _cancel_drafts(self, position: _Position, now: float) -> None:
-        for job in position.draft_jobs:
-            if job.live:
-                self._world.draft.cancel(job, now)
+    def _open_next(self, position: _Position) -> _Position:
+        following = self._world.open(position.index + 1)
+        self._positions.append(following)
+        return following
 
-    def _drop(self, first: _Position, now: float) -> None:
-        """Cancel a position and everything after it."""
-        for position in first.with_successors():
-            position.dropped = True
-            self._cancel_drafts(position, now)
-            if position.target_job is not None and position.target_job.live:
-                self._world.target.cancel(position.target_job, now)
+    def _drop_behind(self, position: _Position, now: float) -> None:
+        """Cancel everything that continues the draft of a position."""
+        while self._positions[-1] is not position:
+            dropped = self._positions.pop()
+            self._world.draft.cancel(dropped.draft, now)
+            self._world.target.cancel(dropped.target, now)
+            self._world.verifier.cancel(dropped.verdict, now)
 
-    def _settle(self, position: _Position, accepted: int, now: float) -> None:
-        """Keep the draft ``accepted``, or the target's own step where it is -1; cancel the rest."""
-        chosen = position.successors.pop(accepted, None) or self._world.open(position.index + 1)
-        for other in position.successors.values():
-            self._drop(other, now)
-        position.successors = {accepted: chosen}
+    def _settle(self, position: _Position, accepted: bool, now: float) -> _Position:
+        """Keep the draft or the target's own step; return the position behind it."""
         position.decided = True
+        if accepted:
+            return self._positions[self._ahead(position) + 1]
+        self._drop_behind(position, now)
+        return self._open_next(position)
 
-    def _advance(self) -> None:
-        """Move the root to the first undecided position, and count the steps before it."""
-        while self._root.decided:
-            self._world.tokens += self._root.drawn.tokens
+    def _advance(self, now: float) -> None:
+        """Count the decided steps up to the first undecided one, and start what is allowed now."""
+        while self._positions[0].decided:
+            self._world.num_tokens += self._positions.popleft().drawn.tokens
             self._world.num_steps += 1
-            self._world.num_drafted += -1 not in self._root.successors
-            (self._root,) = self._root.successors.values()
-        if self._root.index >= self._end:
+        if self._positions[0].index >= self._end:
             self._find_end()
-
-    def _advance_and_start(self, now: float) -> None:
-        self._advance()
-        for live in self._root.with_successors():
-            if not live.decided:
-                self._start(live, now)
+        for position in tuple(self._positions):
+            if not position.decided:
+                self._start(position, now)
 
     def _find_end(self) -> None:
         """Set the end of the present answer: whole numbers of steps with the right mean."""
@@ -316,76 +323,56 @@ class _Asynchronous(_Answer):
     def _start(self, position: _Position, now: float) -> None:
         if position.index >= self._end:
             return
-        ahead = position.index - self._root.index
-        may_draft = ahead < self._scheme.depth
-        if may_draft and not position.draft_jobs and not position.written:
+        ahead = self._ahead(position)
+        is_written = position.target is not None and not position.target.live
+        if ahead < self._scheme.depth and position.draft is None and not is_written:
             self._draft_step(position, now)
-        if ahead >= self._scheme.at_once or position.target_job is not None or position.waits_for_hint:
-            return
-        if self._scheme.hints and position.drawn.identical and may_draft:
-            position.waits_for_hint = True
-        else:
-            self._write_step(position, now, position.drawn.passes)
+        if ahead < self._scheme.at_once and position.target is None:
+            self._write_step(position, now)
 
-    def _drafted(self, position: _Position, sibling: int, now: float) -> None:
-        successor = position.successors[sibling] = self._world.open(position.index + 1)
-        if position.waits_for_hint and sibling == position.drawn.accepted:
-            position.waits_for_hint = False
-            size = 1 + self._scheme.num_drafts
-            self._write_step(position, now, max(1.0, position.drawn.tokens / size))
-        self._start(successor, now)
+    def _drafted(self, position: _Position, now: float) -> None:
+        self._start(self._open_next(position), now)
 
     def _written(self, position: _Position, now: float) -> None:
-        position.written = True
         # A draft slower than the target itself saves nothing.
-        self._cancel_drafts(position, now)
-        if position.successors:
+        self._world.draft.cancel(position.draft, now)
+        if self._positions[-1] is not position:
             self._ask_verdict(position, now)
         else:
-            self._decide(position, -1, now)
+            self._decide(position, False, now)
 
     def _judged(self, position: _Position, now: float) -> None:
-        if not position.dropped:
-            accepted = position.drawn.accepted
-            self._decide(position, accepted if accepted in position.successors else -1, now)
+        self._decide(position, position.drawn.accepted, now)
 
-    def _decide(self, position: _Position, accepted: int, now: float) -> None:
-        self._settle(position, accepted, now)
-        if position is self._root:
-            self._advance_and_start(now)
+    def _decide(self, position: _Position, accepted: bool, now: float) -> None:
+        following = self._settle(position, accepted, now)
+        if position is self._positions[0]:
+            self._advance(now)
         else:
             # Rejected before its turn: the position after the target's step can start already.
-            (successor,) = position.successors.values()
-            self._start(successor, now)
+            self._start(following, now)
 
 
 class _Judged(_Answer):
     """A drafted step is judged before the target writes anything at its place."""
 
     def _start(self, position: _Position, now: float) -> None:
-        within = position.index - self._root.index < self._scheme.depth
-        if within and position.index < self._end and not position.draft_jobs:
+        within = self._ahead(position) < self._scheme.depth and position.index < self._end
+        if within and position.draft is None:
             self._draft_step(position, now)
 
-    def _drafted(self, position: _Position, sibling: int, now: float) -> None:
+    def _drafted(self, position: _Position, now: float) -> None:
         self._ask_verdict(position, now)
-        successor = position.successors[sibling] = self._world.open(position.index + 1)
-        self._start(successor, now)
+        self._start(self._open_next(position), now)
 
     def _judged(self, position: _Position, now: float) -> None:
-        if position.dropped:
-            return
-        if position.drawn.accepted >= 0:
-            self._decide(position, position.drawn.accepted, now)
+        if position.drawn.accepted:
+            self._settle(position, True, now)
+            self._advance(now)
         else:
-            for successor in position.successors.values():
-                self._drop(successor, now)
-            position.successors = {}
-            self._write_step(position, now, position.drawn.passes)
+            self._drop_behind(position, now)
+            self._write_step(position, now)
 
     def _written(self, position: _Position, now: float) -> None:
-        self._decide(position, -1, now)
-
-    def _decide(self, position: _Position, accepted: int, now: float) -> None:
-        self._settle(position, accepted, now)
-        self._advance_and_start(now)
+        self._settle(position, False, now)
+        self._advance(now)

@@ -1,26 +1,33 @@
-"""The rates, costs and sizes that formulas, splits and the simulator start from."""
+"""The rates, costs and sizes that formulas and the simulator start from, and the best division of a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 from reason_spec.control.costs import PassCost
+from reason_spec.control.formulas import asynchronous_speedup, busy_branches, tokens_per_pass
 from reason_spec.errors import SettingsError
 
 FLAT = PassCost(((1, 1.0),))
 """Every pass takes the same time."""
-_CHANCES = {
-    "alpha_step": "share of drafted steps that are accepted",
-    "alpha_token": "share of drafted tokens that are accepted",
-    "identical": "share of steps that both models write alike",
-}
-_AMOUNTS = {
-    "c_step": "time of a drafted step over that of a target step",
-    "c_token": "time of a drafted token over that of a target token",
-    "verification": "time of a verdict over that of a target step",
-    "step_tokens_std": "standard deviation of a step's tokens",
+MAX_DEPTH = 15
+"""Largest depth of a best split: at an acceptance rate of 0.9 more never bring 1 %."""
+_MAX_TOKENS = 128
+"""Tokens in a branch that are tried."""
+_ROUNDS = 4
+"""Iterations until the length of a target step and the number of steps under way agree."""
+_BOUNDS = {
+    "alpha_step": ("share of drafted steps that are accepted", 0.0, 1.0),
+    "c_step": ("time of a drafted step over that of a target step", 0.0, 1.0),
+    "alpha_token": ("share of drafted tokens that are accepted", 0.0, 1.0),
+    "c_token": ("time of a drafted token over that of a target token", 0.0, inf),
+    "verification": ("time of a verdict over that of a target step", 0.0, inf),
+    "step_tokens": ("mean number of tokens of a step", 1.0, inf),
+    "step_tokens_std": ("standard deviation of a step's tokens", 0.0, inf),
+    "answer_steps": ("mean number of steps of an answer", 1.0, inf),
+    "requests": ("number of answers at once", 1, inf),
 }
 
 
@@ -29,9 +36,9 @@ class Workload:
     """One pair of models on one kind of problem.
 
     ``c_step`` and ``verification`` are over the time of a target step written alone and token by token,
-    ``c_token`` over that of a target token. ``pass_cost`` and ``draft_pass_cost`` are T(n), of which only
-    ratios count. ``step_tokens`` and ``answer_steps`` are means; None means that answers do not end.
-    ``requests`` answers are written at once on the same engines.
+    ``c_token`` over that of a target token. ``pass_cost`` is T(n), of which only ratios count.
+    ``step_tokens`` and ``answer_steps`` are means; None means that answers do not end. ``requests`` answers
+    are written at once on the same engines.
 
     Raises:
         SettingsError: a value is impossible; the message names it and what is possible.
@@ -42,43 +49,74 @@ class Workload:
     alpha_token: float = 0.0
     c_token: float = 0.0
     verification: float = 0.0
-    identical: float = 0.0
     step_tokens: float = 100.0
     step_tokens_std: float = 0.0
     answer_steps: float | None = None
     pass_cost: PassCost = FLAT
-    draft_pass_cost: PassCost = FLAT
     requests: int = 1
 
     def __post_init__(self) -> None:
-        for mistake in self._mistakes():
-            raise SettingsError(mistake)
-
-    def _mistakes(self) -> Iterator[str]:
-        for name, meaning in _CHANCES.items():
-            if not 0.0 <= (value := getattr(self, name)) <= 1.0:
-                yield f"{name} is {value:g}: the {meaning} is from 0 to 1"
-        for name, meaning in _AMOUNTS.items():
-            if not (isfinite(value := getattr(self, name)) and value >= 0.0):
-                yield f"{name} is {value:g}: the {meaning} is 0 or more"
-        if self.c_step > 1.0:
-            yield f"c_step is {self.c_step:g}: it is from 0 to 1, a draft slower than the target is useless"
-        if not (isfinite(self.step_tokens) and self.step_tokens >= 1.0):
-            yield f"step_tokens is {self.step_tokens:g}: a step has 1 token or more"
-        if self.answer_steps is not None and not self.answer_steps >= 1.0:
-            yield f"answer_steps is {self.answer_steps:g}: an answer has 1 step or more"
-        if self.requests < 1:
-            yield f"requests is {self.requests}: it is 1 or more"
-        if self.identical > self.alpha_step:
-            yield (
-                f"identical is {self.identical:g} and alpha_step {self.alpha_step:g}: identical steps are "
-                "accepted, so identical is at most alpha_step"
-            )
+        for name, (meaning, low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and low <= value <= high):
+                possible = f"from {low:g} to {high:g}" if isfinite(high) else f"{low:g} or more"
+                raise SettingsError(f"{name} is {value:g}: the {meaning} is {possible}")
 
     def pass_ratio(self, num_tokens: float) -> float:
         """Return the time of a target pass of ``num_tokens`` over that of a pass of one token."""
         return self.pass_cost.seconds(num_tokens) / self.pass_cost.seconds(1)
 
-    def draft_ratio(self, num_drafts: float) -> float:
-        """Return the time of a draft pass for ``num_drafts`` steps at once, over that for one."""
-        return self.draft_pass_cost.seconds(num_drafts) / self.draft_pass_cost.seconds(1)
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A division of a pass: steps ahead, and drafted tokens in each branch.
+
+    In the words of Lookahead Reasoning k1 is ``depth`` + 1 and k2 is ``num_drafts`` + 1. ``pass_tokens`` are
+    the tokens of the largest pass of one request.
+    """
+
+    depth: int
+    num_drafts: int
+    pass_tokens: int
+    speedup: float
+
+
+def expected_split(workload: Workload, depth: int, num_drafts: int) -> Split:
+    """Return a split with its speed-up by the formulas, over ``requests`` plain answers at once.
+
+    Equation 1 of Lookahead Reasoning with two changes. T(n) may grow: a pass holds all steps under way of all
+    requests. And draft and verdict cost more in units of a target step that the token level has shortened.
+    """
+    parallel = depth + 1
+    cost, verification, branches, step = workload.c_step, workload.verification, 1, 1.0
+    for _ in range(_ROUNDS):
+        branches = busy_branches(parallel, cost)
+        size = workload.requests * branches * (1 + num_drafts)
+        seconds = workload.pass_ratio(size) + workload.c_token * num_drafts
+        step = seconds / tokens_per_pass(workload.alpha_token, num_drafts)
+        cost = min(1.0, workload.c_step / step)
+        verification = workload.verification / step
+    alone = workload.pass_ratio(workload.requests)
+    speedup = alone * asynchronous_speedup(workload.alpha_step, parallel, cost, verification) / step
+    return Split(depth, num_drafts, branches * (num_drafts + 1), speedup)
+
+
+def best_split(workload: Workload, budget: int) -> Split:
+    """Return the fastest split whose passes hold at most ``budget`` tokens of a request (equation 5).
+
+    Of equally fast splits the smallest is returned.
+    """
+    assert budget >= 1, budget
+    splits = list(_splits(workload, budget))
+    best = max(split.speedup for split in splits)
+    fastest = (split for split in splits if split.speedup >= best * (1 - 1e-9))
+    return min(fastest, key=lambda split: (split.pass_tokens, split.depth))
+
+
+def _splits(workload: Workload, budget: int) -> Iterator[Split]:
+    for depth in range(MAX_DEPTH + 1):
+        for num_drafts in range(min(budget, _MAX_TOKENS)):
+            split = expected_split(workload, depth, num_drafts)
+            # A larger split can have smaller passes: fewer steps are under way.
+            if split.pass_tokens <= budget:
+                yield split

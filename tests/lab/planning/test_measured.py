@@ -11,7 +11,8 @@ import yaml
 
 from reason_spec.control.costs import PassCost
 from reason_spec.errors import DataError
-from reason_spec.lab.planning.measured import measured_runs, pass_cost_of, read_pass_times
+from reason_spec.lab.planning.measured import measured_runs, pass_cost_of, prompt_share, read_pass_times
+from reason_spec.lab.planning.workload import Workload
 from tests.evaluation.run_folders import answer_of, write_run
 
 
@@ -34,12 +35,18 @@ def test_rates_costs_and_lengths_are_those_of_the_answers(tmp_path: Path) -> Non
 
 def test_prompts_are_counted_as_the_target_alone_read_them(tmp_path: Path) -> None:
     (found,) = measured_runs(write_run(tmp_path / "run"))
-    assert (found.prompt_tokens, found.answer_tokens) == (60.0, 120.0)
     # T(60) / T(1) on the line through T(4) and T(16), and 119 passes of one token.
     reading = 1.2 + (60 - 4) * 0.4 / 12
     assert found.prompt_share == pytest.approx(reading / (reading + 119))
     (alone,) = measured_runs(write_run(tmp_path / "alone", answers=[answer_of("lookahead", 0, 1.2)]))
     assert alone.prompt_share == 0.0, "nobody measured how long the target alone reads"
+
+
+def test_answers_at_once_wait_for_each_others_prompts() -> None:
+    workload = Workload(0.63, 0.1, pass_cost=PassCost(((1, 1.0), (101, 101.0))), requests=4)
+    # Fifty tokens more in a pass take 50; a hundred passes of four tokens are shared by four answers.
+    share = prompt_share(workload, prompt_tokens=50.0, answer_tokens=101.0)
+    assert share == pytest.approx(50 / (50 + 100))
 
 
 def test_what_passes_took_at_work_is_kept_apart(tmp_path: Path) -> None:
@@ -90,6 +97,15 @@ def test_damaged_folders_are_refused_with_their_place(tmp_path: Path) -> None:
     alone = write_run(tmp_path / "alone", answers=[answer_of("autoregressive", 0, 2.4)])
     with pytest.raises(DataError, match="no answers of a strategy that can be explained"):
         measured_runs(alone)
+    without = write_run(tmp_path / "without")
+    (without / "settings.yaml").unlink()
+    with pytest.raises(DataError, match=r"holds no settings\.yaml"):
+        measured_runs(without, c_step=0.1, pass_cost=PassCost(((1, 1.0),)))
+    wide = write_run(tmp_path / "wide")
+    changed = (wide / "settings.yaml").read_text().replace("width: 1", "width: 2")
+    (wide / "settings.yaml").write_text(changed)
+    with pytest.raises(DataError, match="2 drafts of each step is not modelled"):
+        measured_runs(wide)
 
 
 def test_pass_times_are_read_from_mappings_and_runs(tmp_path: Path) -> None:

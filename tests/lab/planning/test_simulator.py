@@ -12,13 +12,10 @@ from reason_spec.control.formulas import (
     judged_ahead_speedup,
     judged_speedup,
     token_speedup,
-    width_rate,
     windowed_speedup,
 )
-from reason_spec.errors import SettingsError
 from reason_spec.lab.planning.simulator import Mode, Scheme, simulate
-from reason_spec.lab.planning.splits import expected_split
-from reason_spec.lab.planning.workload import Workload
+from reason_spec.lab.planning.workload import Workload, expected_split
 
 WITHIN = 0.02
 rates = st.floats(0.0, 0.7)
@@ -31,7 +28,7 @@ quickly = settings(max_examples=6, deadline=None, derandomize=True)
 def speedup(workload: Workload, scheme: Scheme, num_steps: int | None = None) -> float:
     # As many runs of drafts that stand, however long those are.
     num_steps = num_steps or int(1500 / max(0.1, 1 - workload.alpha_step))
-    return simulate(workload, scheme, num_steps=num_steps).speedup
+    return simulate(workload, scheme, num_steps=num_steps)
 
 
 @quickly
@@ -89,21 +86,10 @@ def test_both_levels_multiply_with_the_draft_over_the_shorter_step(
     alpha: float, cost: float, alpha_token: float, parallel: int, num_drafts: int
 ) -> None:
     workload = Workload(alpha, cost, alpha_token, 0.01, step_tokens=1000)
-    expected = expected_split(workload, parallel, 1, num_drafts).speedup
+    expected = expected_split(workload, parallel - 1, num_drafts).speedup
     # Steps that differ in their passes wait for each other, which no formula has: a little is lost.
     simulated = speedup(workload, Scheme(parallel, parallel, num_drafts=num_drafts))
     assert expected * (1 - 0.04) <= simulated <= expected * (1 + WITHIN)
-
-
-@quickly
-@given(st.floats(0.2, 0.7), st.floats(0.02, 0.3), st.integers(2, 3))
-def test_several_drafts_of_a_step_stand_as_often_as_the_formula_says(
-    alpha: float, cost: float, width: int
-) -> None:
-    found = simulate(Workload(alpha, cost), Scheme(2, 2, width), num_steps=5_000)
-    rate = width_rate(alpha, width)
-    assert found.drafted_share == pytest.approx(rate, abs=0.02)
-    assert found.speedup == pytest.approx(asynchronous_speedup(rate, 2, cost), rel=WITHIN)
 
 
 def test_known_limits() -> None:
@@ -119,23 +105,17 @@ def test_known_limits() -> None:
 @given(
     st.sampled_from(["asynchronous", "judged"]),
     rates, draft_costs, verdicts,
-    st.integers(1, 4), st.integers(1, 2), st.integers(0, 4), st.sampled_from([0.0, 30.0]),
-    st.integers(1, 3), st.sampled_from([None, 5.5]), st.booleans(),
+    st.integers(1, 4), st.integers(0, 4), st.sampled_from([0.0, 30.0]),
+    st.integers(1, 3), st.sampled_from([None, 5.5]),
 )  # fmt: skip
-def test_every_scheme_writes_whole_answers_within_the_time(
-    mode: Mode, alpha: float, cost: float, verdict: float, depth: int, width: int, num_drafts: int,
-    std: float, requests: int, answer_steps: float | None, hints: bool,
+def test_every_scheme_has_a_speedup(
+    mode: Mode, alpha: float, cost: float, verdict: float, depth: int, num_drafts: int, std: float,
+    requests: int, answer_steps: float | None,
 ) -> None:  # fmt: skip
     workload = Workload(
-        alpha, cost, 0.5, 0.01, verdict, alpha / 2, 40.0, std, answer_steps, PassCost(((1, 1.0), (16, 1.6))),
-        requests=requests,
-    )  # fmt: skip
-    width = width if mode == "asynchronous" else 1
-    found = simulate(workload, Scheme(depth, None, width, num_drafts, mode, hints), num_steps=300)
-    assert found.num_steps >= 300
-    assert 0 <= found.drafted_share <= 1
-    assert 0 < found.speedup < 100
-    assert max(found.target_busy, found.draft_busy) <= 1 + 1e-9
+        alpha, cost, 0.5, 0.01, verdict, 40.0, std, answer_steps, PassCost(((1, 1.0), (16, 1.6))), requests
+    )
+    assert 0 < simulate(workload, Scheme(depth, None, num_drafts, mode), num_steps=300) < 100
 
 
 def test_a_simulation_is_determined_by_its_seed() -> None:
@@ -158,48 +138,3 @@ def test_what_the_formulas_leave_out_makes_it_slower() -> None:
     for lower in (uneven, verified, batched, short):
         assert lower < 0.97 * plain
     assert shared < 0.97 * batched
-
-
-def test_many_answers_share_one_draft() -> None:
-    # A draft whose passes cost by the step has no time for eight answers.
-    by_the_step = PassCost(((1, 1.0), (8, 8.0)))
-    alone, shared = (
-        simulate(
-            Workload(0.63, 0.1, draft_pass_cost=by_the_step, requests=requests), Scheme(4), num_steps=4000
-        )
-        for requests in (1, 8)
-    )
-    assert shared.speedup < 0.9 * alone.speedup
-    assert shared.draft_busy > alone.draft_busy
-
-
-def test_hints_save_passes_of_steps_that_are_written_alike() -> None:
-    workload = Workload(0.7, 0.05, identical=0.6)
-    without = simulate(workload, Scheme(4, num_drafts=7), num_steps=4000)
-    hinted = simulate(workload, Scheme(4, num_drafts=7, hints=True), num_steps=4000)
-    assert hinted.speedup > without.speedup
-    assert hinted.passes_per_step < 0.7 * without.passes_per_step
-
-
-def test_refused_drafts_cost_work_that_is_thrown_away() -> None:
-    """The target writes each final step once, also where a draft is kept; rejected work comes on top."""
-    found = simulate(Workload(0.5, 0.05), Scheme(6), num_steps=5000)
-    alone = simulate(Workload(0.5, 0.05), Scheme(0), num_steps=5000)
-    assert alone.passes_per_step == pytest.approx(100.0)
-    assert found.passes_per_step > 130.0
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"depth": -1}, "depth is -1"),
-        ({"depth": 1, "width": 0}, "width is 0"),
-        ({"depth": 1, "num_drafts": -2}, "num_drafts is -2"),
-        ({"depth": 1, "parallel": 0}, "parallel is 0"),
-        ({"depth": 0, "mode": "judged"}, "has to be drafted"),
-        ({"depth": 1, "width": 2, "mode": "judged"}, "only the asynchronous mode"),
-    ],
-)
-def test_impossible_schemes_are_refused(values: dict[str, object], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        Scheme(**values)  # type: ignore[arg-type]
