@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from reason_spec.evaluation.job import Backend
 
 EVAL_HELP = (
-    "Measure strategies on whole tasks: accuracy, seconds, tokens and cost, with intervals and paired "
+    "Measure strategies on whole tasks: accuracy, seconds and tokens, with intervals and paired "
     "comparisons.\n\n"
     "Problems are files, as FILE or TASK=FILE, or data sets of the Hugging Face hub, as hf:openai/gsm8k, "
     "hf:NAME:CONFIG or hf:NAME@SPLIT; several in one run. Without --compare the strategy of the settings is "
@@ -50,18 +50,6 @@ def complete_source(incomplete: str) -> list[str]:
     files = [f"{task}{equals}{item}" for item in complete_path(path)]
     tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
     return [*tasks, *files]
-
-
-def complete_prices(incomplete: str) -> list[str]:
-    """Complete the name of the last of several prices."""
-    from reason_spec.evaluation.prices import PRICE_NAMES
-
-    before, comma, last = incomplete.rpartition(",")
-    return [
-        f"{before}{comma}{name}="
-        for name in PRICE_NAMES
-        if name.startswith(last) and f"{name}=" not in before
-    ]
 
 
 TaskSourcesArgument = Annotated[
@@ -82,16 +70,6 @@ TimelinesOption = Annotated[
         "--timelines/--no-timelines",
         "Store a timeline of each answer, for reports. Default: stored.",
         OUTPUT,
-    ),
-]
-PricesOption = Annotated[
-    str | None,
-    option(
-        "--prices",
-        "Prices of a million tokens, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
-        OUTPUT,
-        metavar="NAME=NUMBER,...",
-        autocompletion=complete_prices,
     ),
 ]
 RayOption = Annotated[
@@ -116,7 +94,6 @@ def evaluate(
     concurrency: ConcurrencyOption = 1,
     retries: RetriesOption = 2,
     timelines: TimelinesOption = True,
-    prices: PricesOption = None,
     ray: RayOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -127,7 +104,6 @@ def evaluate(
     from reason_spec.cli.screen import Screen
     from reason_spec.evaluation.grouping import BASELINE
     from reason_spec.evaluation.job import RunOptions, run_job
-    from reason_spec.evaluation.prices import read_prices
     from reason_spec.evaluation.sources import generated_sources, read_task_sources
 
     flags.refuse_strategy_beside(compare)
@@ -138,8 +114,7 @@ def evaluate(
         from reason_spec.cli.dry_run import show_placement
 
         raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
-    priced = None if prices is None else read_prices(prices)
-    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines, priced)
+    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines)
     backend = None if ray is None else _ray_backend(ray)
     chosen = flags.problems(settings, sources, read_task_sources, generated_sources)
     screen = Screen(quiet=quiet, as_json=as_json)

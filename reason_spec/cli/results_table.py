@@ -152,8 +152,6 @@ def _rows_where_any(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
     if any(item.alpha_step_of_cache is not None for item in rows):
         yield "steps from the cache", lambda item: percent(item.cached_steps)
         yield "alpha_step of the cache", lambda item: ratio_text(item.alpha_step_of_cache)
-    if any(item.cost is not None for item in rows):
-        yield "cost of all answers", lambda item: NONE if item.cost is None else f"{item.cost:.4g}"
     if any(item.num_cut for item in rows):
         yield "cut at the token limit", lambda item: str(item.num_cut)
     if any(item.num_retried for item in rows):

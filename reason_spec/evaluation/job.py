@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -17,7 +17,6 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.control.planner import Planner
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.records import RecordFile
 from reason_spec.evaluation.rounding import Rounding, find_rounding
 from reason_spec.evaluation.run import Failure, Retries, Revived, new_session, run, work_items
@@ -47,7 +46,6 @@ class RunOptions:
     fresh: bool = False
     num_retries: int = 0
     timelines: bool = False
-    prices: Prices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ class RunResult:
     failures: tuple[Failure, ...]
     num_missing: int
     order_seed: int
-    prices: Prices | None
     rounding: Rounding | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,7 +107,6 @@ class RunResult:
             ],
             "order_seed": self.order_seed,
             "rounding": None if self.rounding is None else self.rounding.to_dict(),
-            "prices": None if self.prices is None else asdict(self.prices),
             **self.metrics.to_dict(),
         }
 
@@ -203,11 +199,10 @@ def _result(job: Job, failures: Sequence[Failure]) -> RunResult:
     noted = folder.latest("rounding")
     return RunResult(
         path=folder.path,
-        metrics=measure(folder.outcomes.values(), options.strategies, prices=options.prices, seed=seed),
+        metrics=measure(folder.outcomes.values(), options.strategies, seed=seed),
         failures=tuple(failures),
         num_missing=len(job.wanted - folder.outcomes.keys()),
         order_seed=seed,
-        prices=options.prices,
         rounding=Rounding.from_dict(noted) if noted else None,
     )
 

@@ -14,7 +14,6 @@ from reason_spec.evaluation.estimates import Estimate, estimate_mean, estimate_s
 from reason_spec.evaluation.grouping import ByProblem, baseline_among, by_strategy, pair_up
 from reason_spec.evaluation.outcome import Outcome, share
 from reason_spec.evaluation.paired import PairedMetrics, compare_pairs
-from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
 from reason_spec.evaluation.statistics import Interval
 from reason_spec.types import LossClass, Usage
@@ -79,7 +78,6 @@ class StrategyMetrics:
         acceptance_by_step: by place in the answer, up to the last place with a verdict.
         alpha_token_histogram: answers by their own ``alpha_token`` in ten bins from 0 to 1; answers without
             drafts are in none.
-        cost: of all answers, None without prices.
         concurrency: the numbers of answers written at once.
     """
 
@@ -119,7 +117,6 @@ class StrategyMetrics:
     target: Usage
     draft: Usage
     verifier_seconds: float
-    cost: float | None
     concurrency: tuple[int, ...]
 
 
@@ -151,7 +148,6 @@ def measure(
     outcomes: Iterable[Outcome],
     strategies: Sequence[str] = (),
     *,
-    prices: Prices | None = None,
     seed: int = 0,
 ) -> RunMetrics:
     """Measure the outcomes of one run.
@@ -159,7 +155,6 @@ def measure(
     Args:
         outcomes: no two with equal keys; their order does not matter.
         strategies: their order in the rows; others follow in the order in which they come.
-        prices: of tokens; without them there is no cost.
         seed: of the bootstrap.
 
     The baseline is ``autoregressive`` where it is among the strategies, else the first one. Tasks come in the
@@ -173,7 +168,7 @@ def measure(
     for task in selections:
         chosen = {name: _select(items, task) for name, items in present.items()}
         chosen = {name: items for name, items in chosen.items() if items}
-        rows += [_measure_one(task, items, prices) for items in chosen.values()]
+        rows += [_measure_one(task, items) for items in chosen.values()]
         baseline = chosen.get(baseline_among(present), [])
         for name, items in chosen.items():
             if name != baseline_among(present) and (matched := pair_up(baseline, items)):
@@ -194,7 +189,7 @@ def _select(outcomes: Iterable[Outcome], task: str) -> list[Outcome]:
     return sorted(chosen, key=lambda outcome: (outcome.task, outcome.index, outcome.id, outcome.sample))
 
 
-def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) -> StrategyMetrics:
+def _measure_one(task: str, outcomes: Sequence[Outcome]) -> StrategyMetrics:
     target = Usage.total([outcome.usage.target for outcome in outcomes])
     draft = Usage.total([outcome.usage.draft for outcome in outcomes])
     num_verdicts = sum(outcome.usage.num_verdicts for outcome in outcomes)
@@ -250,7 +245,6 @@ def _measure_one(task: str, outcomes: Sequence[Outcome], prices: Prices | None) 
         target=target,
         draft=draft,
         verifier_seconds=math.fsum(outcome.usage.verifier_seconds for outcome in outcomes),
-        cost=prices.cost(target, draft) if prices else None,
         concurrency=tuple(sorted({outcome.concurrency for outcome in outcomes})),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.cli.eval import complete_prices, complete_source
+from reason_spec.cli.eval import complete_source
 from reason_spec.evaluation.timeline import read_timelines
 from tests.cli_runner import BOTH, enter_world, fail, invoke, results, settings_of, succeed
 from tests.evaluation.problems import World, write_problems
@@ -113,17 +113,6 @@ def test_what_solve_has_stored_is_measured(world: World) -> None:
     assert len(metrics()["strategies"]) == 2
 
 
-def test_prices_make_costs(world: World) -> None:
-    result = succeed(*arguments(world, "--prices", "target_output=1000000"))
-    assert "cost of all answers" in result.stdout
-    found = metrics()
-    assert found["prices"]["target_output"] == 1e6
-    rows = {row["strategy"]: row for row in found["strategies"]}
-    written = rows["autoregressive"]["target"]["num_generated_tokens"]
-    assert rows["autoregressive"]["cost"] == pytest.approx(written)
-    assert "cost of all answers" not in succeed(*arguments(world)).stdout
-
-
 def test_as_json_it_is_the_summary(world: World) -> None:
     result = succeed(*arguments(world, "--json"))
     assert result.stderr == ""
@@ -175,7 +164,6 @@ def test_what_could_not_be_answered_is_listed_and_tried_again_later(world: World
         (("--compare", "autoregressive,nothing"), "unknown strategy 'nothing'"),
         (("--compare", " "), "name one strategy or more"),
         (("--compare", BOTH, "--strategy", "prompt_lookup"), "--strategy and --compare exclude each other"),
-        (("--prices", "gold=1"), "unknown price 'gold'"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(
@@ -195,8 +183,7 @@ def test_a_dry_run_starts_nothing(world: World) -> None:
     assert not Path("runs").exists()
 
 
-def test_sources_and_prices_are_completed(world: World) -> None:
+def test_sources_are_completed(world: World) -> None:
     assert complete_source("gs") == ["gsm8k="]
     assert complete_source("wor") == ["world/"]
     assert complete_source("gsm8k=world/su") == ["gsm8k=world/sums.jsonl"]
-    assert complete_prices("draft_input=1,draft_o") == ["draft_input=1,draft_output="]

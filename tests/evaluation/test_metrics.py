@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics, measure
 from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.paired import PairedMetrics
-from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.statistics import exact_interval, mcnemar_exact, paired_loss_upper
 from reason_spec.types import Plan, Usage
 from tests.evaluation.synthetic import make_outcome, random_run
@@ -136,19 +135,6 @@ def test_tokens_saved_are_those_that_the_target_did_not_write() -> None:
     assert row(measure(saved), "autoregressive").tokens_saved == pytest.approx(0.7)
     assert row(measure(more), "autoregressive").target_tokens == pytest.approx(1.5)
     assert row(measure(more), "autoregressive").tokens_saved == pytest.approx(-0.5)
-
-
-def test_cost_is_what_was_read_and_written_at_its_price() -> None:
-    target = Usage(num_prompt_tokens=1000, num_cached_prompt_tokens=600, num_generated_tokens=200)
-    draft = Usage(num_prompt_tokens=500, num_generated_tokens=300, num_scored_tokens=100)
-    outcomes = [make_outcome(target=target, draft=draft)]
-    prices = Prices(target_input=2, target_output=10, draft_input=1, draft_output=3)
-    expected = (1000 * 2 + 200 * 10 + 600 * 1 + 300 * 3) / 1e6
-    assert row(measure(outcomes, prices=prices), "autoregressive").cost == pytest.approx(expected)
-    cheaper = replace(prices, target_cached_input=0.5)
-    expected -= 600 * 1.5 / 1e6
-    assert row(measure(outcomes, prices=cheaper), "autoregressive").cost == pytest.approx(expected)
-    assert row(measure(outcomes), "autoregressive").cost is None
 
 
 def test_steps_plans_and_passes_are_rates_over_all_answers() -> None:
@@ -369,7 +355,7 @@ def test_whatever_a_run_holds_its_metrics_are_json(items: list[tuple[Any, ...]])
                      task=task, prediction=None if correct is None else "1")
         for number, strategy, sample, correct, answer, seconds, tokens, task in items
     ]  # fmt: skip
-    record = measure(outcomes, prices=Prices(1, 2, 3, 4)).to_dict()
+    record = measure(outcomes).to_dict()
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert {type(leaf) for leaf in leaves(record)} <= {int, float, str, bool, type(None)}
 

@@ -45,10 +45,7 @@ def strategies_table(run: Run, task: str) -> Table:
     """Return a row for each strategy: accuracy, latency, speed-up and acceptance rates."""
     rows = [row for row in run.metrics.strategies if row.task == task]
     pairs = {pair.strategy: pair for pair in run.metrics.pairs if pair.task == task}
-    optional = {
-        "pass@k, majority@k": any(row.num_samples > 1 for row in rows),
-        "cost": any(row.cost for row in rows),
-    }
+    optional = {"pass@k, majority@k": any(row.num_samples > 1 for row in rows)}
     columns = [name for name in _STRATEGY_COLUMNS if optional.get(name, True)]
     cells = [_strategy_cells(row, pairs.get(row.strategy)) for row in rows]
     return Table(
@@ -69,7 +66,6 @@ _STRATEGY_COLUMNS = {
     "as a share of the same",
     "α step": "Share of judged drafted steps that were accepted; below it, with drafts that came too late",
     "α token": "Share of the target's token drafts that were accepted",
-    "cost": "By the prices given",
 }
 
 
@@ -90,7 +86,6 @@ def _strategy_cells(row: StrategyMetrics, pair: PairedMetrics | None) -> dict[st
         "tokens saved": Cell(percent(row.tokens_saved), f"read {ratio_text(read)}"),
         "α step": Cell(ratio_text(row.alpha_step), f"{ratio_text(row.alpha_step_of_all)} of all" * late),
         "α token": Cell(ratio_text(row.alpha_token)),
-        "cost": Cell(NONE if row.cost is None else f"{row.cost:.4g}"),
     }
 
 
