@@ -77,14 +77,14 @@ def cache_stats(
     "import",
     help="Learn past conversations, so that the cache is warm before the first question.\n\n"
     "A file holds one conversation a line: an object with messages in OpenAI's form, or the list of them; "
-    "gzip too. Files of 'cache export' are imported unchanged. The target's tokenizer and chat template "
+    "gzip too. The target's tokenizer and chat template "
     "make the tokens that a real conversation would have.",
 )
 @takes_flags("target", "skip_bad")
 def cache_import(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip), or exports."),
+        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip)."),
     ],
     flags: Flags,
     path: CachePathOption = None,
@@ -105,39 +105,6 @@ def cache_import(
         typer.echo(json.dumps({"path": str(folder), **asdict(report)}, ensure_ascii=False))
     else:
         typer.echo(cache_screens.import_line(report, folder))
-
-
-@cache_app.command(
-    "export",
-    help="Write all texts of a tenant to a file that 'cache import' takes on another machine.\n\n"
-    "One document a line, as token ids by source, and as text for people to read. The file holds "
-    "texts of users and models: only its owner can read it.",
-)
-@takes_flags("target")
-def cache_export(
-    output: Annotated[
-        Path, typer.Option(help="File to write; a name that ends in .gz is compressed.", show_default=False)
-    ],
-    flags: Flags,
-    path: CachePathOption = None,
-    tenant: TenantOption = None,
-    tokens_only: Annotated[
-        bool, typer.Option("--tokens-only", help="Leave the texts out; needs no tokenizer.")
-    ] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    from reason_spec.cli import cache_screens
-    from reason_spec.evaluation.amounts import counted
-
-    settings = _resolve(flags, path, tenant)
-    with waiting("Exporting", quiet or as_json):
-        header = cache_screens.export_tenant(settings, output, tokens_only=tokens_only)
-    if as_json:
-        typer.echo(json.dumps({"output": str(output), **asdict(header)}, ensure_ascii=False))
-    elif not quiet:
-        texts = counted(header.num_documents, "text")
-        typer.echo(f"{texts} of tenant {header.tenant!r} written to {output}")
 
 
 @cache_app.command("erase")

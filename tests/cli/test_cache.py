@@ -1,4 +1,4 @@
-"""`reason-spec cache`: learning past conversations, and what is shown, exported and erased of them."""
+"""`reason-spec cache`: learning past conversations, and what is shown and erased of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reason_spec.engines.weights import identify_model
 from reason_spec.pair import embedded_path
 from reason_spec.settings import load_settings
 from reason_spec.suffix.documents import make_document
-from reason_spec.suffix.store import SuffixStore, files_of_tenant, read_tenant
+from reason_spec.suffix.store import SuffixStore, files_of_tenant
 from reason_spec.suffix.tenant_file import StoreKey
 from tests.cli_runner import fail, invoke, succeed
 
@@ -58,8 +58,8 @@ def as_json(*arguments: str) -> dict[str, Any]:
 
 def text_of(folder: Path, tenant: str) -> str:
     tokenizer = load_tokenizer(str(embedded_path("target")))
-    (stored,) = read_tenant(folder, tenant)
-    return "\n".join(tokenizer.decode_prompt(document.tokens.tolist()) for document in stored.documents)
+    documents = SuffixStore(folder, embedded_key(), max_bytes=1 << 20).load(tenant)
+    return "\n".join(tokenizer.decode_prompt(document.tokens.tolist()) for document in documents)
 
 
 # Import --------------------------------------------------------------------------------------
@@ -111,10 +111,8 @@ def test_nothing_of_what_was_said_is_printed_or_logged(
     results = [
         succeed("cache", "import", "traces.jsonl", "--path", "cache"),
         succeed("cache", "stats", "--path", "cache"),
-        succeed("cache", "export", "--path", "cache", "--output", "texts.jsonl"),
         succeed("cache", "erase", "--path", "cache", "--tenant", "default", "--yes"),
     ]
-    assert SECRET in Path("texts.jsonl").read_text()
     assert SECRET not in caplog.text
     assert all(SECRET not in result.output for result in results)
 
@@ -163,42 +161,6 @@ def test_the_folder_and_tenant_of_the_settings_are_the_default(
     keep(folder, "ann", 7)
     monkeypatch.setenv("REASON_SPEC_SUFFIX__PATH", "cache")
     assert as_json("stats")["files"][0]["tenant"] == "ann"
-
-
-# Export --------------------------------------------------------------------------------------
-
-
-def test_an_export_imported_elsewhere_is_the_same(folder: Path) -> None:
-    succeed("cache", "import", "traces.jsonl", "--path", "cache", "--tenant", "ann")
-    said = succeed(
-        "cache", "export", "--path", "cache", "--tenant", "ann", "--output", "texts.jsonl.gz"
-    ).stdout
-    assert "texts of tenant 'ann' written to texts.jsonl.gz" in said
-    record = as_json("import", "texts.jsonl.gz", "--path", "other", "--tenant", "carl")
-    assert record["num_conversations"] == 0
-    assert record["num_documents_of_exports"] == record["kept"]["num_documents"]
-    first, second = text_of(folder, "ann"), text_of(Path("other"), "carl")
-    assert sorted(first.splitlines()) == sorted(second.splitlines())
-
-
-def test_an_export_without_texts_needs_no_tokenizer(folder: Path) -> None:
-    keep(folder, "ann", 7, key=StoreKey("another model", "0000"))
-    arguments = ["--path", "cache", "--tenant", "ann", "--output", "texts.jsonl"]
-    said = fail("cache", "export", *arguments)
-    assert "model another model, vocabulary 0000" in said
-    assert "--tokens-only" in said
-    record = as_json("export", *arguments, "--tokens-only")
-    assert record["key"] == {"model": "another model", "tokenizer": "0000"}
-    assert '"text"' not in Path("texts.jsonl").read_text()
-    assert Path("texts.jsonl").stat().st_mode & 0o777 == 0o600
-    assert "vocabulary 0000" in fail("cache", "import", "texts.jsonl", "--path", "cache")
-
-
-def test_an_export_of_nothing_is_refused(folder: Path) -> None:
-    keep(folder, "ann", 7)
-    arguments = ["--path", "cache", "--tenant", "an", "--output", "texts.jsonl"]
-    assert "holds nothing of tenant 'an'; did you mean 'ann'?" in fail("cache", "export", *arguments)
-    assert not Path("texts.jsonl").exists()
 
 
 # Erase ---------------------------------------------------------------------------------------

@@ -13,20 +13,10 @@ import pytest
 from reason_spec.engines.scripted import ScriptedTokenizer
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.errors import DataError, EngineError
-from reason_spec.lab.suffix_records import (
-    ExportHeader,
-    export_lines,
-    is_export,
-    read_export,
-    write_export,
-)
 from reason_spec.pair import embedded_path
 from reason_spec.suffix.base import FindEnd, Proposal, Source, StepProposal
-from reason_spec.suffix.documents import make_document
 from reason_spec.suffix.rendering import ConversationEncoder, learn
-from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.suffix.traces import Conversation, TraceCall, TraceMessage, read_traces
-from tests.suffix.some_documents import KEY
 
 CALL = {"type": "function", "id": "c1", "function": {"name": "look_up", "arguments": '{"id": 7}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -321,96 +311,3 @@ def test_a_refused_conversation_names_its_line(file: Path) -> None:
 
     with pytest.raises(DataError, match="line 1: the model's chat template refused"):
         played(read_one(file, MESSAGES), Strict())
-
-
-# Exports -------------------------------------------------------------------------------------
-
-DOCUMENTS = (
-    make_document([("prompt", [1, 2, 3]), ("output", [4, 5])], last_used=10.5, usefulness=3.0),
-    make_document([("tool", [6])], last_used=11.0),
-)
-HEADER = ExportHeader("a", KEY, len(DOCUMENTS))
-
-
-@pytest.mark.parametrize("name", ["texts.jsonl", "texts.jsonl.gz"])
-def test_an_export_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    write_export(path, export_lines(HEADER, DOCUMENTS, lambda tokens: f"<{len(tokens)}>"))
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert is_export(path)
-    read = read_export(path, KEY, 100)
-    assert read.header == HEADER
-    assert [d.content_id for d in read.documents] == [d.content_id for d in DOCUMENTS]
-    assert [d.last_used for d in read.documents] == [10.5, 11.0]
-    assert [d.usefulness for d in read.documents] == [3.0, 0.0]
-
-
-def test_texts_are_in_an_export_only_where_they_are_asked_for() -> None:
-    assert '"text": "<3>"' in "".join(export_lines(HEADER, DOCUMENTS, lambda tokens: f"<{len(tokens)}>"))
-    assert "text" not in "".join(export_lines(HEADER, DOCUMENTS, None))
-
-
-def test_an_export_goes_to_models_of_the_same_vocabulary_only(tmp_path: Path) -> None:
-    path = tmp_path / "texts.jsonl"
-    write_export(path, export_lines(HEADER, DOCUMENTS, None))
-    assert read_export(path, StoreKey("another", KEY.tokenizer), 100).documents
-    with pytest.raises(DataError, match=r"vocabulary 0123456789abcdef.*ffff.*--target"):
-        read_export(path, StoreKey(KEY.model, "ffff"), 100)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{}", "'segments' is unusable .Field required"),
-        ("5", "'line' is unusable"),
-        ('{"segments": []}', "hold no tokens"),
-        ('{"segments": [5]}', r"segments\.0' is unusable"),
-        ('{"segments": [{"source": "x", "tokens": [1]}]}', "'prompt', 'tool' or 'output'"),
-        ('{"segments": [{"source": "tool", "tokens": 5}]}', r"'segments\.0\.tokens' is unusable .*list"),
-        ('{"segments": [{"source": "tool", "tokens": [100]}]}', "not below 100"),
-        ('{"segments": [{"source": "tool", "tokens": [-1]}]}', r"tokens\.0' is unusable"),
-        ('{"segments": [{"source": "tool", "tokens": [true]}]}', r"tokens\.0' is unusable"),
-        ('{"last_used": "x", "segments": [{"source": "tool", "tokens": [1]}]}', "'last_used' is unusable"),
-        ('{"usefulness": NaN, "segments": [{"source": "tool", "tokens": [1]}]}', "'usefulness' is unusable"),
-        ("{", "is not valid JSON"),
-    ],
-)
-def test_an_unusable_line_of_an_export_is_named(tmp_path: Path, line: str, said: str) -> None:
-    path = tmp_path / "texts.jsonl"
-    write_export(path, iter([*export_lines(HEADER, DOCUMENTS, None), line]))
-    with pytest.raises(DataError, match=r"texts\.jsonl, line 4: .*" + said):
-        read_export(path, KEY, 100)
-    read = read_export(path, KEY, 100, skip_bad=True)
-    assert (len(read.documents), [bad.line for bad in read.bad_lines]) == (2, [4])
-
-
-def test_an_export_that_is_cut_off_or_of_another_format_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "texts.jsonl"
-    lines = list(export_lines(HEADER, DOCUMENTS, None))
-    write_export(path, iter(lines[:-1]))
-    with pytest.raises(DataError, match="1 of 2 documents: it was cut off"):
-        read_export(path, KEY, 100)
-    write_export(path, iter([lines[0].replace(": 1,", ": 7,", 1)]))
-    with pytest.raises(DataError, match="format 7"):
-        read_export(path, KEY, 100)
-    write_export(path, iter(['{"reason_spec_suffix": 1}']))
-    with pytest.raises(DataError, match="line 1: tenant: Field required"):
-        read_export(path, KEY, 100)
-    write_lines(path, MESSAGES)
-    assert not is_export(path)
-    with pytest.raises(DataError, match="is not what"):
-        read_export(path, KEY, 100)
-
-
-def test_an_export_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "texts.jsonl"
-    path.write_text("earlier")
-
-    def failing() -> Any:
-        yield "one"
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(DataError, match="No space left"):
-        write_export(path, failing())
-    assert path.read_text() == "earlier"
-    assert [file.name for file in tmp_path.iterdir()] == ["texts.jsonl"]
