@@ -96,7 +96,7 @@ def test_bad_lines_are_named_or_left_out(folder: Path) -> None:
     with Path("traces.jsonl").open("a") as file:
         file.write('{"messages": [{"role": "robot"}]}\n')
     said = fail("cache", "import", "traces.jsonl", "--path", "cache")
-    assert "traces.jsonl, line 7: field 'messages[0].role'" in said
+    assert "traces.jsonl, line 7: field 'messages.0.role'" in said
     assert "--skip-bad" in said
     assert not folder.exists()
     result = succeed("cache", "import", "traces.jsonl", "--path", "cache", "--skip-bad")
