@@ -20,7 +20,6 @@ from reason_spec.cli.options import (
     OUTPUT,
     CompareOption,
     ConcurrencyOption,
-    DryRunOption,
     FreshOption,
     JsonOption,
     OutputOption,
@@ -95,7 +94,6 @@ def evaluate(
     retries: RetriesOption = 2,
     timelines: TimelinesOption = True,
     ray: RayOption = None,
-    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -110,10 +108,6 @@ def evaluate(
     settings = flags.resolve()
     named = (BASELINE, settings.strategy.name) if compare is None else compared_strategies(compare, 1)
     strategies = tuple(dict.fromkeys(named))
-    if dry_run:
-        from reason_spec.cli.dry_run import show_placement
-
-        raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
     options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines)
     backend = None if ray is None else _ray_backend(ray)
     chosen = flags.problems(settings, sources, read_task_sources, generated_sources)

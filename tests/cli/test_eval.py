@@ -177,12 +177,6 @@ def test_without_problems_it_says_what_to_give(world: World) -> None:
     assert "nothing to solve" in fail("eval", *world.options())
 
 
-def test_a_dry_run_starts_nothing(world: World) -> None:
-    result = succeed(*arguments(world, "--dry-run", output=None))
-    assert "nothing was started" in result.stdout
-    assert not Path("runs").exists()
-
-
 def test_sources_are_completed(world: World) -> None:
     assert complete_source("gs") == ["gsm8k="]
     assert complete_source("wor") == ["world/"]
