@@ -18,7 +18,7 @@ from reason_spec.evaluation.prompts import messages_for
 from reason_spec.evaluation.records import writing
 from reason_spec.evaluation.store import RESULTS, SETTINGS
 from reason_spec.lab.run_folder import read_results, read_settings
-from reason_spec.settings import EngineSettings, Settings, current_strategy_name
+from reason_spec.settings import EngineSettings, Settings
 from reason_spec.types import Problem, Usage
 
 if TYPE_CHECKING:
@@ -145,11 +145,7 @@ def _spec_of(run: StoredRun, strategy: str, outcomes: Sequence[Outcome]) -> Eval
     num_samples = 1 + max(outcome.sample for outcome in outcomes)
     tasks = {outcome.task for outcome in outcomes}
     identity = f"{run.content.get('settings_hash')} {run.content['problems']['sha256']} {strategy}"
-    sessions = [
-        session
-        for session in run.content["sessions"]
-        if strategy in (current_strategy_name(name, warn=False) for name in session["strategies"])
-    ]
+    sessions = [session for session in run.content["sessions"] if strategy in session["strategies"]]
     metrics: list[Any] = [EvalMetricDefinition(name=f"inspect_ai/{name}") for name in ("accuracy", "stderr")]
     return EvalSpec(
         eval_id=_digest("eval", identity),

@@ -15,7 +15,6 @@ from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.store import RESULTS, SETTINGS
 from reason_spec.evaluation.timeline import TIMELINES, Timeline, read_timelines
 from reason_spec.lab.run_folder import read_results, read_settings
-from reason_spec.settings import current_strategy_name
 
 _MAX_NAMES = 20
 
@@ -47,9 +46,8 @@ class Run:
     def strategies(self) -> tuple[str, ...]:
         """The strategies in the order of the command line, the baseline first."""
         given = (name for session in self.sessions for name in session.get("strategies") or ())
-        current = (current_strategy_name(name, warn=False) for name in given)
         present = {outcome.strategy: None for outcome in self.outcomes}
-        names = [name for name in dict.fromkeys([*current, *present]) if name in present]
+        names = [name for name in dict.fromkeys([*given, *present]) if name in present]
         baseline = baseline_among(names)
         return (baseline, *(name for name in names if name != baseline))
 

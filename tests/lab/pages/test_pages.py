@@ -82,11 +82,14 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(run_folder: Path) -> None
     ("spoil", "said"),
     [
         (lambda lines: ["{\n", *lines], r"results\.jsonl, line 1: "),
-        (lambda lines: [lines[0], "[]\n"], r"results\.jsonl, line 2: is not a JSON object.*Remove the line"),
+        (
+            lambda lines: [lines[0], "[]\n"],
+            r"results\.jsonl, line 2: Input should be an object.*Remove the line",
+        ),
         (lambda lines: [lines[0], lines[0]], r"results\.jsonl, line 2: .*is there already"),
         (
             lambda lines: [lines[0].replace('"seconds"', '"time"', 1)],
-            r"line 1: lacks the field 'seconds'.*--fresh",
+            r"line 1: seconds: Field required.*--fresh",
         ),
         (lambda lines: [], r"holds no answer yet"),
     ],
