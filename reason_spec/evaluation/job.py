@@ -23,7 +23,7 @@ from reason_spec.evaluation.run import Failure, Retries, Revived, new_session, r
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.evaluation.timeline import TIMELINES, Timeline
-from reason_spec.evaluation.view import RunView, SilentView, UnitListener
+from reason_spec.evaluation.view import RunView, SilentView
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.types import Problem
 from reason_spec.verifiers.base import Verifier
@@ -73,9 +73,7 @@ class Backend(Protocol):
     async def start(self, job: Job) -> None:
         """Start the backend, and begin a session of the job's folder."""
 
-    def answers(
-        self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
-    ) -> AsyncGenerator[Outcome | Failure]:
+    def answers(self, job: Job, keep_timeline: KeepTimeline | None) -> AsyncGenerator[Outcome | Failure]:
         """Yield results as they come; an answer's timeline is handed to ``keep_timeline`` before it."""
 
     async def finish(self, job: Job) -> None:
@@ -161,12 +159,12 @@ async def solve_missing(job: Job, backend: Backend, failures: list[Failure]) -> 
         await backend.start(job)
         with ExitStack() as stack:
             file = stack.enter_context(RecordFile(folder.path / TIMELINES)) if options.timelines else None
-            progress = stack.enter_context(job.view.progress(_totals(job), done))
+            count = stack.enter_context(job.view.progress(_totals(job), done))
 
             def keep(timeline: Timeline) -> None:
                 timelines[timeline.key] = timeline
 
-            results = backend.answers(job, progress.listen, keep if options.timelines else None)
+            results = backend.answers(job, keep if options.timelines else None)
             async with aclosing(results):
                 async for result in results:
                     if isinstance(result, Failure):
@@ -176,7 +174,7 @@ async def solve_missing(job: Job, backend: Backend, failures: list[Failure]) -> 
                     if file is not None:
                         file.append(timelines.pop(result.key).to_json())
                     folder.append(result)
-                    progress.add(result)
+                    count(result)
         await backend.finish(job)
     finally:
         await backend.close()
@@ -269,9 +267,7 @@ class LocalBackend:
         job.folder.begin_session(self._session, strategies, session_details(self.accelerator, strategies))
         return Revived(self.accelerator, self._session)
 
-    def answers(
-        self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
-    ) -> AsyncGenerator[Outcome | Failure]:
+    def answers(self, job: Job, keep_timeline: KeepTimeline | None) -> AsyncGenerator[Outcome | Failure]:
         assert self.accelerator is not None, "answers was called before start"
         options = job.options
 
@@ -292,7 +288,6 @@ class LocalBackend:
             order_seed=job.settings.sampling.seed,
             done=job.unwanted,
             session=self._session,
-            listener=listener,
             on_answer=None
             if keep_timeline is None
             else lambda key, recorder: keep_timeline(Timeline.of(key, recorder)),
