@@ -12,8 +12,7 @@ import typer
 from reason_spec.cli.command import waiting
 from reason_spec.cli.flags import Flags, takes_flags
 from reason_spec.cli.options import JsonOption, QuietOption, option, setting_option
-from reason_spec.errors import ReasonSpecError
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import Settings
 
 _CACHE = "Cache"
 
@@ -23,27 +22,14 @@ cache_app = typer.Typer(
 )
 
 
-def complete_tenants(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a tenant that the cache's folder has."""
-    from reason_spec.suffix.store import tenants_of
-
-    try:
-        path = ctx.params.get("path") or load_settings(ctx.params.get("config")).suffix.path
-        return [name for name in tenants_of(Path(path)) if name.startswith(incomplete)] if path else []
-    except ReasonSpecError:
-        return []
-
-
 CachePathOption = Annotated[
     Path | None, setting_option("suffix.path", "--path", "The cache's folder.", _CACHE)
 ]
 TenantOption = Annotated[
     str | None,
-    setting_option("suffix.tenant", "--tenant", "Whose texts.", _CACHE, autocompletion=complete_tenants),
+    setting_option("suffix.tenant", "--tenant", "Whose texts.", _CACHE),
 ]
-TenantToEraseOption = Annotated[
-    str, option("--tenant", "Whose texts are removed.", _CACHE, autocompletion=complete_tenants)
-]
+TenantToEraseOption = Annotated[str, option("--tenant", "Whose texts are removed.", _CACHE)]
 
 
 def _resolve(flags: Flags, path: Path | None, tenant: str | None = None) -> Settings:

@@ -26,8 +26,6 @@ from reason_spec.cli.options import (
     QuietOption,
     SamplesOption,
     compared_strategies,
-    complete_path,
-    names_of,
     option,
 )
 
@@ -43,21 +41,12 @@ EVAL_HELP = (
 )
 
 
-def complete_source(incomplete: str) -> list[str]:
-    """Complete a task in TASK=FILE, and the path after it."""
-    task, equals, path = incomplete.rpartition("=")
-    files = [f"{task}{equals}{item}" for item in complete_path(path)]
-    tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
-    return [*tasks, *files]
-
-
 TaskSourcesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TASK=]FILE...",
         help="Files of problems (jsonl, json, also gzip), or data sets: hf:NAME, hf:NAME:CONFIG@SPLIT.",
         show_default=False,
-        autocompletion=complete_source,
     ),
 ]
 RetriesOption = Annotated[

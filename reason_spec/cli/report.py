@@ -19,20 +19,8 @@ REPORT_HELP = (
     "Show finished runs: as one page for the browser, as pictures, as tables in files.\n\n"
     "The page holds everything itself and needs no network: tables, accuracy against speed, acceptance, and "
     "for single answers a timeline of what each model did and the text step by step. Several runs are shown "
-    "side by side. Without other options the page is written to RUN/report.html."
+    "side by side. The page is written to RUN/report.html; with --png or --csv, only if --output or --open asks."
 )
-
-
-def complete_runs(incomplete: str) -> list[str]:
-    """Complete the folder of a run."""
-    from reason_spec.evaluation.store import RESULTS
-
-    head = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    if not head.is_dir():
-        return []
-    folders = [path for path in head.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    shown = [str(path) if (path / RESULTS).exists() else f"{path}/" for path in folders]
-    return sorted(path for path in shown if path.startswith(incomplete))
 
 
 RunsArgument = Annotated[
@@ -41,17 +29,12 @@ RunsArgument = Annotated[
         metavar="RUN...",
         help="Folders that 'eval' or 'solve' wrote.",
         show_default=False,
-        autocompletion=complete_runs,
     ),
 ]
 
 
 def report(
     runs: RunsArgument,
-    html: Annotated[
-        bool | None,
-        typer.Option("--html/--no-html", help="Write the page. Default: unless --png or --csv is given."),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="File of the page. Default: RUN/report.html of the first run.", show_default=False),
@@ -82,7 +65,7 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Report finished runs."""
-    wants_page = html if html is not None else output is not None or open_page or not (png or csv)
+    wants_page = output is not None or open_page or not (png or csv)
     if png is not None:
         from reason_spec.lab.pictures import require_matplotlib
 

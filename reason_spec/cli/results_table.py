@@ -46,7 +46,7 @@ def show_result(result: RunResult, screen: Screen) -> int:
             f"problem {key.problem_id!r}, {key.strategy}: not answered after {tries}: {failure.error}"
         )
     if metrics.strategies:
-        screen.say(f"Results: {result.path}. As a page: reason-spec report {result.path} --html")
+        screen.say(f"Results: {result.path}. As a page: reason-spec report {result.path}")
     else:
         screen.say("No answer was written.")
     return EXIT_SOME_FAILED if result.failures else 0

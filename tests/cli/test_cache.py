@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reason_spec.cli.cache import complete_tenants
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.pair import embedded_path
@@ -196,37 +192,3 @@ def test_erase_needs_the_tenants_name(folder: Path) -> None:
     keep(folder, "default", 7)
     assert invoke("cache", "erase", "--path", "cache", "--yes").exit_code == 2
     assert files_of_tenant(folder, "default")
-
-
-# The shell -----------------------------------------------------------------------------------
-
-
-class Context:
-    def __init__(self, **params: object) -> None:
-        self.params = params
-
-
-def test_tenants_are_completed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tenant in ("ann", "anton", "bob"):
-        keep(folder, tenant, 7)
-    context: Any = Context(path=folder)
-    assert complete_tenants(context, "an") == ["ann", "anton"]
-    assert complete_tenants(Context(path="missing"), "a") == []  # type: ignore[arg-type]
-    assert complete_tenants(Context(), "a") == []  # type: ignore[arg-type]
-    monkeypatch.setenv("REASON_SPEC_SUFFIX__PATH", str(folder))
-    assert complete_tenants(Context(), "b") == ["bob"]  # type: ignore[arg-type]
-
-
-def test_the_shell_completes_a_tenant_of_the_folder_on_the_line(folder: Path) -> None:
-    keep(folder, "ann", 7)
-    line = f"reason-spec cache erase --path {folder} --tenant a"
-    environment = {
-        **os.environ,
-        "_REASON_SPEC_COMPLETE": "complete_zsh",
-        "_TYPER_COMPLETE_ARGS": line,
-    }
-    code = "from reason_spec.cli.main import app; app(prog_name='reason-spec')"
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert "ann" in result.stdout

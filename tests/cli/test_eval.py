@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from reason_spec.cli.eval import complete_source
 from reason_spec.evaluation.timeline import read_timelines
 from tests.cli_runner import BOTH, enter_world, fail, invoke, results, settings_of, succeed
 from tests.evaluation.problems import World, write_problems
@@ -36,7 +35,7 @@ def test_the_settings_strategy_is_measured_against_the_target_alone(world: World
     assert "66.7 %" in result.stdout
     assert "lookahead against autoregressive: 6 of 6 answers have the same tokens" in result.stdout
     assert "take 60 or more" in " ".join(result.stdout.split())
-    assert "Results: out. As a page: reason-spec report out --html" in result.stderr
+    assert "Results: out. As a page: reason-spec report out" in result.stderr
     rows = {row["strategy"]: row for row in metrics()["strategies"]}
     assert list(rows) == BOTH.split(",")
     assert rows["lookahead"]["num_answers"] == 6
@@ -175,9 +174,3 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
 
 def test_without_problems_it_says_what_to_give(world: World) -> None:
     assert "nothing to solve" in fail("eval", *world.options())
-
-
-def test_sources_are_completed(world: World) -> None:
-    assert complete_source("gs") == ["gsm8k="]
-    assert complete_source("wor") == ["world/"]
-    assert complete_source("gsm8k=world/su") == ["gsm8k=world/sums.jsonl"]
