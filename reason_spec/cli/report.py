@@ -19,7 +19,7 @@ REPORT_HELP = (
     "Show finished runs: as one page for the browser, as pictures, as tables in files.\n\n"
     "The page holds everything itself and needs no network: tables, accuracy against speed, acceptance, and "
     "for single answers a timeline of what each model did and the text step by step. Several runs are shown "
-    "side by side. The page is written to RUN/report.html; with --png or --csv, only if --output or --open asks."
+    "side by side. The page is RUN/report.html; with --png or --csv there is one if --output or --open asks."
 )
 
 
