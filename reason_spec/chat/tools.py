@@ -156,8 +156,8 @@ def _as_result(message: Message) -> Message:
 
 def _with_written_calls(message: Message) -> Message:
     functions = [call["function"] for call in message["tool_calls"]]
-    calls = tuple(TraceCall(function["name"], function["arguments"]) for function in functions)
-    text = TraceMessage("assistant", message["content"], calls=calls).text_with_calls
+    calls = tuple(TraceCall(name=function["name"], arguments=function["arguments"]) for function in functions)
+    text = TraceMessage(role="assistant", text=message["content"], calls=calls).text_with_calls
     made = Message(role="assistant", content=text)
     if "reasoning_content" in message:
         made["reasoning_content"] = message["reasoning_content"]

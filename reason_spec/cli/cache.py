@@ -12,8 +12,7 @@ import typer
 from reason_spec.cli.command import waiting
 from reason_spec.cli.flags import Flags, takes_flags
 from reason_spec.cli.options import JsonOption, QuietOption, option, setting_option
-from reason_spec.errors import ReasonSpecError
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import Settings
 
 _CACHE = "Cache"
 
@@ -23,29 +22,14 @@ cache_app = typer.Typer(
 )
 
 
-def complete_tenants(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a tenant that the cache's folder has."""
-    from reason_spec.suffix.store import tenants_of
-
-    try:
-        path = ctx.params.get("path") or load_settings(ctx.params.get("config")).suffix.path
-        return [name for name in tenants_of(Path(path)) if name.startswith(incomplete)] if path else []
-    except ReasonSpecError:
-        return []
-
-
 CachePathOption = Annotated[
     Path | None, setting_option("suffix.path", "--path", "The cache's folder.", _CACHE)
 ]
 TenantOption = Annotated[
     str | None,
-    setting_option(
-        "suffix.tenant", "--tenant", "Owner of the texts.", _CACHE, autocompletion=complete_tenants
-    ),
+    setting_option("suffix.tenant", "--tenant", "Owner of the texts.", _CACHE),
 ]
-TenantToEraseOption = Annotated[
-    str, option("--tenant", "Owner of the texts to remove.", _CACHE, autocompletion=complete_tenants)
-]
+TenantToEraseOption = Annotated[str, option("--tenant", "Owner of the texts to remove.", _CACHE)]
 
 
 def _resolve(flags: Flags, path: Path | None, tenant: str | None = None) -> Settings:
@@ -79,14 +63,13 @@ def cache_stats(
     "import",
     help="Learn past conversations, so that the cache is warm before the first request.\n\n"
     "A file has one conversation per line: an object with messages in OpenAI's form, or the list of them; "
-    "gzip too. Files of 'cache export' are imported unchanged. Conversations are encoded with the target's "
-    "tokenizer and chat template.",
+    "gzip too. Conversations are encoded with the target's tokenizer and chat template.",
 )
 @takes_flags("target", "skip_bad")
 def cache_import(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip), or exports."),
+        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip)."),
     ],
     flags: Flags,
     path: CachePathOption = None,
@@ -107,39 +90,6 @@ def cache_import(
         typer.echo(json.dumps({"path": str(folder), **asdict(report)}, ensure_ascii=False))
     else:
         typer.echo(cache_screens.import_line(report, folder))
-
-
-@cache_app.command(
-    "export",
-    help="Write all texts of a tenant to a file for 'cache import' on another machine.\n\n"
-    "One document per line, as token ids by source and as text. The file holds texts of users and models: "
-    "only its owner can read it.",
-)
-@takes_flags("target")
-def cache_export(
-    output: Annotated[
-        Path, typer.Option(help="File to write; a name that ends in .gz is compressed.", show_default=False)
-    ],
-    flags: Flags,
-    path: CachePathOption = None,
-    tenant: TenantOption = None,
-    tokens_only: Annotated[
-        bool, typer.Option("--tokens-only", help="Write token ids without texts; needs no tokenizer.")
-    ] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    from reason_spec.cli import cache_screens
-    from reason_spec.evaluation.amounts import counted
-
-    settings = _resolve(flags, path, tenant)
-    with waiting("Exporting", quiet or as_json):
-        header = cache_screens.export_tenant(settings, output, tokens_only=tokens_only)
-    if as_json:
-        typer.echo(json.dumps({"output": str(output), **asdict(header)}, ensure_ascii=False))
-    elif not quiet:
-        texts = counted(header.num_documents, "text")
-        typer.echo(f"{texts} of tenant {header.tenant!r} written to {output}")
 
 
 @cache_app.command("erase")

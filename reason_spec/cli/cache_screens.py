@@ -1,12 +1,11 @@
-"""`reason-spec cache` on the screen: statistics, imports of past conversations, exports, erasing."""
+"""`reason-spec cache` on the screen: statistics, imports of past conversations, erasing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
@@ -17,23 +16,17 @@ from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.errors import DataError, SettingsError, did_you_mean
 from reason_spec.evaluation.amounts import ago, counted, size
-from reason_spec.lab.suffix_records import ExportHeader, export_lines, is_export, read_export, write_export
 from reason_spec.settings import EngineSettings, Settings, SuffixSettings
-from reason_spec.suffix.documents import Document, merge
 from reason_spec.suffix.rendering import ConversationEncoder, learn
 from reason_spec.suffix.store import (
     FileReport,
     SaveReport,
     SuffixStore,
     files_of_tenant,
-    read_tenant,
     tenants_of,
 )
-from reason_spec.suffix.tenant_file import StoreKey, TenantFile
+from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.suffix.traces import Conversation, read_traces
-
-if TYPE_CHECKING:
-    from reason_spec.suffix.cache import SuffixCache
 
 
 def folder_of(settings: SuffixSettings) -> Path:
@@ -81,10 +74,9 @@ def _stats_table(files: Sequence[FileReport]) -> RichTable:
     for heading in ("texts", "tokens", *sources, "on disk", "last use"):
         table.add_column(heading, justify="right", no_wrap=True)
     for file in files:
-        key = f"{file.key.model[:14]}, {file.key.tokenizer[:4]}" if several and file.key else None
         table.add_row(
             file.tenant,
-            *([key] if key else []),
+            *([f"{file.key.model[:14]}, {file.key.tokenizer[:4]}"] if several and file.key else []),
             f"{file.num_documents:,}",
             f"{file.num_tokens:,}",
             *(f"{tokens:,}" for _, tokens in file.tokens_by_source),
@@ -105,7 +97,6 @@ class ImportReport:
     num_conversations: int
     num_answers: int
     num_answer_tokens: int
-    num_documents_of_exports: int
     bad_lines: tuple[str, ...]
     kept: SaveReport
 
@@ -113,7 +104,7 @@ class ImportReport:
 def import_files(
     settings: Settings, files: Sequence[Path], *, skip_bad: bool, screen: Screen
 ) -> ImportReport:
-    """Learn conversations and exports into the folder of the settings, for the target's vocabulary.
+    """Learn conversations into the folder of the settings, for the target's vocabulary.
 
     All files are read first, so that a damaged one changes nothing.
 
@@ -127,71 +118,43 @@ def import_files(
     tokenizer = target_tokenizer(settings.target)
     key = StoreKey(identify_model("target", settings.target), tokenizer.tokenizer_id)
     conversations: list[tuple[Path, Conversation]] = []
-    of_exports: list[Document] = []
     bad_lines: list[str] = []
     for file in files:
-        if is_export(file):
-            export = read_export(file, key, tokenizer.vocab_size, skip_bad=skip_bad)
-            of_exports += export.documents
-            bad = export.bad_lines
-        else:
-            traces = read_traces(file, skip_bad=skip_bad)
-            conversations += [(file, conversation) for conversation in traces.conversations]
-            bad = traces.bad_lines
-        bad_lines += [f"{file}, line {line.line}: {line.reason}" for line in bad]
+        traces = read_traces(file, skip_bad=skip_bad)
+        conversations += [(file, conversation) for conversation in traces.conversations]
+        bad_lines += [f"{file}, line {line.line}: {line.reason}" for line in traces.bad_lines]
     store = SuffixStore(store_path, key, max_bytes=suffix.max_bytes)
     documents = store.load(suffix.tenant)
-    if of_exports:
-        documents = merge(documents, of_exports)
     num_answer_tokens = 0
-    if conversations:
-        encoder = ConversationEncoder(tokenizer)
-        with _learning(suffix, documents, len(conversations), screen) as (cache, advance):
-            for file, conversation in conversations:
-                try:
-                    num_answer_tokens += _learn_one(conversation, encoder, cache, suffix.tenant)
-                except DataError as error:
-                    if not skip_bad:
-                        raise DataError(f"{file}, {error}. Leave it out with --skip-bad.") from None
-                    bad_lines.append(f"{file}, {error}")
-                advance()
-            documents = cache.snapshot(suffix.tenant)
+    encoder = ConversationEncoder(tokenizer)
+    # numba and the code it compiles take a second or more to load.
+    from reason_spec.suffix.cache import SuffixCache
+
+    with screen.counting("Learning", len(conversations), "conversations") as advance:
+        cache = SuffixCache(suffix)
+        cache.restore(suffix.tenant, documents)
+        for file, conversation in conversations:
+            try:
+                with cache.open_session(suffix.tenant) as session:
+                    num_answer_tokens += learn(conversation, encoder, session)
+            except DataError as error:
+                if not skip_bad:
+                    raise DataError(f"{file}, {error}. Leave it out with --skip-bad.") from None
+                bad_lines.append(f"{file}, {error}")
+            advance()
+    kept = store.save(suffix.tenant, cache.snapshot(suffix.tenant))
+    if kept.erased:
+        raise DataError(
+            f"tenant {suffix.tenant!r} was erased meanwhile: nothing was kept. Import the files again."
+        )
     return ImportReport(
         suffix.tenant,
         len(conversations),
         sum(conversation.num_answers for _, conversation in conversations),
         num_answer_tokens,
-        len(of_exports),
         tuple(bad_lines),
-        _saved(store, suffix.tenant, documents),
+        kept,
     )
-
-
-def _learn_one(
-    conversation: Conversation, encoder: ConversationEncoder, cache: SuffixCache, tenant: str
-) -> int:
-    with cache.open_session(tenant) as session:
-        return learn(conversation, encoder, session)
-
-
-@contextmanager
-def _learning(
-    suffix: SuffixSettings, documents: Sequence[Document], total: int, screen: Screen
-) -> Iterator[tuple[SuffixCache, Callable[[], None]]]:
-    # numba and the code it compiles take a second or more to load.
-    from reason_spec.suffix.cache import SuffixCache
-
-    with screen.counting("Learning", total, "conversations") as advance:
-        cache = SuffixCache(suffix)
-        cache.restore(suffix.tenant, documents)
-        yield cache, advance
-
-
-def _saved(store: SuffixStore, tenant: str, documents: Sequence[Document]) -> SaveReport:
-    report = store.save(tenant, documents)
-    if report.erased:
-        raise DataError(f"tenant {tenant!r} was erased meanwhile: nothing was kept. Import the files again.")
-    return report
 
 
 def target_tokenizer(target: EngineSettings) -> HuggingFaceTokenizer:
@@ -211,65 +174,16 @@ def target_tokenizer(target: EngineSettings) -> HuggingFaceTokenizer:
 
 def import_line(report: ImportReport, path: Path) -> str:
     """Return a sentence about an import."""
-    parts = []
-    if report.num_conversations:
-        parts.append(
-            f"{counted(report.num_conversations, 'conversation')} with "
-            f"{counted(report.num_answers, 'answer')} of {counted(report.num_answer_tokens, 'token')}"
-        )
-    if report.num_documents_of_exports:
-        parts.append(f"{counted(report.num_documents_of_exports, 'text')} of exports")
+    learnt = (
+        f"{counted(report.num_conversations, 'conversation')} with "
+        f"{counted(report.num_answers, 'answer')} of {counted(report.num_answer_tokens, 'token')}"
+    )
     kept = report.kept
     left_out = f"; {kept.num_documents_left_out:,} did not fit" if kept.num_documents_left_out else ""
     held = f"{counted(kept.num_documents, 'text')} of {counted(kept.num_tokens, 'token')}"
     return (
-        f"Learnt {' and '.join(parts)}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} "
-        f"in {path}{left_out}."
+        f"Learnt {learnt}. Tenant {report.tenant!r} has {held}, {size(kept.num_bytes)} in {path}{left_out}."
     )
-
-
-# Exports -------------------------------------------------------------------------------------
-
-
-def export_tenant(settings: Settings, output: Path, *, tokens_only: bool) -> ExportHeader:
-    """Write all texts of a tenant that belong to the target's vocabulary.
-
-    Raises:
-        SettingsError: no folder is named.
-        DataError: nothing is kept of the tenant, or not for this vocabulary; a file is damaged, or the
-            output cannot be written.
-    """
-    path, tenant = folder_of(settings.suffix), settings.suffix.tenant
-    found = read_tenant(path, tenant)
-    if not found:
-        raise nothing_kept(path, tenant)
-    if tokens_only and len(found) == 1:
-        chosen, decode = found[0], None
-    else:
-        tokenizer = target_tokenizer(settings.target)
-        key = StoreKey(identify_model("target", settings.target), tokenizer.tokenizer_id)
-        chosen = _of_key(found, key)
-        decode = None if tokens_only else tokenizer.decode_prompt
-    header = ExportHeader(tenant, chosen.header.key, len(chosen.documents))
-    write_export(output, export_lines(header, chosen.documents, decode))
-    return header
-
-
-def _of_key(found: Sequence[TenantFile], key: StoreKey) -> TenantFile:
-    readable = [stored for stored in found if stored.header.key.tokenizer == key.tokenizer]
-    exact = [stored for stored in readable if stored.header.key.model == key.model]
-    if len(exact or readable) != 1:
-        there = "; ".join(_key_text(stored.header.key) for stored in found)
-        raise DataError(
-            f"the texts of the tenant belong to other models than the target ({_key_text(key)}): {there}. "
-            "Name one of them with --target"
-            + (", or export without texts: --tokens-only." if len(found) == 1 else ".")
-        )
-    return (exact or readable)[0]
-
-
-def _key_text(key: StoreKey) -> str:
-    return f"model {key.model[:24]}, vocabulary {key.tokenizer}"
 
 
 # Erasing -------------------------------------------------------------------------------------

@@ -20,15 +20,12 @@ from reason_spec.cli.options import (
     OUTPUT,
     CompareOption,
     ConcurrencyOption,
-    DryRunOption,
     FreshOption,
     JsonOption,
     OutputOption,
     QuietOption,
     SamplesOption,
     compared_strategies,
-    complete_path,
-    names_of,
     option,
 )
 
@@ -36,32 +33,12 @@ if TYPE_CHECKING:
     from reason_spec.evaluation.job import Backend
 
 EVAL_HELP = (
-    "Measure strategies on whole tasks: accuracy, seconds, tokens and cost, with intervals and paired "
+    "Measure strategies on whole tasks: accuracy, seconds and tokens, with intervals and paired "
     "comparisons.\n\n"
     "Problems are files, as FILE or TASK=FILE, or data sets of the Hugging Face hub, as hf:openai/gsm8k, "
     "hf:NAME:CONFIG or hf:NAME@SPLIT; several in one run. Without --compare the strategy of the settings is "
     "compared with the target alone. A stopped run continues with the same command."
 )
-
-
-def complete_source(incomplete: str) -> list[str]:
-    """Complete a task in TASK=FILE, and the path after it."""
-    task, equals, path = incomplete.rpartition("=")
-    files = [f"{task}{equals}{item}" for item in complete_path(path)]
-    tasks = [] if equals else [f"{name}=" for name in names_of("task") if name.startswith(incomplete)]
-    return [*tasks, *files]
-
-
-def complete_prices(incomplete: str) -> list[str]:
-    """Complete the name of the last of several prices."""
-    from reason_spec.evaluation.prices import PRICE_NAMES
-
-    before, comma, last = incomplete.rpartition(",")
-    return [
-        f"{before}{comma}{name}="
-        for name in PRICE_NAMES
-        if name.startswith(last) and f"{name}=" not in before
-    ]
 
 
 TaskSourcesArgument = Annotated[
@@ -70,7 +47,6 @@ TaskSourcesArgument = Annotated[
         metavar="[TASK=]FILE...",
         help="Files of problems (jsonl, json, also gzip), or data sets: hf:NAME, hf:NAME:CONFIG@SPLIT.",
         show_default=False,
-        autocompletion=complete_source,
     ),
 ]
 RetriesOption = Annotated[
@@ -82,16 +58,6 @@ TimelinesOption = Annotated[
         "--timelines/--no-timelines",
         "Store a timeline of each answer, for reports. Default: stored.",
         OUTPUT,
-    ),
-]
-PricesOption = Annotated[
-    str | None,
-    option(
-        "--prices",
-        "Prices per million tokens, such as target_input=0.4,target_output=1.6,draft_output=0.1.",
-        OUTPUT,
-        metavar="NAME=NUMBER,...",
-        autocompletion=complete_prices,
     ),
 ]
 RayOption = Annotated[
@@ -116,9 +82,7 @@ def evaluate(
     concurrency: ConcurrencyOption = 1,
     retries: RetriesOption = 2,
     timelines: TimelinesOption = True,
-    prices: PricesOption = None,
     ray: RayOption = None,
-    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -127,19 +91,13 @@ def evaluate(
     from reason_spec.cli.screen import Screen
     from reason_spec.evaluation.grouping import BASELINE
     from reason_spec.evaluation.job import RunOptions, run_job
-    from reason_spec.evaluation.prices import read_prices
     from reason_spec.evaluation.sources import generated_sources, read_task_sources
 
     flags.refuse_strategy_beside(compare)
     settings = flags.resolve()
     named = (BASELINE, settings.strategy.name) if compare is None else compared_strategies(compare, 1)
     strategies = tuple(dict.fromkeys(named))
-    if dry_run:
-        from reason_spec.cli.dry_run import show_placement
-
-        raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
-    priced = None if prices is None else read_prices(prices)
-    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines, priced)
+    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines)
     backend = None if ray is None else _ray_backend(ray)
     chosen = flags.problems(settings, sources, read_task_sources, generated_sources)
     screen = Screen(quiet=quiet, as_json=as_json)

@@ -170,10 +170,6 @@ OutputOption = Annotated[
     ),
 ]
 FreshOption = Annotated[bool, option("--fresh", "Replace the results in the output folder.", OUTPUT)]
-DryRunOption = Annotated[
-    bool,
-    option("--dry-run", "Print where each model would run and the memory it needs; start nothing.", OUTPUT),
-]
 ConcurrencyOption = Annotated[
     int, option("--concurrency", "Problems solved at once. Default: 1.", OUTPUT, min=1)
 ]

@@ -23,35 +23,18 @@ REPORT_HELP = (
 )
 
 
-def complete_runs(incomplete: str) -> list[str]:
-    """Complete the folder of a run."""
-    from reason_spec.evaluation.store import RESULTS
-
-    head = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    if not head.is_dir():
-        return []
-    folders = [path for path in head.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    shown = [str(path) if (path / RESULTS).exists() else f"{path}/" for path in folders]
-    return sorted(path for path in shown if path.startswith(incomplete))
-
-
 RunsArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN...",
         help="Folders that 'eval' or 'solve' wrote.",
         show_default=False,
-        autocompletion=complete_runs,
     ),
 ]
 
 
 def report(
     runs: RunsArgument,
-    html: Annotated[
-        bool | None,
-        typer.Option("--html/--no-html", help="Write the page. Default: unless --png or --csv is given."),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="File of the page. Default: RUN/report.html of the first run.", show_default=False),
@@ -84,7 +67,7 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Report finished runs."""
-    wants_page = html if html is not None else output is not None or open_page or not (png or csv)
+    wants_page = output is not None or open_page or not (png or csv)
     if png is not None:
         from reason_spec.lab.pictures import require_matplotlib
 

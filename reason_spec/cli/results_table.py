@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
@@ -46,7 +46,7 @@ def show_result(result: RunResult, screen: Screen) -> int:
             f"problem {key.problem_id!r}, {key.strategy}: not answered after {tries}: {failure.error}"
         )
     if metrics.strategies:
-        screen.say(f"Results: {result.path}. As a page: reason-spec report {result.path} --html")
+        screen.say(f"Results: {result.path}. As a page: reason-spec report {result.path}")
     else:
         screen.say("No answer was written.")
     return EXIT_SOME_FAILED if result.failures else 0
@@ -134,15 +134,8 @@ def _quality_rows(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
     yield "correct", lambda item: f"{item.num_correct} of {item.num_graded}" if item.num_graded else NONE
     yield f"accuracy (avg@{samples})" if samples > 1 else "accuracy", lambda item: _share(item.accuracy)
     yield "  interval", lambda item: percent_range(item.accuracy.interval if item.accuracy else None)
-    for k in _several(item.pass_at for item in rows):
+    for k in sorted({k for item in rows for k in item.pass_at if k > 1}):
         yield f"pass@{k}", lambda item, k=k: _share_and_interval(item.pass_at.get(k))  # type: ignore[misc]
-    for k in _several(item.majority_at for item in rows):
-        yield f"majority@{k}", lambda item, k=k: _share_and_interval(item.majority_at.get(k))  # type: ignore[misc]
-
-
-def _several(estimates: Iterable[Mapping[int, Estimate]]) -> list[int]:
-    """Return the numbers of samples beyond one."""
-    return sorted({k for by_k in estimates for k in by_k if k > 1})
 
 
 def _rows_where_any(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
@@ -152,8 +145,6 @@ def _rows_where_any(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
     if any(item.alpha_step_of_cache is not None for item in rows):
         yield "steps from the cache", lambda item: percent(item.cached_steps)
         yield "alpha_step of the cache", lambda item: ratio_text(item.alpha_step_of_cache)
-    if any(item.cost is not None for item in rows):
-        yield "cost of all answers", lambda item: NONE if item.cost is None else f"{item.cost:.4g}"
     if any(item.num_cut for item in rows):
         yield "cut at the token limit", lambda item: str(item.num_cut)
     if any(item.num_retried for item in rows):

@@ -104,22 +104,14 @@ def router_eval(
             "--file", help="A trained router. Default: the demonstration pair's.", show_default=False
         ),
     ] = None,
-    png: Annotated[
-        Path | None, typer.Option(help="Draw the curves into this file.", show_default=False)
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a router on labelled steps that it was not trained on."""
     from reason_spec.cli import router_screens
-    from reason_spec.lab.pictures import require_matplotlib
 
-    if png is not None:
-        require_matplotlib("a picture of the curves")
     settings = flags.resolve({"router.name": flags.given["router"] or "learned", "router.file": file})
     with waiting("Measuring", as_json):
         report = router_screens.measure_router(labels, settings.router)
-    if png is not None:
-        router_screens.draw_report(report, png)
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:

@@ -211,32 +211,3 @@ def value_at(x: Sequence[float], y: Sequence[float], place: float) -> float:
     import numpy as np
 
     return float(np.interp(place, x, y))
-
-
-def draw_report(report: RouterReport, file: Path) -> None:
-    """Draw answers won against escalated steps, and the calibration, into a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (won, calibration) = pyplot.subplots(1, 2, figsize=(11, 4.5))
-    for curve in report.curves:
-        style = "--" if curve.name in ("oracle", "random") else "-"
-        won.plot([100 * share for share in curve.escalated], curve.won, style, label=curve.name)
-    won.axvline(100 * report.escalated, color="grey", linewidth=0.8, linestyle=":")
-    won.set_xlabel("steps escalated to the target, %")
-    won.set_ylabel("answers won in a hundred problems")
-    won.legend()
-    scores = [score for score, _, _ in report.reliability]
-    shares = [share for _, share, _ in report.reliability]
-    calibration.plot([0, 1], [0, 1], "--", color="grey")
-    calibration.plot(scores, shares, "o-")
-    calibration.set_xlabel("score of the router")
-    calibration.set_ylabel("share of steps that the target writes better")
-    for axes in (won, calibration):
-        axes.grid(alpha=0.3)
-    figure.tight_layout()
-    with writing(file, "Name another file with --png."):
-        figure.savefig(file, dpi=150)
-    pyplot.close(figure)

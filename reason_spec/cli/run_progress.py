@@ -1,47 +1,27 @@
-"""Progress of a run: a table that grows in place on a terminal, else a line every few seconds."""
+"""Progress of a run: a bar for each task and strategy on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from reason_spec.evaluation.amounts import NONE, percent, percent_range, ratio_text, seconds_text, times_text
+from reason_spec.evaluation.amounts import NONE, percent, seconds_text, times_text
 from reason_spec.evaluation.grouping import baseline_among
-from reason_spec.evaluation.outcome import Outcome, UnitKey, share
-from reason_spec.evaluation.statistics import exact_interval
+from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.view import Totals
-from reason_spec.events import Event
 
-REFRESHES_PER_SECOND = 2.0
+_REFRESHES_PER_SECOND = 2.0
 """Low, because drawing takes time from the cores that are being measured."""
-PLAIN_SECONDS = 10.0
-
-HEADINGS = (
-    "task",
-    "strategy",
-    "done",
-    "right",
-    "95 %",
-    "s/problem",
-    "tokens/s",
-    "speed-up",
-    "alpha_step",
-    "alpha_token",
-)
-_LESS_NEEDED = ("95 %", "alpha_token", "tokens/s", "alpha_step", "task")
-"""Columns left out, in this order, where a terminal is too narrow."""
+_PLAIN_SECONDS = 10.0
+_ESTIMATE_SECONDS = 3600.0
+"""The time left is estimated from the answers of so many seconds: an answer may take a minute."""
 
 
 @dataclass(slots=True)
@@ -51,30 +31,31 @@ class _Row:
     right: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
     seconds: dict[tuple[str, int], float] = field(default_factory=dict)
     num_tokens: int = 0
-    num_verdicts: int = 0
-    num_accepted: int = 0
-    num_token_drafts: int = 0
-    num_accepted_tokens: int = 0
 
     def add(self, outcome: Outcome) -> None:
         if outcome.answer is not None:
             self.right[outcome.id].append(outcome.correct is True)
         self.seconds[outcome.id, outcome.sample] = outcome.seconds
         self.num_tokens += outcome.tokens
-        self.num_verdicts += outcome.usage.num_verdicts
-        self.num_accepted += outcome.usage.verdicts["accept"]
-        self.num_token_drafts += outcome.usage.target.num_drafted_tokens
-        self.num_accepted_tokens += outcome.usage.target.num_accepted_draft_tokens
 
-    def accuracy(self) -> tuple[str, str]:
-        """Return the mean over problems of the share of right samples, and its interval, as text."""
-        if not self.right:
-            return NONE, NONE
-        total = sum(sum(samples) / len(samples) for samples in self.right.values())
-        number = len(self.right)
-        return percent(total / number), percent_range(exact_interval(min(total, number), number))
+    def numbers(self, baseline: _Row) -> str:
+        """Return accuracy, seconds of an answer, tokens a second and speed-up."""
+        if not self.seconds:
+            return ""
+        seconds = sum(self.seconds.values())
+        speed = self.num_tokens / seconds if seconds else 0.0
+        return (
+            f"{self._accuracy} right, {seconds_text(seconds / len(self.seconds))} s, {speed:.1f} tokens/s, "
+            f"{times_text(self._speedup_over(baseline))}"
+        )
 
-    def speedup_over(self, baseline: _Row) -> float | None:
+    @property
+    def _accuracy(self) -> str:
+        """The mean over problems of the share of right samples."""
+        shares = [sum(samples) / len(samples) for samples in self.right.values()]
+        return percent(sum(shares) / len(shares)) if shares else NONE
+
+    def _speedup_over(self, baseline: _Row) -> float | None:
         """Return the ratio of the seconds on the answers that both have, None where there are none."""
         both = self.seconds.keys() & baseline.seconds.keys()
         own = sum(self.seconds[key] for key in both)
@@ -86,173 +67,100 @@ class Board:
 
     Args:
         totals: the number of answers that each will have at the end.
+        done: the answers of earlier starts.
     """
 
-    def __init__(self, totals: Totals) -> None:
-        self._totals = totals
+    def __init__(self, totals: Totals, done: Sequence[Outcome] = ()) -> None:
+        self.totals = totals
         self._rows = {key: _Row() for key in totals}
         self._baseline = baseline_among(strategy for _, strategy in totals)
-
-    def add(self, outcome: Outcome) -> None:
-        # Results of earlier versions do not name their task.
-        if (row := self._rows.get((outcome.task, outcome.strategy))) is not None:
-            row.add(outcome)
-
-    def rows(self) -> list[dict[str, str]]:
-        """Return texts by heading for each task and strategy."""
-        return [dict(zip(HEADINGS, self._cells(*key), strict=True)) for key in self._totals]
-
-    def _cells(self, task: str, strategy: str) -> tuple[str, ...]:
-        row = self._rows[task, strategy]
-        done = f"{len(row.seconds)}/{self._totals[task, strategy]}"
-        if not row.seconds:
-            return (task, strategy, done, *[NONE] * (len(HEADINGS) - 3))
-        seconds = sum(row.seconds.values())
-        baseline = self._rows.get((task, self._baseline), _Row())
-        return (
-            task,
-            strategy,
-            done,
-            *row.accuracy(),
-            seconds_text(seconds / len(row.seconds)),
-            f"{row.num_tokens / seconds if seconds else 0.0:.1f}",
-            times_text(row.speedup_over(baseline)),
-            ratio_text(share(row.num_accepted, row.num_verdicts)),
-            ratio_text(share(row.num_accepted_tokens, row.num_token_drafts)),
-        )
-
-
-class RunProgress:
-    """Counts the answers of a run and shows nothing; a context manager.
-
-    Args:
-        done: the outcomes of earlier starts.
-    """
-
-    def __init__(self, console: Console, totals: Totals, done: Iterable[Outcome]) -> None:
-        self._console = console
-        self._board = Board(totals)
-        self._total = sum(totals.values())
-        self._num_done = 0
-        self._num_new = 0
-        self._started = time.monotonic()
         for outcome in done:
-            self._count(outcome)
-
-    def __enter__(self) -> Self:
-        self._started = time.monotonic()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def listen(self, key: UnitKey, event: Event) -> None:
-        """Take an event of an answer in progress."""
+            self.add(outcome)
 
     def add(self, outcome: Outcome) -> None:
-        """Count a new outcome."""
-        self._num_new += 1
-        self._count(outcome)
+        self._rows[outcome.task, outcome.strategy].add(outcome)
 
-    def _count(self, outcome: Outcome) -> None:
-        self._num_done += 1
-        self._board.add(outcome)
+    def name(self, key: tuple[str, str]) -> str:
+        task, strategy = key
+        return f"{task} {strategy}" if len({task for task, _ in self.totals}) > 1 else strategy
 
-    @property
-    def _time_left(self) -> str:
-        """Time for the missing answers at the pace of this start."""
-        if not self._num_new:
-            return "-:--:--"
-        pace = (time.monotonic() - self._started) / self._num_new
-        return str(timedelta(seconds=round(pace * (self._total - self._num_done))))
+    def num_done(self, key: tuple[str, str]) -> int:
+        return len(self._rows[key].seconds)
+
+    def numbers(self, key: tuple[str, str]) -> str:
+        task, _ = key
+        return self._rows[key].numbers(self._rows.get((task, self._baseline), _Row()))
 
 
-class PlainProgress(RunProgress):
+@contextmanager
+def run_progress(
+    console: Console, totals: Totals, done: Sequence[Outcome], *, quiet: bool
+) -> Iterator[Callable[[Outcome], None]]:
+    """Show the progress of a run; yields a function that counts a new answer."""
+    board = Board(totals, done)
+    if quiet:
+        yield board.add
+    elif console.is_terminal:
+        with _bars(console, board) as add:
+            yield add
+    else:
+        yield _Lines(console, board).add
+
+
+@contextmanager
+def _bars(console: Console, board: Board) -> Iterator[Callable[[Outcome], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        refresh_per_second=_REFRESHES_PER_SECOND,
+        speed_estimate_period=_ESTIMATE_SECONDS,
+    ) as bars:
+        tasks = {
+            key: bars.add_task(
+                board.name(key), total=total, completed=board.num_done(key), numbers=board.numbers(key)
+            )
+            for key, total in board.totals.items()
+        }
+
+        def add(outcome: Outcome) -> None:
+            board.add(outcome)
+            for key, task in tasks.items():
+                bars.update(task, completed=board.num_done(key), numbers=board.numbers(key))
+
+        yield add
+
+
+class _Lines:
     """Prints a line every few seconds, for logs."""
 
-    _last_shown = float("-inf")
+    def __init__(self, console: Console, board: Board) -> None:
+        self._console = console
+        self._board = board
+        self._started = time.monotonic()
+        self._last_shown = float("-inf")
+        self._num_new = 0
 
     def add(self, outcome: Outcome) -> None:
-        super().add(outcome)
-        now = time.monotonic()
-        if now - self._last_shown < PLAIN_SECONDS and self._num_done < self._total:
+        board, now = self._board, time.monotonic()
+        board.add(outcome)
+        self._num_new += 1
+        num_done, total = sum(map(board.num_done, board.totals)), sum(board.totals.values())
+        if now - self._last_shown < _PLAIN_SECONDS and num_done < total:
             return
         self._last_shown = now
-        line = f"{self._num_done}/{self._total} answers, {self._time_left} left; {'; '.join(self._parts())}"
+        left = timedelta(seconds=round((now - self._started) / self._num_new * (total - num_done)))
+        rows = (
+            f"{board.name(key)} {board.num_done(key)}/{wanted}, {board.numbers(key)}"
+            for key, wanted in board.totals.items()
+            if board.num_done(key)
+        )
+        line = f"{num_done}/{total} answers, {left} left; {'; '.join(rows)}"
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-    def _parts(self) -> list[str]:
-        rows = self._board.rows()
-        several = len({row["task"] for row in rows}) > 1
-        return [
-            f"{row['task'] + ' ' if several else ''}{row['strategy']} {row['done']}, {row['right']} right, "
-            f"{row['s/problem']} s, {row['tokens/s']} tokens/s, {row['speed-up']}"
-            for row in rows
-            if not row["done"].startswith("0/")
-        ]
-
-
-class LiveProgress(RunProgress):
-    """Draws a bar and the board in place."""
-
-    def __init__(self, console: Console, totals: Totals, done: Iterable[Outcome]) -> None:
-        super().__init__(console, totals, done)
-        self._num_steps = 0
-        self._current: UnitKey | None = None
-        self._live = Live(
-            get_renderable=self._render,
-            console=console,
-            refresh_per_second=REFRESHES_PER_SECOND,
-            transient=True,
-        )
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return super().__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def listen(self, key: UnitKey, event: Event) -> None:
-        if event.kind == "started" and event.step_index == 0 and key != self._current:
-            self._current, self._num_steps = key, 0
-        elif event.kind == "final" and key == self._current:
-            self._num_steps += 1
-
-    def _render(self) -> RenderableType:
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(
-            ProgressBar(total=self._total, completed=self._num_done, width=24),
-            f"{self._num_done}/{self._total} answers",
-            f"{self._time_left} left",
-        )
-        now = ""
-        if self._current is not None:
-            now = f"problem {self._current.problem_id}, {self._current.strategy}, {self._num_steps} steps"
-        return Group(bar, self._table(), Text(now, style="dim", no_wrap=True, overflow="ellipsis"))
-
-    def _table(self) -> Table:
-        rows, shown = self._board.rows(), list(HEADINGS)
-        table = _table(shown, rows)
-        for heading in _LESS_NEEDED:
-            unlimited = self._console.options.update(max_width=sys.maxsize)
-            if self._console.measure(table, options=unlimited).maximum <= self._console.width:
-                break
-            shown.remove(heading)
-            table = _table(shown, rows)
-        return table
-
-
-def _table(headings: Sequence[str], rows: Iterable[Mapping[str, str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[heading] for heading in headings))
-    return table
-
-
-def progress_view(console: Console, totals: Totals, done: Sequence[Outcome], *, quiet: bool) -> RunProgress:
-    """Return the progress of a run: drawn in place on a terminal, else lines at times."""
-    kind = RunProgress if quiet else LiveProgress if console.is_terminal else PlainProgress
-    return kind(console, totals, done)

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segments
 from rich.table import Table
 
-from reason_spec.cli.run_progress import RunProgress, progress_view
+from reason_spec.cli.run_progress import run_progress
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.view import ShowPhase, Totals
+from reason_spec.evaluation.view import CountAnswer, ShowPhase, Totals
 
 _LONG_SECONDS = 10.0
 """Seconds after which a phase is printed, if no status line can show it."""
@@ -97,8 +97,8 @@ class Screen:
             task = bar.add_task(text, total=total)
             yield lambda: bar.advance(task)
 
-    def progress(self, totals: Totals, done: Sequence[Outcome]) -> AbstractContextManager[RunProgress]:
-        return progress_view(self.err, totals, done, quiet=self.quiet)
+    def progress(self, totals: Totals, done: Sequence[Outcome]) -> AbstractContextManager[CountAnswer]:
+        return run_progress(self.err, totals, done, quiet=self.quiet)
 
 
 def full_width(table: Table, console: Console) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from reason_spec.cli.flags import SERVER_FLAGS, STRATEGY_FLAGS, Flags, takes_flags
-from reason_spec.cli.options import ConfigOption, JsonOption, QuietOption, resolve_settings, setting_option
+from reason_spec.cli.options import ConfigOption, QuietOption, resolve_settings, setting_option
 
 _SERVER = "Server"
 SERVE_DEFAULTS = {"suffix.use": "both"}
@@ -17,7 +17,7 @@ SERVE_DEFAULTS = {"suffix.use": "both"}
 _KEYS_FILE = Path("keys.yaml")
 
 keys_app = typer.Typer(
-    no_args_is_help=True, help="Make and list keys for clients of the server. Only hashes are stored."
+    no_args_is_help=True, help="Make keys for clients of the server. Only hashes are stored."
 )
 
 SERVE_HELP = (
@@ -106,7 +106,10 @@ def new_key(
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Make a key, print it once, and add its hash to the file."""
+    """Make a key, print it once, and add its hash to the file.
+
+    To revoke a key, remove its line and send the server SIGHUP.
+    """
     from reason_spec.cli.command import error_console
     from reason_spec.server.keys import add_key
 
@@ -115,21 +118,6 @@ def new_key(
     typer.echo(key)
     note = f"Its hash is in {chosen}, the key itself nowhere but here. Serve with --api-keys {chosen}"
     error_console().print(note, soft_wrap=True, highlight=False, markup=False)
-
-
-@keys_app.command("list")
-def list_keys(file: FileOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List the owners of valid keys. To revoke a key, remove its line and send the server SIGHUP."""
-    import json
-
-    from reason_spec.server.keys import read_keys
-
-    for entry in read_keys(_file(file, config)):
-        if as_json:
-            typer.echo(json.dumps(entry.model_dump()))
-        else:
-            trust = "trusted" if entry.trusted else "-"
-            typer.echo(f"{entry.hash[:19]}...  {entry.tenant}  {trust}  {entry.created or ''}")
 
 
 def _file(file: Path | None, config: Path | None) -> Path:

@@ -19,7 +19,6 @@ from reason_spec.cli.options import (
     OUTPUT,
     CompareOption,
     ConcurrencyOption,
-    DryRunOption,
     FreshOption,
     JsonOption,
     OutputOption,
@@ -53,7 +52,6 @@ def solve(
     fresh: FreshOption = False,
     concurrency: ConcurrencyOption = 1,
     show_rejected: ShowRejectedOption = False,
-    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -65,10 +63,6 @@ def solve(
     flags.refuse_strategy_beside(compare)
     settings = flags.resolve()
     strategies = compared_strategies(compare) if compare is not None else (settings.strategy.name,)
-    if dry_run:
-        from reason_spec.cli.dry_run import show_placement
-
-        raise typer.Exit(show_placement(settings, strategies, as_json=as_json))
     options = RunOptions(strategies, samples, concurrency, output, fresh)
     chosen = flags.problems(settings, sources, read_sources)
     streams = chosen.only_questions and len(strategies) == 1

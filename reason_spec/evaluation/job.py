@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -17,14 +17,13 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.control.planner import Planner
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.records import RecordFile
 from reason_spec.evaluation.rounding import Rounding, find_rounding
 from reason_spec.evaluation.run import Failure, Retries, Revived, new_session, run, work_items
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.evaluation.timeline import TIMELINES, Timeline
-from reason_spec.evaluation.view import RunView, SilentView, UnitListener
+from reason_spec.evaluation.view import RunView, SilentView
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.types import Problem
 from reason_spec.verifiers.base import Verifier
@@ -47,7 +46,6 @@ class RunOptions:
     fresh: bool = False
     num_retries: int = 0
     timelines: bool = False
-    prices: Prices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,7 @@ class Backend(Protocol):
     async def start(self, job: Job) -> None:
         """Start the backend, and begin a session of the job's folder."""
 
-    def answers(
-        self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
-    ) -> AsyncGenerator[Outcome | Failure]:
+    def answers(self, job: Job, keep_timeline: KeepTimeline | None) -> AsyncGenerator[Outcome | Failure]:
         """Yield results as they come; an answer's timeline is handed to ``keep_timeline`` before it."""
 
     async def finish(self, job: Job) -> None:
@@ -95,7 +91,6 @@ class RunResult:
     failures: tuple[Failure, ...]
     num_missing: int
     order_seed: int
-    prices: Prices | None
     rounding: Rounding | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,7 +105,6 @@ class RunResult:
             ],
             "order_seed": self.order_seed,
             "rounding": None if self.rounding is None else self.rounding.to_dict(),
-            "prices": None if self.prices is None else asdict(self.prices),
             **self.metrics.to_dict(),
         }
 
@@ -165,12 +159,12 @@ async def solve_missing(job: Job, backend: Backend, failures: list[Failure]) -> 
         await backend.start(job)
         with ExitStack() as stack:
             file = stack.enter_context(RecordFile(folder.path / TIMELINES)) if options.timelines else None
-            progress = stack.enter_context(job.view.progress(_totals(job), done))
+            count = stack.enter_context(job.view.progress(_totals(job), done))
 
             def keep(timeline: Timeline) -> None:
                 timelines[timeline.key] = timeline
 
-            results = backend.answers(job, progress.listen, keep if options.timelines else None)
+            results = backend.answers(job, keep if options.timelines else None)
             async with aclosing(results):
                 async for result in results:
                     if isinstance(result, Failure):
@@ -180,7 +174,7 @@ async def solve_missing(job: Job, backend: Backend, failures: list[Failure]) -> 
                     if file is not None:
                         file.append(timelines.pop(result.key).to_json())
                     folder.append(result)
-                    progress.add(result)
+                    count(result)
         await backend.finish(job)
     finally:
         await backend.close()
@@ -203,11 +197,10 @@ def _result(job: Job, failures: Sequence[Failure]) -> RunResult:
     noted = folder.latest("rounding")
     return RunResult(
         path=folder.path,
-        metrics=measure(folder.outcomes.values(), options.strategies, prices=options.prices, seed=seed),
+        metrics=measure(folder.outcomes.values(), options.strategies, seed=seed),
         failures=tuple(failures),
         num_missing=len(job.wanted - folder.outcomes.keys()),
         order_seed=seed,
-        prices=options.prices,
         rounding=Rounding.from_dict(noted) if noted else None,
     )
 
@@ -274,9 +267,7 @@ class LocalBackend:
         job.folder.begin_session(self._session, strategies, session_details(self.accelerator, strategies))
         return Revived(self.accelerator, self._session)
 
-    def answers(
-        self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
-    ) -> AsyncGenerator[Outcome | Failure]:
+    def answers(self, job: Job, keep_timeline: KeepTimeline | None) -> AsyncGenerator[Outcome | Failure]:
         assert self.accelerator is not None, "answers was called before start"
         options = job.options
 
@@ -297,7 +288,6 @@ class LocalBackend:
             order_seed=job.settings.sampling.seed,
             done=job.unwanted,
             session=self._session,
-            listener=listener,
             on_answer=None
             if keep_timeline is None
             else lambda key, recorder: keep_timeline(Timeline.of(key, recorder)),

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
+from reason_spec.errors import first_mistake
 from reason_spec.events import Recorder
-from reason_spec.settings import Settings, current_strategy_name
+from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
 
 DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
-_EARLIER_NAMES = {
-    "num_partings": "num_rejections",
-    "num_sound": "num_valid_tokens",
-    "instead": "replacement",
-}
-"""Names of fields of usages and verdicts in files of earlier versions."""
 
 
 class UnitKey(NamedTuple):
@@ -168,28 +165,15 @@ class Outcome:
     def from_json(cls, line: str) -> Outcome:
         """Read a line that ``to_json`` wrote.
 
+        Fields with a default were added later: files of earlier runs do not have them.
+
         Raises:
             ValueError: the line is no JSON object, or lacks a field.
         """
-        record = json.loads(line)
-        if not isinstance(record, dict):
-            raise ValueError("is not a JSON object")
-        # Fields with a default were added later: files of earlier runs do not have them.
-        missing = [
-            field.name for field in fields(cls) if field.default is MISSING and field.name not in record
-        ]
-        if missing:
-            raise ValueError(f"lacks the field {missing[0]!r}")
-        values = {field.name: record[field.name] for field in fields(cls) if field.name in record}
         try:
-            values["strategy"] = current_strategy_name(record["strategy"], warn=False)
-            values["steps"] = tuple(_read_step(step) for step in record["steps"])
-            values["usage"] = _read_work(record["usage"])
-            values["failed_tries"] = tuple(record.get("failed_tries", ()))
-            values["plan"] = None if record["plan"] is None else Plan(**record["plan"])
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"is damaged ({error})") from None
-        return cls(**values)
+            return _READER.validate_json(line)
+        except ValidationError as error:
+            raise ValueError(first_mistake(error)) from None
 
 
 def share(part: int, whole: int) -> float | None:
@@ -264,42 +248,4 @@ def settings_for(settings: Settings, strategy: str) -> Settings:
     return settings.model_copy(update={"strategy": settings.strategy.model_copy(update={"name": strategy})})
 
 
-def _read_step(record: dict[str, Any]) -> StepRecord:
-    verdict = record["verdict"]
-    return StepRecord(
-        text=record["text"],
-        origin=record["origin"],
-        tokens=record["tokens"],
-        finish=record["finish"],
-        verdict=None if verdict is None else _read_verdict(verdict),
-        token_ids=tuple(record["token_ids"]),
-    )
-
-
-def _read_verdict(record: dict[str, Any]) -> Verdict:
-    return Verdict(**{**_renamed(record), "work": _read_usage(record.get("work", {}))})
-
-
-def _read_usage(record: dict[str, Any]) -> Usage:
-    histogram = tuple(record.get("acceptance_histogram", ()))
-    return Usage(**{**_renamed(record), "acceptance_histogram": histogram})
-
-
-def _renamed(record: dict[str, Any]) -> dict[str, Any]:
-    return {_EARLIER_NAMES.get(name, name): value for name, value in record.items()}
-
-
-def _read_work(record: dict[str, Any]) -> AnswerUsage:
-    return AnswerUsage(
-        target=_read_usage(record["target"]),
-        draft=_read_usage(record["draft"]),
-        verdicts={decision: record["verdicts"][decision] for decision in DECISIONS},
-        verifier_seconds=record["verifier_seconds"],
-        highest_refused=record.get("highest_refused"),
-        # Files of earlier runs do not have them.
-        cache_verdicts={
-            decision: record.get("cache_verdicts", {}).get(decision, 0) for decision in DECISIONS
-        },
-        num_cache_asked=record.get("num_cache_asked", 0),
-        num_late_drafts=record.get("num_late_drafts", 0),
-    )
+_READER = TypeAdapter(Outcome)

@@ -16,7 +16,6 @@ from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.errors import EngineError, ReasonSpecError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
 from reason_spec.evaluation.prompts import ask_for
-from reason_spec.evaluation.view import UnitListener
 from reason_spec.events import Recorder
 from reason_spec.settings import Settings, current_strategy_name
 from reason_spec.tasks.grading import Grader
@@ -93,7 +92,6 @@ async def run(
     done: Collection[UnitKey] = frozenset(),
     grader: Grader | None = None,
     session: str | None = None,
-    listener: UnitListener | None = None,
     on_answer: AnswerListener | None = None,
     retries: Retries | None = None,
 ) -> AsyncGenerator[Outcome | Failure]:
@@ -110,7 +108,6 @@ async def run(
         samples: answers to each problem, with sampling noise of their own.
         done: answers that exist already and are left out.
         grader: used instead of a grader of its own; stays open.
-        listener: called with each event of each answer.
         on_answer: called with all events of an answer before its outcome is yielded.
         retries: None: an answer whose engine fails is not tried again.
 
@@ -127,7 +124,6 @@ async def run(
         accelerator,
         concurrency,
         session or new_session(),
-        listener,
         on_answer,
         retries or Retries(),
         apart=apart,
@@ -189,7 +185,6 @@ class _Runner:
         accelerator: Accelerator | Generator,
         concurrency: int,
         session: str,
-        listener: UnitListener | None,
         on_answer: AnswerListener | None,
         retries: Retries,
         *,
@@ -198,7 +193,6 @@ class _Runner:
         self._accelerator = accelerator
         self._concurrency = concurrency
         self._session = session
-        self._listener = listener
         self._on_answer = on_answer
         self._retries = retries
         self._apart = apart
@@ -240,7 +234,6 @@ class _Runner:
             concurrency=self._concurrency,
             order=turn.order,
             session=self._session,
-            listener=self._listener,
             on_answer=self._on_answer,
         )
 
@@ -274,7 +267,6 @@ async def answer_batch(
     concurrency: int = 1,
     order: int = 0,
     session: str = "",
-    listener: UnitListener | None = None,
     on_answer: AnswerListener | None = None,
     failing: tuple[type[ReasonSpecError], ...] = (EngineError,),
 ) -> list[Outcome | Failure]:
@@ -289,10 +281,9 @@ async def answer_batch(
     generator = accelerator if isinstance(accelerator, Generator) else accelerator.generator
 
     async def answer(item: WorkItem) -> Solution:
-        key, separated = item.key(strategy), "" if scope is None else scope(item)
+        separated = "" if scope is None else scope(item)
         asked = ask_for(item.problem, settings, sample=item.sample, strategy=strategy, scope=separated)
-        on_event = None if listener is None else lambda event: listener(key, event)
-        return await generator.answer(asked, listener=on_event)
+        return await generator.answer(asked)
 
     started = time.perf_counter()
     solutions = await asyncio.gather(*map(answer, items), return_exceptions=True)

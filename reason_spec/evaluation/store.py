@@ -36,8 +36,6 @@ from reason_spec.types import Problem
 
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
-_METRICS = "metrics.json"
-"""Written by earlier versions; `SUMMARY` holds its content now."""
 SETTINGS = "settings.yaml"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "math-verify")
 _REMEDY = "Name another folder with --output, or start anew with --fresh."
@@ -138,7 +136,7 @@ class RunFolder:
         if self._lock is not None:
             if self._created and not self.outcomes and not (self.path / SETTINGS).exists():
                 with contextlib.suppress(OSError):
-                    for name in (RESULTS, SUMMARY, _METRICS, TIMELINES, LOCK):
+                    for name in (RESULTS, SUMMARY, TIMELINES, LOCK):
                         (self.path / name).unlink(missing_ok=True)
                     for place in self._created:
                         place.rmdir()
@@ -207,8 +205,6 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
         write_text(self.path / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-        with writing(self.path):
-            (self.path / _METRICS).unlink(missing_ok=True)
 
     def _open(self, problems: Sequence[Problem]) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -224,7 +220,7 @@ class RunFolder:
 
     def _delete_earlier(self) -> None:
         with writing(self.path):
-            for name in (RESULTS, SUMMARY, _METRICS, TIMELINES, SETTINGS):
+            for name in (RESULTS, SUMMARY, TIMELINES, SETTINGS):
                 (self.path / name).unlink(missing_ok=True)
         self._results = RecordFile(self.results_path)
         self._replaces = False

@@ -12,7 +12,6 @@ from reason_spec.errors import DataError
 from reason_spec.evaluation.outcome import UnitKey
 from reason_spec.evaluation.records import read_records
 from reason_spec.events import Event, EventKind, Lane, Purpose, Recorder
-from reason_spec.settings import current_strategy_name
 from reason_spec.types import Decision, Origin
 
 TIMELINES = "timelines.jsonl"
@@ -96,8 +95,7 @@ class Timeline:
         """
         record = json.loads(line)
         try:
-            strategy = current_strategy_name(record["strategy"], warn=False)
-            key = UnitKey(record["problem_id"], record["sample"], strategy)
+            key = UnitKey(record["problem_id"], record["sample"], record["strategy"])
             return cls(key, tuple(Mark(**mark) for mark in record["marks"]))
         except (TypeError, KeyError) as error:
             raise ValueError(f"is no timeline ({error})") from None

@@ -6,24 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeAlias
 
-from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.events import Event
+from reason_spec.evaluation.outcome import Outcome
 
-UnitListener: TypeAlias = Callable[[UnitKey, Event], None]
+CountAnswer: TypeAlias = Callable[[Outcome], None]
+"""Counts a finished answer."""
 Totals: TypeAlias = Mapping[tuple[str, str], int]
 """Number of answers by task and strategy."""
 ShowPhase: TypeAlias = Callable[[str, float], None]
 """Shows the current phase of something that takes long, and the seconds so far."""
-
-
-class AnswerProgress(Protocol):
-    """Follows the answers of a run."""
-
-    def listen(self, key: UnitKey, event: Event) -> None:
-        """Take an event of an answer in progress."""
-
-    def add(self, outcome: Outcome) -> None:
-        """Count a finished answer."""
 
 
 class RunView(Protocol):
@@ -36,7 +26,7 @@ class RunView(Protocol):
     def status(self, text: str) -> AbstractContextManager[ShowPhase]:
         """Show ``text`` until the context ends."""
 
-    def progress(self, totals: Totals, done: Sequence[Outcome]) -> AbstractContextManager[AnswerProgress]:
+    def progress(self, totals: Totals, done: Sequence[Outcome]) -> AbstractContextManager[CountAnswer]:
         """Show the progress of a run; ``done`` are the answers of earlier starts."""
 
 
@@ -53,13 +43,5 @@ class SilentView:
         yield lambda *_: None
 
     @contextmanager
-    def progress(self, totals: Totals, done: Sequence[Outcome]) -> Iterator[AnswerProgress]:
-        yield _SilentProgress()
-
-
-class _SilentProgress:
-    def listen(self, key: UnitKey, event: Event) -> None:
-        return None
-
-    def add(self, outcome: Outcome) -> None:
-        return None
+    def progress(self, totals: Totals, done: Sequence[Outcome]) -> Iterator[CountAnswer]:
+        yield lambda _: None

@@ -36,12 +36,11 @@ def read_results(folder: Path) -> tuple[tuple[Outcome, ...], bool]:
     for number, line in enumerate(lines, start=1):
         try:
             outcome = Outcome.from_json(line)
-        except (ValueError, AttributeError) as error:
+        except ValueError as error:
             if not line.endswith("\n"):
                 return tuple(outcomes.values()), True
-            older = "lacks the field" in str(error)
-            remedy = "Another version wrote it: run anew with --fresh" if older else "Remove the line"
-            raise DataError(f"{path}, line {number}: {error}. {remedy}.") from None
+            remedy = "Remove the line, or run anew with --fresh if another version wrote it."
+            raise DataError(f"{path}, line {number}: {error}. {remedy}") from None
         if outcome.key in outcomes:
             raise DataError(
                 f"{path}, line {number}: sample {outcome.sample} of problem {outcome.id!r} by "

@@ -52,12 +52,11 @@ class CueSettings(Section):
 _RENAMED_STRATEGIES: Final = {"token": "prompt_lookup"}
 
 
-def current_strategy_name(name: str, *, warn: bool = True) -> str:
+def current_strategy_name(name: str) -> str:
     """Return the present name of a strategy; an old name logs a warning, once a process."""
     if name not in _RENAMED_STRATEGIES:
         return name
-    if warn:
-        _warn_of_old_name(name)
+    _warn_of_old_name(name)
     return _RENAMED_STRATEGIES[name]
 
 

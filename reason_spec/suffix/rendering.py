@@ -140,17 +140,18 @@ class ConversationEncoder:
 
 def shows_calls(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders tool calls."""
-    call = TraceMessage("assistant", "", calls=(TraceCall(PROBE, {"a": 1}),))
+    call = TraceMessage(role="assistant", calls=(TraceCall(name=PROBE, arguments={"a": 1}),))
     return _shows(tokenizer, call, calls=True)
 
 
 def shows_results(tokenizer: ChatTokenizer) -> bool:
     """Whether a model's chat template renders tool results."""
-    return _shows(tokenizer, TraceMessage("tool", PROBE), calls=False)
+    return _shows(tokenizer, TraceMessage(role="tool", text=PROBE), calls=False)
 
 
 def _shows(tokenizer: ChatTokenizer, message: TraceMessage, *, calls: bool) -> bool:
-    asked = (TraceMessage("user", "?"), message, TraceMessage("user", "?"))
+    user = TraceMessage(role="user", text="?")
+    asked = (user, message, user)
     try:
         tokens = tokenizer.encode_chat(openai_messages(asked, calls=calls, tools=True))
     except EngineError:

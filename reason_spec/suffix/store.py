@@ -226,25 +226,6 @@ def tenants_of(path: Path) -> list[str]:
     return sorted(names)
 
 
-def read_tenant(path: Path, tenant: str) -> list[TenantFile]:
-    """Return all files of a tenant: one for each model and tokenizer.
-
-    Raises:
-        DataError: there is no such folder, or a file is damaged or cannot be read.
-    """
-    found = []
-    for file in files_of_tenant(path, tenant):
-        if file.suffix != ENDING:
-            continue
-        try:
-            stored = read_file(file)
-        except UnreadableFileError as error:
-            raise DataError(f"{file}: cannot be read: {error}. {error.remedy}") from None
-        if stored is not None:
-            found.append(stored)
-    return found
-
-
 def files_of_tenant(path: Path, tenant: str) -> list[Path]:
     """Return every file of a tenant, including damaged and half written ones.
 

@@ -8,48 +8,83 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
 from reason_spec.errors import DataError
 from reason_spec.jsonl import BadLine, FieldError, JsonItem, check_unicode, parse_items, read_values
 from reason_spec.suffix.base import Source
 
-Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
 SOURCE_OF: Final[Mapping[Role, Source]] = {
     "system": "prompt",
+    "developer": "prompt",
     "user": "prompt",
     "assistant": "output",
     "tool": "tool",
 }
-MESSAGE_FIELDS: Final = ("messages", "traj")
-"""Fields of a line that may hold the messages; agent benchmarks use ``traj``."""
-
 _WANTED: Final = "one conversation a line, an object with its messages or the list of them"
-_ROLES: Final[Mapping[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class TraceCall:
-    """A tool call; ``arguments`` is a mapping if they are a JSON object, else their text."""
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", populate_by_name=True)
+
+
+class TraceCall(_Part):
+    """A tool call, nested as OpenAI's or flat; ``arguments`` is a mapping if they are a JSON object."""
 
     name: str
-    arguments: dict[str, Any] | str
+    arguments: dict[str, Any] | str = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, call: Any) -> Any:
+        return call.get("function", call) if isinstance(call, dict) else call
+
+    @field_validator("arguments")
+    @classmethod
+    def _parsed(cls, arguments: dict[str, Any] | str) -> dict[str, Any] | str:
+        # Chat templates encode arguments as JSON themselves and would quote a text.
+        try:
+            value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, RecursionError):
+            return arguments
+        check_unicode("arguments", json.dumps(value, ensure_ascii=False))
+        return value if isinstance(value, dict) else arguments
 
 
-@dataclass(frozen=True, slots=True)
-class TraceMessage:
+class TraceMessage(_Part):
     """One message, with its tool calls and the reasoning before it, if the file has any."""
 
     role: Role
-    text: str
-    reasoning: str = ""
-    calls: tuple[TraceCall, ...] = ()
+    text: str = Field(default="", validation_alias="content")
+    reasoning: str = Field(default="", validation_alias=AliasChoices("reasoning_content", "reasoning"))
+    calls: tuple[TraceCall, ...] = Field(default=(), validation_alias="tool_calls", strict=False)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _joined(cls, content: Any) -> Any:
+        if not isinstance(content, list):
+            return "" if content is None else content
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
+            raise ValueError("holds a part that is not text; only texts are learnt")
+        return "".join(texts)
+
+    @field_validator("reasoning", "calls", mode="before")
+    @classmethod
+    def _present(cls, value: Any, info: ValidationInfo) -> Any:
+        return cls.model_fields[str(info.field_name)].default if value is None else value
 
     @property
     def source(self) -> Source:
@@ -63,6 +98,15 @@ class TraceMessage:
             for call in self.calls
         ]
         return "\n".join([self.text, *calls] if self.text else calls)
+
+
+class _Line(_Part):
+    messages: tuple[TraceMessage, ...] = Field(min_length=1, strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"messages": value} if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +131,8 @@ class Traces(NamedTuple):
 def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
     """Read a file of past conversations, also gzip.
 
-    A line is an object with ``messages`` (or ``traj``), or a list of messages. A message has a
-    ``role`` and a ``content``, text or a list of text parts; an assistant's may have ``tool_calls``,
-    nested as OpenAI's or flat with ``name`` and ``arguments``, and ``reasoning``.
+    A line is an object with ``messages``, or a list of messages. A message has a ``role`` and a ``content``,
+    text or a list of text parts; an assistant's may have ``tool_calls`` and ``reasoning``.
 
     Args:
         skip_bad: collect unusable lines in ``bad_lines`` instead of raising.
@@ -99,112 +142,22 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
             names file, line and field.
     """
     bad_lines: list[BadLine] = []
-    parsed = parse_items(_values(path), path, _read_conversation, bad_lines, skip_bad=skip_bad)
-    conversations = tuple(parsed)
+    items = read_values(path, _WANTED)
+    conversations = tuple(parse_items(items, path, _read_conversation, bad_lines, skip_bad=skip_bad))
     if not conversations:
         first = f"; line {bad_lines[0].line}: {bad_lines[0].reason}" if bad_lines else ""
         raise DataError(f"{path}: holds no conversation{first}. It needs {_WANTED}.")
     return Traces(conversations, tuple(bad_lines))
 
 
-def _values(path: Path) -> list[JsonItem | BadLine]:
-    items = list(read_values(path, _WANTED))
-    values = [item.value for item in items if isinstance(item, JsonItem)]
-    if len(values) == len(items) and values and all(map(_is_message, values)):
-        # The file is one conversation: one message a line, or an array of messages.
-        return [JsonItem(1, values)]
-    return items
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, dict) and "role" in value and not any(name in value for name in MESSAGE_FIELDS)
-
-
 def _read_conversation(item: JsonItem) -> Conversation:
-    name, listed = _listed_messages(item.value)
-    messages = tuple(_read_message(f"{name}[{index}]", message) for index, message in enumerate(listed))
-    return Conversation(item.line, messages)
-
-
-def _listed_messages(value: object) -> tuple[str, list[object]]:
-    name, listed = "", value
-    if isinstance(value, dict):
-        name = next((name for name in MESSAGE_FIELDS if name in value), "")
-        if not name:
-            raise FieldError(
-                MESSAGE_FIELDS[0], f"is missing; there are {', '.join(map(repr, value)) or 'none'}"
-            )
-        listed = value[name]
-    if not isinstance(listed, list):
-        raise FieldError(name or "line", "is not a list of messages", listed)
-    if not listed:
-        raise FieldError(name or "line", "is an empty list of messages")
-    return name, listed
-
-
-def _read_message(place: str, value: object) -> TraceMessage:
-    if not isinstance(value, dict):
-        raise FieldError(place, "is not an object with role and content", value)
-    role = value.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise FieldError(f"{place}.role", f"is none of {', '.join(_ROLES)}", role)
-    reasoning = value.get("reasoning_content") or value.get("reasoning") or ""
-    if not isinstance(reasoning, str):
-        raise FieldError(f"{place}.reasoning", "is not text", reasoning)
-    check_unicode(f"{place}.reasoning", reasoning)
-    text = _read_content(f"{place}.content", value.get("content"))
-    return TraceMessage(_ROLES[role], text, reasoning, _read_calls(place, value))
-
-
-def _read_content(place: str, value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        check_unicode(place, value)
-        return value
-    if not isinstance(value, list):
-        raise FieldError(place, "is neither text nor a list of parts", value)
-    texts: list[str] = []
-    for index, part in enumerate(value):
-        text = part.get("text") if isinstance(part, dict) else part
-        if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, dict) else part
-            raise FieldError(f"{place}[{index}]", "is not a text part; only texts are learnt", kind)
-        check_unicode(f"{place}[{index}]", text)
-        texts.append(text)
-    return "".join(texts)
-
-
-def _read_calls(place: str, message: Mapping[str, Any]) -> tuple[TraceCall, ...]:
-    listed = message.get("tool_calls") or []
-    if not isinstance(listed, list):
-        raise FieldError(f"{place}.tool_calls", "is not a list", listed)
-    if message.get("function_call"):
-        listed = [*listed, message["function_call"]]
-    return tuple(_read_call(f"{place}.tool_calls[{index}]", call) for index, call in enumerate(listed))
-
-
-def _read_call(place: str, value: object) -> TraceCall:
-    call = value.get("function", value) if isinstance(value, dict) else value
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise FieldError(place, "has no function name", value)
-    check_unicode(f"{place}.name", call["name"])
-    arguments = call.get("arguments", {})
-    if isinstance(arguments, str):
-        arguments = _parsed(arguments)
-    if not isinstance(arguments, (dict, str)):
-        raise FieldError(f"{place}.arguments", "is neither an object nor text", arguments)
-    check_unicode(f"{place}.arguments", json.dumps(arguments, ensure_ascii=False))
-    return TraceCall(call["name"], arguments)
-
-
-def _parsed(arguments: str) -> dict[str, Any] | str:
-    # Chat templates encode arguments as JSON themselves and would quote a text.
+    check_unicode("messages", json.dumps(item.value, ensure_ascii=False))
     try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
+        return Conversation(item.line, _Line.model_validate(item.value).messages)
+    except ValidationError as error:
+        mistake = error.errors()[0]
+        place = ".".join(map(str, mistake["loc"])) or "line"
+        raise FieldError(place, f"is unusable ({mistake['msg']})", mistake["input"]) from None
 
 
 def openai_messages(messages: Sequence[TraceMessage], *, calls: bool, tools: bool) -> list[dict[str, Any]]:
@@ -216,7 +169,7 @@ def openai_messages(messages: Sequence[TraceMessage], *, calls: bool, tools: boo
     """
     made: list[dict[str, Any]] = []
     for message in messages:
-        role = "user" if message.role == "tool" and not tools else message.role
+        role = {"tool": "tool" if tools else "user", "developer": "system"}.get(message.role, message.role)
         one: dict[str, Any] = {"role": role, "content": message.text if calls else message.text_with_calls}
         if message.reasoning:
             one["reasoning_content"] = message.reasoning

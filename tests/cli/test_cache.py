@@ -1,24 +1,20 @@
-"""`reason-spec cache`: learning past conversations, and what is shown, exported and erased of them."""
+"""`reason-spec cache`: learning past conversations, and what is shown and erased of them."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reason_spec.cli.cache import complete_tenants
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.weights import identify_model
 from reason_spec.pair import embedded_path
 from reason_spec.settings import load_settings
 from reason_spec.suffix.documents import make_document
-from reason_spec.suffix.store import SuffixStore, files_of_tenant, read_tenant
+from reason_spec.suffix.store import SuffixStore, files_of_tenant
 from reason_spec.suffix.tenant_file import StoreKey
 from tests.cli_runner import fail, invoke, succeed
 
@@ -58,8 +54,8 @@ def as_json(*arguments: str) -> dict[str, Any]:
 
 def text_of(folder: Path, tenant: str) -> str:
     tokenizer = load_tokenizer(str(embedded_path("target")))
-    (stored,) = read_tenant(folder, tenant)
-    return "\n".join(tokenizer.decode_prompt(document.tokens.tolist()) for document in stored.documents)
+    documents = SuffixStore(folder, embedded_key(), max_bytes=1 << 20).load(tenant)
+    return "\n".join(tokenizer.decode_prompt(document.tokens.tolist()) for document in documents)
 
 
 # Import --------------------------------------------------------------------------------------
@@ -96,7 +92,7 @@ def test_bad_lines_are_named_or_left_out(folder: Path) -> None:
     with Path("traces.jsonl").open("a") as file:
         file.write('{"messages": [{"role": "robot"}]}\n')
     said = fail("cache", "import", "traces.jsonl", "--path", "cache")
-    assert "traces.jsonl, line 7: field 'messages[0].role'" in said
+    assert "traces.jsonl, line 7: field 'messages.0.role'" in said
     assert "--skip-bad" in said
     assert not folder.exists()
     result = succeed("cache", "import", "traces.jsonl", "--path", "cache", "--skip-bad")
@@ -111,10 +107,8 @@ def test_nothing_of_what_was_said_is_printed_or_logged(
     results = [
         succeed("cache", "import", "traces.jsonl", "--path", "cache"),
         succeed("cache", "stats", "--path", "cache"),
-        succeed("cache", "export", "--path", "cache", "--output", "texts.jsonl"),
         succeed("cache", "erase", "--path", "cache", "--tenant", "default", "--yes"),
     ]
-    assert SECRET in Path("texts.jsonl").read_text()
     assert SECRET not in caplog.text
     assert all(SECRET not in result.output for result in results)
 
@@ -165,42 +159,6 @@ def test_the_folder_and_tenant_of_the_settings_are_the_default(
     assert as_json("stats")["files"][0]["tenant"] == "ann"
 
 
-# Export --------------------------------------------------------------------------------------
-
-
-def test_an_export_imported_elsewhere_is_the_same(folder: Path) -> None:
-    succeed("cache", "import", "traces.jsonl", "--path", "cache", "--tenant", "ann")
-    said = succeed(
-        "cache", "export", "--path", "cache", "--tenant", "ann", "--output", "texts.jsonl.gz"
-    ).stdout
-    assert "texts of tenant 'ann' written to texts.jsonl.gz" in said
-    record = as_json("import", "texts.jsonl.gz", "--path", "other", "--tenant", "carl")
-    assert record["num_conversations"] == 0
-    assert record["num_documents_of_exports"] == record["kept"]["num_documents"]
-    first, second = text_of(folder, "ann"), text_of(Path("other"), "carl")
-    assert sorted(first.splitlines()) == sorted(second.splitlines())
-
-
-def test_an_export_without_texts_needs_no_tokenizer(folder: Path) -> None:
-    keep(folder, "ann", 7, key=StoreKey("another model", "0000"))
-    arguments = ["--path", "cache", "--tenant", "ann", "--output", "texts.jsonl"]
-    said = fail("cache", "export", *arguments)
-    assert "model another model, vocabulary 0000" in said
-    assert "--tokens-only" in said
-    record = as_json("export", *arguments, "--tokens-only")
-    assert record["key"] == {"model": "another model", "tokenizer": "0000"}
-    assert '"text"' not in Path("texts.jsonl").read_text()
-    assert Path("texts.jsonl").stat().st_mode & 0o777 == 0o600
-    assert "vocabulary 0000" in fail("cache", "import", "texts.jsonl", "--path", "cache")
-
-
-def test_an_export_of_nothing_is_refused(folder: Path) -> None:
-    keep(folder, "ann", 7)
-    arguments = ["--path", "cache", "--tenant", "an", "--output", "texts.jsonl"]
-    assert "holds nothing of tenant 'an'; did you mean 'ann'?" in fail("cache", "export", *arguments)
-    assert not Path("texts.jsonl").exists()
-
-
 # Erase ---------------------------------------------------------------------------------------
 
 
@@ -234,37 +192,3 @@ def test_erase_needs_the_tenants_name(folder: Path) -> None:
     keep(folder, "default", 7)
     assert invoke("cache", "erase", "--path", "cache", "--yes").exit_code == 2
     assert files_of_tenant(folder, "default")
-
-
-# The shell -----------------------------------------------------------------------------------
-
-
-class Context:
-    def __init__(self, **params: object) -> None:
-        self.params = params
-
-
-def test_tenants_are_completed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for tenant in ("ann", "anton", "bob"):
-        keep(folder, tenant, 7)
-    context: Any = Context(path=folder)
-    assert complete_tenants(context, "an") == ["ann", "anton"]
-    assert complete_tenants(Context(path="missing"), "a") == []  # type: ignore[arg-type]
-    assert complete_tenants(Context(), "a") == []  # type: ignore[arg-type]
-    monkeypatch.setenv("REASON_SPEC_SUFFIX__PATH", str(folder))
-    assert complete_tenants(Context(), "b") == ["bob"]  # type: ignore[arg-type]
-
-
-def test_the_shell_completes_a_tenant_of_the_folder_on_the_line(folder: Path) -> None:
-    keep(folder, "ann", 7)
-    line = f"reason-spec cache erase --path {folder} --tenant a"
-    environment = {
-        **os.environ,
-        "_REASON_SPEC_COMPLETE": "complete_zsh",
-        "_TYPER_COMPLETE_ARGS": line,
-    }
-    code = "from reason_spec.cli.main import app; app(prog_name='reason-spec')"
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert "ann" in result.stdout

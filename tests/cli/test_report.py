@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from reason_spec.cli.report import complete_runs
 from tests.cli_runner import enter_world, fail, succeed
 from tests.evaluation.runs import write_run
 
@@ -22,7 +21,7 @@ def test_a_run_that_solve_wrote_is_reported_and_what_it_lacks_is_said(
 ) -> None:
     world = enter_world(tmp_path, monkeypatch)
     succeed(*world.arguments("--compare", "autoregressive,lookahead", "--output", "out"))
-    result = succeed("report", "out", "--html")
+    result = succeed("report", "out")
     assert result.stdout == "out/report.html\n"
     assert "no timelines.jsonl" in " ".join(result.stderr.split())
     assert "No timeline of this answer is stored" in (tmp_path / "out" / "report.html").read_text()
@@ -66,9 +65,3 @@ def test_what_is_no_run_is_refused_in_one_line(finished: Path, tmp_path: Path) -
     blocked.write_text("")
     assert "cannot be written" in fail("report", str(finished), "--output", str(blocked / "page.html"))
     assert "cannot be written" in fail("report", str(finished), "--csv", str(blocked))
-
-
-def test_folders_of_runs_are_completed(finished: Path) -> None:
-    assert complete_runs(str(finished.parent / "su")) == [str(finished)]
-    assert complete_runs(str(finished.parent) + "/") == [str(finished)]
-    assert complete_runs("/no/such/place/x") == []

@@ -13,7 +13,6 @@ from reason_spec.cli.results_table import notes, paired_lines, print_metrics
 from reason_spec.cli.screen import Screen
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
-from reason_spec.evaluation.prices import Prices
 from reason_spec.types import Usage
 from tests.evaluation.test_store import make_outcome
 
@@ -62,19 +61,15 @@ def test_one_task_has_one_table_without_rows_that_say_nothing() -> None:
     assert re.fullmatch(r"100\.0 % +87\.5 %", row(text, "accuracy "))
     assert re.fullmatch(r"8 x 1 +8 x 1", row(text, "problems x samples"))
     assert re.match(r"1\.00x +2\.00x \(", row(text, "speed-up, paired"))
-    for absent in ("pass@", "majority@", "cost", "cut at", "after a failure", "task gsm8k"):
+    for absent in ("pass@", "cut at", "after a failure", "task gsm8k"):
         assert absent not in text
 
 
 def test_rows_appear_where_there_is_something_to_say() -> None:
-    metrics = measure(
-        outcomes(samples=4, failed_tries=("trouble",), finish="length"),
-        BOTH,
-        prices=Prices(target_output=1.0),
-    )
+    metrics = measure(outcomes(samples=4, failed_tries=("trouble",), finish="length"), BOTH)
     text = shown(metrics)
     assert "accuracy (avg@4)" in text
-    for name in ("pass@2", "pass@4", "majority@4", "cost of all answers"):
+    for name in ("pass@2", "pass@4"):
         assert row(text, name)
     assert "pass@3" not in text
     assert re.fullmatch(r"32 +32", row(text, "cut at the token limit"))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from reason_spec.lab import pictures
 from reason_spec.lab.router_training.advantage import LabelOptions
 from reason_spec.lab.router_training.label_store import About, LabelFolder
 from reason_spec.routers.base import PairIdentity
@@ -109,22 +108,6 @@ def test_bad_names_and_missing_folders_are_named(world: World, tmp_path: Path) -
     assert "missing.json" in fail("router", "eval", "train", "--file", "missing.json")
     (tmp_path / "file").write_text("")
     assert "cannot be written" in fail("router", "train", "train", "--output", "file/router.json")
-
-
-def test_a_picture_is_drawn_where_matplotlib_is_installed(world: World, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    store_labels(tmp_path / "train", 1)
-    succeed("router", "train", "train", "--output", "router.json")
-    succeed("router", "eval", "train", "--file", "router.json", "--png", "curve.png")
-    assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_a_picture_is_refused_with_the_install_line(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
-    store_labels(tmp_path / "train", 1)
-    assert "pip install 'reason-spec[plots]'" in fail("router", "eval", "train", "--png", "curve.png")
 
 
 def test_the_shipped_router_is_that_of_the_embedded_pair() -> None:

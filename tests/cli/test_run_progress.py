@@ -4,10 +4,9 @@ import io
 import re
 from collections.abc import Sequence
 
-import pytest
 from rich.console import Console
 
-from reason_spec.cli.run_progress import Board, LiveProgress, PlainProgress, RunProgress, progress_view
+from reason_spec.cli.run_progress import Board, run_progress
 from reason_spec.evaluation.outcome import Outcome
 from tests.evaluation.test_store import make_outcome
 
@@ -39,53 +38,38 @@ def some() -> list[Outcome]:
     ]
 
 
-def cells(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(row.values())
-
-
 def test_rows_count_by_task_and_strategy_and_compare_what_both_have() -> None:
-    board = Board(TOTALS)
-    for item in some():
-        board.add(item)
-    assert [cells(row)[:8] for row in board.rows()] == [
-        ("gsm8k", "autoregressive", "2/4", "50.0 %", "1.3-98.7 %", "3.00", "3.3", "1.00x"),
-        ("gsm8k", "lookahead", "2/4", "100.0 %", "15.8-100.0 %", "1.00", "10.0", "3.00x"),
-        ("aime", "autoregressive", "0/2", "-", "-", "-", "-", "-"),
-        ("aime", "lookahead", "1/2", "100.0 %", "2.5-100.0 %", "90.0", "0.1", "-"),
+    board = Board(TOTALS, some())
+    assert [(board.name(key), board.num_done(key), board.numbers(key)) for key in TOTALS] == [
+        ("gsm8k autoregressive", 2, "50.0 % right, 3.00 s, 3.3 tokens/s, 1.00x"),
+        ("gsm8k lookahead", 2, "100.0 % right, 1.00 s, 10.0 tokens/s, 3.00x"),
+        ("aime autoregressive", 0, ""),
+        ("aime lookahead", 1, "100.0 % right, 90.0 s, 0.1 tokens/s, -"),
     ]
 
 
 def test_samples_of_a_problem_count_as_one() -> None:
-    board = Board({("gsm8k", "autoregressive"): 4})
-    for sample in range(4):
-        board.add(outcome(0, "autoregressive", sample=sample, correct=sample > 0))
-    assert cells(board.rows()[0])[2:5] == ("4/4", "75.0 %", "0.6-100.0 %")
-
-
-def test_what_the_run_does_not_ask_for_is_passed_over() -> None:
-    board = Board({("gsm8k", "autoregressive"): 1})
-    board.add(outcome(0, "oracle"))
-    assert board.rows()[0]["done"] == "0/1"
+    key = ("gsm8k", "autoregressive")
+    samples = [outcome(0, "autoregressive", sample=sample, correct=sample > 0) for sample in range(4)]
+    samples.append(outcome(1, "autoregressive", correct=False))
+    board = Board({key: 8}, samples)
+    assert (board.num_done(key), board.name(key)) == (5, "autoregressive")
+    assert board.numbers(key).startswith("37.5 % right")
 
 
 def follow(*, terminal: bool, done: Sequence[Outcome]) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, no_color=True)
-    view = progress_view(console, TOTALS, done, quiet=False)
-    assert isinstance(view, LiveProgress if terminal else PlainProgress)
-    with view:
+    with run_progress(console, TOTALS, done, quiet=False) as add:
         for item in some()[len(done) :]:
-            view.add(item)
-        if isinstance(view, LiveProgress):
-            console.print(view._render())
+            add(item)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_on_a_terminal_the_table_stands_under_a_bar_with_the_time_left() -> None:
+def test_on_a_terminal_each_strategy_has_a_bar_with_its_numbers() -> None:
     shown = follow(terminal=True, done=some()[:2])
-    assert "5/12 answers" in shown
-    assert re.search(r"\d:\d\d:\d\d left", shown)
-    assert re.search(r"gsm8k +lookahead +2/4 +100\.0 % +15\.8-100\.0 % +1\.00 +10\.0 +3\.00x", shown)
+    assert re.search(r"gsm8k lookahead .* 2/4 .*100\.0 % right, 1\.00 s, 10\.0 tokens/s, 3\.00x", shown)
+    assert re.search(r"aime autoregressive .* 0/2 ", shown)
 
 
 def test_in_a_log_a_line_tells_of_all_rows_that_have_begun() -> None:
@@ -99,28 +83,6 @@ def test_in_a_log_a_line_tells_of_all_rows_that_have_begun() -> None:
 
 def test_quiet_shows_nothing() -> None:
     console = Console(file=io.StringIO())
-    assert type(progress_view(console, TOTALS, [], quiet=True)) is RunProgress
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_nothing_done_yet_is_shown_too(terminal: bool) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
-    view = progress_view(console, TOTALS, [], quiet=False)
-    if isinstance(view, LiveProgress):
-        console.print(view._render())
-        assert "-:--:-- left" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_a_narrow_terminal_has_fewer_columns_and_whole_cells() -> None:
-    for width, gone in (
-        (120, ()),
-        (90, ("95 %", "alpha_token")),
-        (70, ("95 %", "alpha_token", "alpha_step")),
-    ):
-        console = Console(file=io.StringIO(), force_terminal=True, width=width, no_color=True)
-        console.print(LiveProgress(console, TOTALS, some())._table())
-        shown = console.file.getvalue()  # type: ignore[attr-defined]
-        assert "…" not in shown
-        assert [
-            name for name in ("95 %", "alpha_token", "alpha_step", "speed-up") if name not in shown
-        ] == list(gone)
+    with run_progress(console, TOTALS, [], quiet=True) as add:
+        add(some()[0])
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]

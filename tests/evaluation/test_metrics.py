@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics, measure
 from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.paired import PairedMetrics
-from reason_spec.evaluation.prices import Prices
 from reason_spec.evaluation.statistics import exact_interval, mcnemar_exact, paired_loss_upper
 from reason_spec.types import Plan, Usage
 from tests.evaluation.synthetic import make_outcome, random_run
@@ -66,19 +65,6 @@ def test_undecided_answers_are_not_right_and_counted_apart() -> None:
     assert (found.num_graded, found.num_undecided, found.num_answers) == (2, 1, 3)
     assert found.accuracy is not None
     assert found.accuracy.value == 0.5
-
-
-def test_a_vote_is_taken_over_the_samples_of_a_problem() -> None:
-    predictions = [("1", True), ("2", False), ("2.0", False)]
-    outcomes = [
-        make_outcome(0, sample=sample, correct=correct, prediction=prediction)
-        for sample, (prediction, correct) in enumerate(predictions)
-    ]
-    found = row(measure(outcomes), "autoregressive")
-    assert found.majority_at[1].value == pytest.approx(1 / 3)
-    # Two of three: right with a wrong one is a tie, twice; both wrong ones win once.
-    assert found.majority_at[2].value == pytest.approx((0.5 + 0.5 + 0) / 3)
-    assert found.majority_at[3].value == 0
 
 
 def test_times_tokens_and_rates_are_totals_and_percentiles() -> None:
@@ -136,19 +122,6 @@ def test_tokens_saved_are_those_that_the_target_did_not_write() -> None:
     assert row(measure(saved), "autoregressive").tokens_saved == pytest.approx(0.7)
     assert row(measure(more), "autoregressive").target_tokens == pytest.approx(1.5)
     assert row(measure(more), "autoregressive").tokens_saved == pytest.approx(-0.5)
-
-
-def test_cost_is_what_was_read_and_written_at_its_price() -> None:
-    target = Usage(num_prompt_tokens=1000, num_cached_prompt_tokens=600, num_generated_tokens=200)
-    draft = Usage(num_prompt_tokens=500, num_generated_tokens=300, num_scored_tokens=100)
-    outcomes = [make_outcome(target=target, draft=draft)]
-    prices = Prices(target_input=2, target_output=10, draft_input=1, draft_output=3)
-    expected = (1000 * 2 + 200 * 10 + 600 * 1 + 300 * 3) / 1e6
-    assert row(measure(outcomes, prices=prices), "autoregressive").cost == pytest.approx(expected)
-    cheaper = replace(prices, target_cached_input=0.5)
-    expected -= 600 * 1.5 / 1e6
-    assert row(measure(outcomes, prices=cheaper), "autoregressive").cost == pytest.approx(expected)
-    assert row(measure(outcomes), "autoregressive").cost is None
 
 
 def test_steps_plans_and_passes_are_rates_over_all_answers() -> None:
@@ -343,11 +316,10 @@ def test_rates_by_k_begin_with_accuracy_and_rise(outcomes: list[Outcome]) -> Non
     for found in measure(baseline).strategies:
         assert found.accuracy is not None
         assert found.pass_at[1].value == pytest.approx(found.accuracy.value)
-        assert found.majority_at[1].value == pytest.approx(found.accuracy.value)
         assert found.pass_at[1].interval == pytest.approx(found.accuracy.interval)
         rates = [estimate.value for estimate in found.pass_at.values()]
         assert rates == sorted(rates)
-        for estimate in (found.accuracy, *found.pass_at.values(), *found.majority_at.values()):
+        for estimate in (found.accuracy, *found.pass_at.values()):
             assert estimate.interval is not None
             assert 0 <= estimate.interval.low <= estimate.value <= estimate.interval.high <= 1
 
@@ -369,7 +341,7 @@ def test_whatever_a_run_holds_its_metrics_are_json(items: list[tuple[Any, ...]])
                      task=task, prediction=None if correct is None else "1")
         for number, strategy, sample, correct, answer, seconds, tokens, task in items
     ]  # fmt: skip
-    record = measure(outcomes, prices=Prices(1, 2, 3, 4)).to_dict()
+    record = measure(outcomes).to_dict()
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert {type(leaf) for leaf in leaves(record)} <= {int, float, str, bool, type(None)}
 

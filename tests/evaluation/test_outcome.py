@@ -95,9 +95,9 @@ def test_a_line_also_holds_the_rates_that_its_counts_give(outcome: Outcome) -> N
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[]", "not a JSON object"),
-        ("{", "Expecting"),
-        ('{"id": "1"}', "lacks the field 'index'"),
+        ("[]", "should be an object"),
+        ("{", "Invalid JSON"),
+        ('{"id": "1"}', "index: Field required"),
     ],
 )
 def test_a_damaged_line_says_what_is_wrong(line: str, message: str) -> None:
@@ -105,15 +105,15 @@ def test_a_damaged_line_says_what_is_wrong(line: str, message: str) -> None:
         Outcome.from_json(line)
 
 
-async def test_a_step_or_usage_that_lacks_a_field_is_damage() -> None:
+async def test_a_step_that_lacks_a_field_and_a_count_that_is_none_are_damage() -> None:
     outcome = await solved()
     record = json.loads(outcome.to_json())
     del record["steps"][0]["origin"]
     with pytest.raises(ValueError, match="origin"):
         Outcome.from_json(json.dumps(record))
     record = json.loads(outcome.to_json())
-    record["usage"]["target"]["num_wishes"] = 3
-    with pytest.raises(ValueError, match="num_wishes"):
+    record["usage"]["target"]["num_passes"] = "many"
+    with pytest.raises(ValueError, match="num_passes"):
         Outcome.from_json(json.dumps(record))
 
 
@@ -134,11 +134,3 @@ async def solved() -> Outcome:
         (outcome,) = [result async for result in run(accelerator, [Sum(3).problem()], ["lookahead"])]
     assert isinstance(outcome, Outcome)
     return outcome
-
-
-async def test_fields_of_earlier_versions_are_read_under_their_new_names() -> None:
-    outcome = await solved()
-    line = outcome.to_json().replace("num_rejections", "num_partings")
-    line = line.replace("num_valid_tokens", "num_sound").replace('"replacement"', '"instead"')
-    assert "num_partings" in line
-    assert Outcome.from_json(line) == outcome

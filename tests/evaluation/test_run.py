@@ -17,7 +17,6 @@ from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import Failure, _turns, run, work_items
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.view import SilentView
-from reason_spec.events import Event
 from reason_spec.types import Problem
 from tests.evaluation.problems import Sum, make_accelerator
 
@@ -150,20 +149,6 @@ def test_the_order_of_strategies_is_shuffled_by_problem_and_survives_a_resume() 
         turn.items[0].problem.id: turn.strategy for turn in _turns(items, BOTH, 1, 1, set()) if not turn.order
     }
     assert other_seed != first
-
-
-async def test_events_reach_the_listener_with_the_answer_they_belong_to() -> None:
-    heard: dict[UnitKey, list[Event]] = defaultdict(list)
-    outcomes = await outcomes_of(
-        make_accelerator(),
-        count=3,
-        strategies=BOTH,
-        concurrency=3,
-        listener=lambda key, event: heard[key].append(event),
-    )
-    for outcome in outcomes:
-        finals = [event.text for event in heard[outcome.key] if event.kind == "final"]
-        assert "".join(finals) == outcome.response
 
 
 def failing_accelerator(known: int) -> Accelerator:

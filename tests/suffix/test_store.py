@@ -32,7 +32,6 @@ from reason_spec.suffix.store import (
     erase,
     files_of_tenant,
     list_files,
-    read_tenant,
     tenants_of,
 )
 from reason_spec.suffix.tenant_file import FileHeader, StoreKey, UnreadableFileError
@@ -486,7 +485,7 @@ def test_texts_of_another_model_or_vocabulary_lie_beside(folder: Path) -> None:
     assert contents(open_store(folder).load("a")) == {(1,)}
     assert contents(open_store(folder, OTHER_KEY).load("a")) == {(2,)}
     assert {report.key for report in list_files(folder)} == {KEY, OTHER_KEY}
-    assert len(read_tenant(folder, "a")) == 2
+    assert len(files_of_tenant(folder, "a")) == 2
 
 
 def test_a_file_under_the_name_of_another_is_refused(folder: Path) -> None:

@@ -16,7 +16,6 @@ from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.evaluation.job import Job, KeepTimeline
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.run import Failure, new_session
-from reason_spec.evaluation.view import UnitListener
 from reason_spec.lab.cluster.driver import Driver, Notify, Slot, units_of
 from reason_spec.lab.cluster.worker import Assignment, MachineShare
 from reason_spec.settings import Settings, current_strategy_name
@@ -70,9 +69,7 @@ class RayBackend:
         details = {"order_seed": job.settings.sampling.seed, "ray": asdict(self.cluster)}
         job.folder.begin_session(self._session, job.options.strategies, details)
 
-    def answers(
-        self, job: Job, listener: UnitListener, keep_timeline: KeepTimeline | None
-    ) -> AsyncGenerator[Outcome | Failure]:
+    def answers(self, job: Job, keep_timeline: KeepTimeline | None) -> AsyncGenerator[Outcome | Failure]:
         options = job.options
         return run_on_ray(
             job.settings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,14 +12,10 @@ from reason_spec.errors import DataError, unknown_name
 from reason_spec.evaluation.grouping import baseline_among
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.prices import Prices
-from reason_spec.evaluation.store import RESULTS, SETTINGS, SUMMARY
+from reason_spec.evaluation.store import RESULTS, SETTINGS
 from reason_spec.evaluation.timeline import TIMELINES, Timeline, read_timelines
 from reason_spec.lab.run_folder import read_results, read_settings
-from reason_spec.settings import current_strategy_name
 
-_METRICS = "metrics.json"
-"""File with the prices in runs of earlier versions."""
 _MAX_NAMES = 20
 
 
@@ -51,9 +46,8 @@ class Run:
     def strategies(self) -> tuple[str, ...]:
         """The strategies in the order of the command line, the baseline first."""
         given = (name for session in self.sessions for name in session.get("strategies") or ())
-        current = (current_strategy_name(name, warn=False) for name in given)
         present = {outcome.strategy: None for outcome in self.outcomes}
-        names = [name for name in dict.fromkeys([*current, *present]) if name in present]
+        names = [name for name in dict.fromkeys([*given, *present]) if name in present]
         baseline = baseline_among(names)
         return (baseline, *(name for name in names if name != baseline))
 
@@ -117,19 +111,7 @@ def _read_run(
         notices.append(f"{TIMELINES} lacks {missing} of the {len(wanted)} answers shown.")
     run = Run(path, label, settings, outcomes, RunMetrics((), ()), wanted, timelines, tuple(notices))
     seed = ((settings.get("settings") or {}).get("sampling") or {}).get("seed", 0)
-    return replace(run, metrics=measure(outcomes, run.strategies, prices=_read_prices(path), seed=seed))
-
-
-def _read_prices(folder: Path) -> Prices | None:
-    """Return the prices that the run was measured with, None where there are none."""
-    for path in (folder / SUMMARY, folder / _METRICS):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            if "prices" in content:
-                return None if content["prices"] is None else Prices(**content["prices"])
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(f"{path}: cannot be read ({error}). Remove it.") from None
-    return None
+    return replace(run, metrics=measure(outcomes, run.strategies, seed=seed))
 
 
 def chosen_evenly(outcomes: Sequence[Outcome], limit: int) -> set[UnitKey]:
