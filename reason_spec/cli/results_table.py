@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
@@ -134,8 +134,15 @@ def _quality_rows(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
     yield "correct", lambda item: f"{item.num_correct} of {item.num_graded}" if item.num_graded else NONE
     yield f"accuracy (avg@{samples})" if samples > 1 else "accuracy", lambda item: _share(item.accuracy)
     yield "  interval", lambda item: percent_range(item.accuracy.interval if item.accuracy else None)
-    for k in sorted({k for item in rows for k in item.pass_at if k > 1}):
+    for k in _several(item.pass_at for item in rows):
         yield f"pass@{k}", lambda item, k=k: _share_and_interval(item.pass_at.get(k))  # type: ignore[misc]
+    for k in _several(item.majority_at for item in rows):
+        yield f"majority@{k}", lambda item, k=k: _share_and_interval(item.majority_at.get(k))  # type: ignore[misc]
+
+
+def _several(estimates: Iterable[Mapping[int, Estimate]]) -> list[int]:
+    """Return the numbers of samples beyond one."""
+    return sorted({k for by_k in estimates for k in by_k if k > 1})
 
 
 def _rows_where_any(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:

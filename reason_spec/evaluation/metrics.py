@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from reason_spec.evaluation.estimates import Estimate, estimate_mean, estimate_s
 from reason_spec.evaluation.grouping import ByProblem, baseline_among, by_strategy, pair_up
 from reason_spec.evaluation.outcome import Outcome, share
 from reason_spec.evaluation.paired import PairedMetrics, compare_pairs
-from reason_spec.evaluation.repeated import pass_at_k, sizes_up_to
+from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
 from reason_spec.evaluation.statistics import Interval
 from reason_spec.types import LossClass, Usage
 
@@ -60,6 +60,7 @@ class StrategyMetrics:
         num_graded: answers with a reference answer; undecided ones count as wrong.
         accuracy: avg@k, the mean over problems of the share of right samples; None where nothing is graded.
         pass_at: by k = 1, 2, 4, ... and ``num_samples``: the chance that one of k samples is right.
+        majority_at: the same for the answer that most of k samples give.
         seconds: over answers; so is ``first_step_seconds``, the time until the first step was final. With
             several answers at once, the wall time of a batch divided by its size.
         target_tokens: tokens that the target generated, rejected branches and accepted token drafts included,
@@ -93,6 +94,7 @@ class StrategyMetrics:
     num_retried: int
     accuracy: Estimate | None
     pass_at: Mapping[int, Estimate]
+    majority_at: Mapping[int, Estimate]
     seconds: Percentiles
     first_step_seconds: Percentiles
     seconds_per_problem: Estimate
@@ -205,22 +207,22 @@ def _measure_one(task: str, outcomes: Sequence[Outcome]) -> StrategyMetrics:
 
     problems = ByProblem.of(outcomes, _itself)
     graded = ByProblem.of([outcome for outcome in outcomes if outcome.answer is not None], _itself)
+    votes = [count_votes(group) for group in graded.groups]
     return StrategyMetrics(
         task=task,
         strategy=outcomes[0].strategy,
         loss_class=outcomes[0].loss_class,
         num_problems=len(problems),
         num_answers=len(outcomes),
-        num_samples=(graded if graded.groups else problems).num_samples,
+        num_samples=(graded if votes else problems).num_samples,
         num_graded=graded.num_items,
         num_correct=sum(outcome.correct is True for outcome in outcomes if outcome.answer is not None),
         num_undecided=sum(item.correct is None for group in graded.groups for item in group),
         num_cut=sum(outcome.finish == "length" for outcome in outcomes),
         num_retried=sum(bool(outcome.failed_tries) for outcome in outcomes),
-        accuracy=estimate_share(graded.means(_is_right), graded.num_items, graded.strata)
-        if graded.groups
-        else None,
-        pass_at=_pass_at(graded),
+        accuracy=estimate_share(graded.means(_is_right), graded.num_items, graded.strata) if votes else None,
+        pass_at=_by_k(graded, votes, lambda vote, k: pass_at_k(vote.num_samples, vote.num_right, k)),
+        majority_at=_by_k(graded, votes, majority_at_k),
         seconds=_percentiles([outcome.seconds for outcome in outcomes]),
         first_step_seconds=_percentiles([outcome.first_step_seconds for outcome in outcomes]),
         seconds_per_problem=estimate_mean(problems.means(lambda outcome: outcome.seconds), problems.strata),
@@ -255,16 +257,14 @@ def _is_right(outcome: Outcome) -> float:
     return float(outcome.correct is True)
 
 
-def _pass_at(graded: ByProblem[Outcome]) -> dict[int, Estimate]:
-    """Return the mean of pass@k over problems for each k; k samples count as one draw."""
-    rights = [sum(outcome.correct is True for outcome in group) for group in graded.groups]
-    found = {}
-    for k in sizes_up_to(graded.num_samples):
-        chances = [
-            pass_at_k(len(group), right, k) for group, right in zip(graded.groups, rights, strict=True)
-        ]
-        found[k] = estimate_share(chances, graded.num_items / k, graded.strata)
-    return found
+def _by_k(
+    graded: ByProblem[Outcome], votes: Sequence[Votes], chance: Callable[[Votes, int], float]
+) -> dict[int, Estimate]:
+    """Return the mean of a chance over problems for each number of samples; k samples count as one draw."""
+    return {
+        k: estimate_share([chance(vote, k) for vote in votes], graded.num_items / k, graded.strata)
+        for k in sizes_up_to(graded.num_samples)
+    }
 
 
 def _percentiles(values: Sequence[float]) -> Percentiles:

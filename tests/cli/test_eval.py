@@ -62,7 +62,7 @@ def test_tasks_are_measured_apart_and_together(world: World) -> None:
     assert rows["gsm8k", "lookahead"]["num_problems"] == 6
     assert rows["auto", "lookahead"]["num_problems"] == 3
     assert rows["all", "lookahead"]["num_answers"] == 18
-    for text in ("task gsm8k", "task auto", "all tasks together", "pass@2", "accuracy (avg@2)"):
+    for text in ("task gsm8k", "task auto", "all tasks together", "pass@2", "majority@2", "accuracy (avg@2)"):
         assert text in result.stdout
     assert {record["task"] for record in results(Path("out"))} == {"gsm8k", "auto"}
 

@@ -61,7 +61,7 @@ def test_one_task_has_one_table_without_rows_that_say_nothing() -> None:
     assert re.fullmatch(r"100\.0 % +87\.5 %", row(text, "accuracy "))
     assert re.fullmatch(r"8 x 1 +8 x 1", row(text, "problems x samples"))
     assert re.match(r"1\.00x +2\.00x \(", row(text, "speed-up, paired"))
-    for absent in ("pass@", "cut at", "after a failure", "task gsm8k"):
+    for absent in ("pass@", "majority@", "cut at", "after a failure", "task gsm8k"):
         assert absent not in text
 
 
@@ -69,7 +69,7 @@ def test_rows_appear_where_there_is_something_to_say() -> None:
     metrics = measure(outcomes(samples=4, failed_tries=("trouble",), finish="length"), BOTH)
     text = shown(metrics)
     assert "accuracy (avg@4)" in text
-    for name in ("pass@2", "pass@4"):
+    for name in ("pass@2", "pass@4", "majority@4"):
         assert row(text, name)
     assert "pass@3" not in text
     assert re.fullmatch(r"32 +32", row(text, "cut at the token limit"))

@@ -67,6 +67,19 @@ def test_undecided_answers_are_not_right_and_counted_apart() -> None:
     assert found.accuracy.value == 0.5
 
 
+def test_a_vote_is_taken_over_the_samples_of_a_problem() -> None:
+    predictions = [("1", True), ("2", False), ("2.0", False)]
+    outcomes = [
+        make_outcome(0, sample=sample, correct=correct, prediction=prediction)
+        for sample, (prediction, correct) in enumerate(predictions)
+    ]
+    found = row(measure(outcomes), "autoregressive")
+    assert found.majority_at[1].value == pytest.approx(1 / 3)
+    # Two of three: right with a wrong one is a tie, twice; both wrong ones win once.
+    assert found.majority_at[2].value == pytest.approx((0.5 + 0.5 + 0) / 3)
+    assert found.majority_at[3].value == 0
+
+
 def test_times_tokens_and_rates_are_totals_and_percentiles() -> None:
     outcomes = [
         make_outcome(number, seconds=float(number + 1), tokens=10, finish="length" if number == 3 else "eos")
@@ -316,10 +329,11 @@ def test_rates_by_k_begin_with_accuracy_and_rise(outcomes: list[Outcome]) -> Non
     for found in measure(baseline).strategies:
         assert found.accuracy is not None
         assert found.pass_at[1].value == pytest.approx(found.accuracy.value)
+        assert found.majority_at[1].value == pytest.approx(found.accuracy.value)
         assert found.pass_at[1].interval == pytest.approx(found.accuracy.interval)
         rates = [estimate.value for estimate in found.pass_at.values()]
         assert rates == sorted(rates)
-        for estimate in (found.accuracy, *found.pass_at.values()):
+        for estimate in (found.accuracy, *found.pass_at.values(), *found.majority_at.values()):
             assert estimate.interval is not None
             assert 0 <= estimate.interval.low <= estimate.value <= estimate.interval.high <= 1
 

@@ -45,7 +45,7 @@ def strategies_table(run: Run, task: str) -> Table:
     """Return a row for each strategy: accuracy, latency, speed-up and acceptance rates."""
     rows = [row for row in run.metrics.strategies if row.task == task]
     pairs = {pair.strategy: pair for pair in run.metrics.pairs if pair.task == task}
-    optional = {"pass@k": any(row.num_samples > 1 for row in rows)}
+    optional = {"pass@k, majority@k": any(row.num_samples > 1 for row in rows)}
     columns = [name for name in _STRATEGY_COLUMNS if optional.get(name, True)]
     cells = [_strategy_cells(row, pairs.get(row.strategy)) for row in rows]
     return Table(
@@ -58,7 +58,7 @@ _STRATEGY_COLUMNS = {
     "strategy": "Below it what the strategy may change: nothing, the wording, or the steps themselves",
     "answers": "Finished answers; below it the number of problems, and unusual answers",
     "right": "Mean over problems of the share of right answers, with its 95 % interval",
-    "pass@k": "At least one of k answers is right",
+    "pass@k, majority@k": "At least one of k answers is right; the most frequent of k answers is right",
     "seconds": "Median latency of an answer; below it the 95th percentile",
     "first step": "Median time until the first step is final",
     "speed-up": "Mean seconds of the baseline over those of the strategy, with its 95 % interval",
@@ -79,7 +79,7 @@ def _strategy_cells(row: StrategyMetrics, pair: PairedMetrics | None) -> dict[st
         "strategy": Cell(row.strategy, row.loss_class),
         "answers": Cell(str(row.num_answers), ", ".join([problems, *unusual])),
         "right": _estimate_cell(row.accuracy, 100, ".1f", " %"),
-        "pass@k": Cell(_at(row.pass_at)),
+        "pass@k, majority@k": Cell(_at(row.pass_at), _at(row.majority_at)),
         "seconds": Cell(seconds_text(row.seconds.p50), f"p95 {seconds_text(row.seconds.p95)}"),
         "first step": Cell(seconds_text(row.first_step_seconds.p50)),
         "speed-up": Cell("1.00×", "baseline") if pair is None else _ratio_cell(pair.speedup),
@@ -203,9 +203,10 @@ def _strategy_records(run: Run) -> Iterator[Record]:
 
 def _at_k_records(run: Run) -> Iterator[Record]:
     for row in run.metrics.strategies:
-        for k, estimate in row.pass_at.items():
-            record = {"task": row.task, "strategy": row.strategy, "measure": "pass", "k": k}
-            yield record | _bounds("value", estimate)
+        for measure, estimates in (("pass", row.pass_at), ("majority", row.majority_at)):
+            for k, estimate in estimates.items():
+                record = {"task": row.task, "strategy": row.strategy, "measure": measure, "k": k}
+                yield record | _bounds("value", estimate)
 
 
 def _step_records(run: Run) -> Iterator[Record]:
