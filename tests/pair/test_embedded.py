@@ -47,7 +47,8 @@ def test_the_card_holds_on_problems_of_another_seed() -> None:
     torch.set_num_threads(1)
     chosen = list(islice(problems("test", 77), 32))
     ((*promised,), _) = _rows_of_card("all")
-    for role, accuracy in zip(("target", "draft"), promised, strict=True):
+    roles: tuple[Literal["target", "draft"], ...] = ("target", "draft")
+    for role, accuracy in zip(roles, promised, strict=True):
         loaded = load_pair_model(embedded_path(role))
         texts = complete(loaded, [chat_prompt(problem.question) for problem in chosen])
         num_right = sum(

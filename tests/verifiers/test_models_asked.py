@@ -70,7 +70,7 @@ def wrong(step: str) -> str:
 def chances(loaded: LoadedModel, prompt: str, answers: Sequence[str]) -> torch.Tensor:
     """Return the chance of each of the answers, single tokens, among them: [answers]."""
     encoded = loaded.tokenizer(prompt, return_tensors="pt")
-    logits = loaded.model(**encoded).logits[0, -1]
+    logits: torch.Tensor = loaded.model(**encoded).logits[0, -1]
     return logits[loaded.tokenizer.convert_tokens_to_ids(list(answers))].softmax(-1)
 
 
