@@ -27,9 +27,8 @@ _CHANGING_ROPE = ("dynamic", "longrope")
 class _RmsNorm:
     """Root-mean-square norm over the last dimension.
 
-    On a CPU ``rms_norm`` has no kernel, and takes a dozen operations. There the layer norm of (x, -x)
-    replaces
-    it: its mean is zero, so its variance is the mean square of x.
+    On a CPU ``rms_norm`` has no kernel, and takes a dozen operations. There the layer norm of
+    (x, -x) replaces it: its mean is zero, so its variance is the mean square of x.
     """
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
