@@ -8,35 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-import platformdirs
-from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from reason_spec.engines.digests import digest_file
+from reason_spec.engines.model_cache import Conversion, cached_model, model_folder
 from reason_spec.errors import EngineError, MissingDependencyError, unknown_name
-
-logger = logging.getLogger(__name__)
 
 PREFIX: Final = "pypi:"
 _LAYOUT: Final = 1
 """The version of the folders in the cache; older ones are not read."""
-
-Tell = Callable[[int, int], None]
-"""Called with the numbers of converted tensors and of all tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +78,7 @@ class GgufModel:
     @property
     def folder(self) -> Path:
         """The folder of its safetensors, which may not exist yet."""
-        return platformdirs.user_cache_path("reason-spec") / "models" / self.key
+        return model_folder(self.key)
 
 
 def find_gguf(model: str) -> GgufModel | None:
@@ -148,44 +132,30 @@ def _find_packaged(model: str) -> GgufModel:
 def dequantized(model: GgufModel) -> Path:
     """Return a folder with the model's configuration, tokenizer and dequantized weights.
 
-    A child process writes it once; concurrent callers wait. Weights are float32 up to a billion parameters,
-    bfloat16 above.
+    Weights are float32 up to a billion parameters, bfloat16 above.
 
     Raises:
         EngineError: the file cannot be converted; the message says why.
         MissingDependencyError: ``gguf`` or ``accelerate`` is not installed.
     """
-    folder = model.folder
-    if folder.is_dir():
-        return folder
+    if model.folder.is_dir():
+        return model.folder
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise MissingDependencyError(package, f"model {model.shown!r}, a GGUF file,", extra="gguf")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(folder.name + ".lock")):
-            if not folder.is_dir():
-                _convert(model, folder)
-    except OSError as error:
-        raise EngineError(
-            f"model {model.shown!r} cannot be kept in {str(folder.parent)!r}: {error.strerror or error}; "
-            "make room there, or name another cache folder in the variable XDG_CACHE_HOME"
-        ) from None
-    return folder
 
+    def convert(conversion: Conversion) -> None:
+        source = _joined(model, conversion.scratch / "joined.gguf")
+        conversion.run("reason_spec.engines.gguf_conversion", source, conversion.output)
 
-def _convert(model: GgufModel, folder: Path) -> None:
-    """Write to a temporary folder and rename it; remove the rest of an interrupted attempt."""
-    unfinished = folder.with_name(folder.name + ".part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        source = _joined(model, unfinished / "joined.gguf")
-        with _progress(model, folder) as tell:
-            _convert_in_child(model, source, unfinished / "model", tell)
-        (unfinished / "model").rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    return cached_model(
+        model.key,
+        model.shown,
+        convert,
+        doing="Dequantizing",
+        failure="could not be converted from GGUF",
+        hint="The file is damaged, or its architecture is none that transformers reads from GGUF",
+    )
 
 
 def _joined(model: GgufModel, place: Path) -> Path:
@@ -206,46 +176,3 @@ def _joined(model: GgufModel, place: Path) -> Path:
                 "or another one; install it again"
             )
     return source
-
-
-def _convert_in_child(model: GgufModel, source: Path, folder: Path, tell: Tell) -> None:
-    """Convert in a child process, so that torch and its memory are freed."""
-    command = [sys.executable, "-m", "reason_spec.engines.gguf_conversion", str(source), str(folder)]
-    # Errors go to a file: a second pipe could fill up while the first is read.
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True)
-        try:
-            assert child.stdout is not None
-            for line in child.stdout:
-                done, _, total = line.partition(" ")
-                if done.isdigit() and total.strip().isdigit():
-                    tell(int(done), int(total))
-            child.wait()
-        finally:
-            child.kill()
-            child.wait()
-        output.seek(0)
-        errors = output.read()
-    if child.returncode == -signal.SIGINT or (child.returncode and "KeyboardInterrupt" in errors):
-        # Ctrl-C reaches all processes of the terminal, the child perhaps while it starts.
-        raise KeyboardInterrupt
-    if child.returncode:
-        reasons = [line.strip() for line in errors.splitlines() if line.strip()]
-        reason = reasons[-1] if reasons else f"the conversion ended with code {child.returncode}"
-        raise EngineError(
-            f"model {model.shown!r} could not be converted from GGUF: {reason}. The file is damaged, or its "
-            "architecture is none that transformers reads from GGUF"
-        )
-
-
-@contextmanager
-def _progress(model: GgufModel, folder: Path) -> Iterator[Tell]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        logger.info("dequantizing %s into %s", model.shown, folder)
-        yield lambda *_: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task(f"Dequantizing {model.shown}, once", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

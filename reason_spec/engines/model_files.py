@@ -1,4 +1,4 @@
-"""The files of a model, given by folder, Hugging Face id or GGUF file."""
+"""The files of a model, given by folder, Hugging Face id, GGUF file or LoRA adapter."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reason_spec.engines.gguf import dequantized, find_gguf
+from reason_spec.engines.lora import find_adapter, merged
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+INDEX = "model.safetensors.index.json"
+
 
 def resolve_model(name: str, model: str) -> str:
     """Return the folder or id that the engine called ``draft``, ``target`` or ``judge`` loads.
 
-    A GGUF file is dequantized at its first use (`reason_spec.engines.gguf`).
+    A GGUF file is dequantized, and a LoRA adapter merged into its base model, at the first use
+    (`reason_spec.engines.gguf`, `reason_spec.engines.lora`).
 
     Raises:
-        EngineError: there is no such embedded model, or a GGUF file cannot be converted.
+        EngineError: there is no such embedded model, or a model cannot be converted.
         MissingDependencyError: a package that reading GGUF takes is not installed.
     """
     if model != "embedded":
         gguf = find_gguf(model)
         if gguf is not None:
             return str(dequantized(gguf))
+        if (adapter := find_adapter(model)) is not None:
+            return str(merged(adapter, local_folder(resolve_model(name, adapter.base))))
         return str(Path(model).expanduser()) if model.startswith("~") else model
     from reason_spec.pair import embedded_path
 
@@ -35,6 +41,27 @@ def resolve_model(name: str, model: str) -> str:
         case "draft" | "target" | "judge":
             return str(embedded_path(name))
     raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")
+
+
+def local_folder(model: str, revision: str | None = None) -> Path:
+    """Return the folder of a model's files; those of a Hugging Face id are fetched.
+
+    Raises:
+        EngineError: they cannot be fetched.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    config = find_file(model, "config.json", revision, required=True)
+    weights = find_file(model, "model.safetensors", revision)
+    if weights is None:
+        # The weights are in several files.
+        for name in sorted(set(read_json(find_file(model, INDEX, revision)).get("weight_map", {}).values())):
+            weights = find_file(model, name, revision, required=True)
+    if config is None or weights is None:
+        raise EngineError(f"model {model!r} has no safetensors weights; give a folder that holds them")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
+        find_file(model, name, revision)
+    return config.parent
 
 
 def read_config(settings: EngineSettings) -> PretrainedConfig:

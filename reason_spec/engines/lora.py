@@ -1,0 +1,116 @@
+"""LoRA adapters: merged once into their base model, and then loaded like other models.
+
+A model is named by the folder of its adapter, in PEFT's format: ``adapter_config.json``, which names the base
+model, and ``adapter_model.safetensors``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reason_spec.engines.digests import digest_file
+from reason_spec.engines.model_cache import Conversion, cached_model
+from reason_spec.errors import EngineError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_LAYOUT: Final = 1
+"""The version of the folders in the cache; older ones are not read."""
+_UNSUPPORTED: Final = (
+    "use_dora",
+    "use_qalora",
+    "alora_invocation_tokens",
+    "modules_to_save",
+    "trainable_token_indices",
+)
+"""Options of PEFT's whose weights are more than a low-rank sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraAdapter:
+    """An adapter and the name of its base model."""
+
+    folder: Path
+    base: str
+
+    def key(self, base: Path) -> str:
+        """Return the name of the merged model in the cache.
+
+        Raises:
+            EngineError: a file cannot be read.
+        """
+        files = [self.folder / CONFIG, self.folder / WEIGHTS, *sorted(base.glob("*.safetensors"))]
+        try:
+            parts = [digest_file(file)[:12] for file in files]
+        except OSError as error:
+            raise EngineError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from None
+        return f"{self.folder.name}-{'-'.join(parts[:3])}-v{_LAYOUT}"
+
+
+def find_adapter(model: str) -> LoraAdapter | None:
+    """Return the adapter in a folder, None if the folder holds none or is no folder.
+
+    Raises:
+        EngineError: its configuration cannot be used; the message names the field.
+    """
+    folder = Path(model).expanduser()
+    if not (folder / CONFIG).is_file() or (folder / "config.json").exists():
+        return None
+    from reason_spec.engines.model_files import read_json
+
+    config = read_json(folder / CONFIG)
+    kind, base = config.get("peft_type"), config.get("base_model_name_or_path")
+    place = str(folder / CONFIG)
+    if kind != "LORA":
+        raise EngineError(f"{place!r}: peft_type is {kind!r}; only LORA adapters are merged")
+    if not isinstance(base, str) or not base:
+        raise EngineError(f"{place!r}: base_model_name_or_path names no model; write the base model there")
+    for name in _UNSUPPORTED:
+        if config.get(name):
+            raise EngineError(
+                f"{place!r}: {name} is set, which is not supported; merge the adapter with PEFT "
+                "(merge_and_unload) and name the merged folder"
+            )
+    if not (folder / WEIGHTS).is_file():
+        raise EngineError(f"adapter {model!r} has no {WEIGHTS}")
+    return LoraAdapter(folder, base)
+
+
+def merged(adapter: LoraAdapter, base: Path) -> Path:
+    """Return a folder with the base model's files, and its weights with the adapter added.
+
+    Args:
+        base: the folder of the base model, with safetensors.
+
+    Raises:
+        EngineError: the adapter does not fit the base model.
+    """
+
+    def merge(conversion: Conversion) -> None:
+        conversion.run("reason_spec.engines.lora_merging", base, adapter.folder, conversion.output)
+
+    return cached_model(
+        adapter.key(base),
+        str(adapter.folder),
+        merge,
+        doing="Merging",
+        failure=f"could not be merged into {adapter.base!r}",
+        hint="The adapter belongs to another base model, or one of their files is damaged",
+    )
+
+
+def scale_of(config: dict[str, Any], module: str) -> float:
+    """Return the factor of B A for a module: alpha / r, or alpha / sqrt(r) with ``use_rslora``.
+
+    ``rank_pattern`` and ``alpha_pattern`` may name other values for modules whose name ends with a key.
+    """
+
+    def value(name: str, pattern: str) -> float:
+        for key, other in (config.get(pattern) or {}).items():
+            if module == key or module.endswith(f".{key}"):
+                return float(other)
+        return float(config[name])
+
+    rank, alpha = value("r", "rank_pattern"), value("lora_alpha", "alpha_pattern")
+    return alpha / (rank**0.5 if config.get("use_rslora") else rank)

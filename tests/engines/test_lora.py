@@ -1,0 +1,139 @@
+"""LoRA adapters are merged into their base model, once, and refused with a reason where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from reason_spec.engines.factory import create_engine
+from reason_spec.engines.lora import CONFIG, WEIGHTS, find_adapter, scale_of
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.errors import EngineError
+from reason_spec.settings import EngineSettings
+from reason_spec.types import Prefix
+from tests.engines.tiny_models import save_model
+
+RANK = 2
+MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save_model("llama", tmp_path / "base")
+
+
+def save_adapter(base: Path, folder: Path, **config: Any) -> dict[str, torch.Tensor]:
+    """Write an adapter of random weights; return these."""
+    weights = load_file(base / "model.safetensors")
+    made: dict[str, torch.Tensor] = {}
+    generator = torch.Generator().manual_seed(1)
+    for module in MODULES:
+        num_out, num_in = weights[f"{module}.weight"].shape
+        for name, shape in (("lora_A", (RANK, num_in)), ("lora_B", (num_out, RANK))):
+            made[f"base_model.model.{module}.{name}.weight"] = torch.randn(shape, generator=generator)
+    folder.mkdir()
+    save_file(made, folder / WEIGHTS)
+    given = {"peft_type": "LORA", "base_model_name_or_path": str(base), "r": RANK, "lora_alpha": 6}
+    (folder / CONFIG).write_text(json.dumps(given | config))
+    return made
+
+
+def test_a_merged_model_has_the_low_rank_sum_added_and_all_else_unchanged(base: Path, tmp_path: Path) -> None:
+    made = save_adapter(base, tmp_path / "adapter")
+    folder = Path(resolve_model("target", str(tmp_path / "adapter")))
+    before, after = load_file(base / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        module = name.removesuffix(".weight")
+        if module in MODULES:
+            down, up = (made[f"base_model.model.{module}.{part}.weight"] for part in ("lora_A", "lora_B"))
+            torch.testing.assert_close(after[name], weight + 3.0 * up @ down)
+        else:
+            assert torch.equal(after[name], weight)
+    assert (folder / "config.json").read_text() == (base / "config.json").read_text()
+    assert (folder / "tokenizer.json").exists()
+
+
+async def test_an_engine_serves_the_adapters_folder(base: Path, tmp_path: Path) -> None:
+    save_adapter(base, tmp_path / "adapter")
+    texts = []
+    for model in (base, tmp_path / "adapter"):
+        engine = create_engine("target", EngineSettings(model=str(model), device="cpu", cache_tokens=512))
+        await engine.start()
+        try:
+            texts.append(await engine.score(Prefix((1, 2, 3)), (4, 5)))
+        finally:
+            await engine.close()
+    assert texts[0].logprobs != texts[1].logprobs
+
+
+def test_a_merged_model_is_written_once_and_anew_for_other_weights(base: Path, tmp_path: Path) -> None:
+    made = save_adapter(base, tmp_path / "adapter")
+    first = resolve_model("target", str(tmp_path / "adapter"))
+    written = (Path(first) / "model.safetensors").stat().st_mtime_ns
+    assert resolve_model("target", str(tmp_path / "adapter")) == first
+    assert (Path(first) / "model.safetensors").stat().st_mtime_ns == written
+    save_file({name: 2 * tensor for name, tensor in made.items()}, tmp_path / "adapter" / WEIGHTS)
+    assert resolve_model("target", str(tmp_path / "adapter")) != first
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, 3.0),
+        ({"use_rslora": True}, 6 / 2**0.5),
+        ({"alpha_pattern": {"q_proj": 2}}, 1.0),
+        ({"rank_pattern": {"layers.0.self_attn.q_proj": 6}}, 1.0),
+        ({"alpha_pattern": {"other": 2}}, 3.0),
+    ],
+)
+def test_the_scale_follows_the_configuration(config: dict[str, Any], expected: float) -> None:
+    assert scale_of({"r": 2, "lora_alpha": 6} | config, MODULES[0]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'; only LORA"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path names no model"),
+        ({"use_dora": True}, "use_dora is set.*merge_and_unload"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is set"),
+    ],
+)
+def test_an_adapter_that_cannot_be_merged_is_refused_by_field(
+    base: Path, tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    save_adapter(base, tmp_path / "adapter", **config)
+    with pytest.raises(EngineError, match=message):
+        find_adapter(str(tmp_path / "adapter"))
+
+
+def test_an_adapter_of_another_base_model_is_refused(base: Path, tmp_path: Path) -> None:
+    made = save_adapter(base, tmp_path / "adapter")
+    wider = {name: torch.cat([tensor, tensor], -1) for name, tensor in made.items()}
+    save_file(wider, tmp_path / "adapter" / WEIGHTS)
+    with pytest.raises(EngineError, match=r"could not be merged.*is \(.*belongs to another base model"):
+        resolve_model("target", str(tmp_path / "adapter"))
+    assert not list((tmp_path / "cache").rglob("*.part"))
+    save_file({"base_model.model.nothing.lora_A.weight": torch.zeros(1, 1)}, tmp_path / "adapter" / WEIGHTS)
+    with pytest.raises(EngineError, match="no weight of nothing"):
+        resolve_model("target", str(tmp_path / "adapter"))
+
+
+def test_folders_without_an_adapter_are_other_models(base: Path, tmp_path: Path) -> None:
+    assert find_adapter(str(base)) is None
+    assert find_adapter("org/model") is None
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / CONFIG).write_text('{"peft_type": "LORA", "base_model_name_or_path": "x"}')
+    with pytest.raises(EngineError, match=f"has no {WEIGHTS}"):
+        find_adapter(str(tmp_path / "empty"))
