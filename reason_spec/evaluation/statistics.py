@@ -23,21 +23,6 @@ class Interval(NamedTuple):
     high: float
 
 
-class PairedAccuracy(NamedTuple):
-    """How the accuracy of a strategy compares with that of a baseline on the same problems.
-
-    ``loss`` is the baseline's accuracy minus the strategy's: below 0 where the strategy is better.
-    ``loss_upper`` is the upper end of its one-sided 95 % interval. ``p_value`` is two-sided.
-    """
-
-    num_problems: int
-    num_better: int
-    num_worse: int
-    loss: float
-    loss_upper: float
-    p_value: float
-
-
 def mcnemar_exact(num_better: int, num_worse: int) -> float:
     """Return the two-sided p-value of McNemar's exact test: a sign test on the discordant pairs."""
     if num_better < 0 or num_worse < 0:
@@ -160,28 +145,3 @@ def smallest_paired_difference(squares: float, num_pairs: int, num_samples: int 
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Return the quantile of Student's distribution."""
     return float(special.stdtrit(degrees_of_freedom, probability))
-
-
-def compare_accuracy(baseline: Sequence[float], strategy: Sequence[float]) -> PairedAccuracy:
-    """Compare the accuracies of two strategies, one number in [0, 1] for each problem of both.
-
-    With one sample of each problem the numbers are 0 or 1 and the test is McNemar's. With several
-    they are means over samples; the problem stays the unit, and the bound is then conservative,
-    because a mean varies less than a single answer.
-    """
-    if len(baseline) != len(strategy) or not baseline:
-        raise ValueError(f"{len(baseline)} and {len(strategy)} problems are no pairs")
-    differences = [left - right for left, right in zip(baseline, strategy, strict=True)]
-    lost = sum(difference for difference in differences if difference > 0)
-    won = -sum(difference for difference in differences if difference < 0)
-    num_worse = sum(difference > 0 for difference in differences)
-    num_better = sum(difference < 0 for difference in differences)
-    count = len(differences)
-    return PairedAccuracy(
-        num_problems=count,
-        num_better=num_better,
-        num_worse=num_worse,
-        loss=(lost - won) / count,
-        loss_upper=paired_loss_upper(lost, won, count),
-        p_value=mcnemar_exact(num_better, num_worse),
-    )

@@ -10,7 +10,6 @@ from reason_spec.evaluation.statistics import (
     Z_ONE_SIDED_95,
     Z_TWO_SIDED_95,
     clopper_pearson_upper,
-    compare_accuracy,
     exact_interval,
     mcnemar_exact,
     paired_gain_interval,
@@ -93,28 +92,6 @@ def test_the_bound_covers_the_true_loss_as_often_as_it_says() -> None:
             if probability > 1e-9 and paired_loss_upper(lost, won, count) >= lose - win:
                 covered += probability
     assert covered == pytest.approx(0.95, abs=0.015)
-
-
-def test_a_paired_comparison_counts_problems_and_signs() -> None:
-    result = compare_accuracy([1, 1, 0, 1, 0], [1, 0, 0, 0, 1])
-    assert (result.num_problems, result.num_better, result.num_worse) == (5, 1, 2)
-    assert result.loss == pytest.approx(0.2)
-    assert result.p_value == 1.0
-    assert result.loss_upper > 0.2
-
-
-def test_means_over_samples_keep_the_problem_as_the_unit() -> None:
-    once = compare_accuracy([1, 0, 1], [0, 0, 1])
-    often = compare_accuracy([0.75, 0.25, 1.0], [0.25, 0.25, 0.5])
-    assert often.num_problems == 3
-    assert (often.num_better, often.num_worse) == (0, 2)
-    assert often.loss == pytest.approx(1 / 3)
-    assert once.loss == pytest.approx(1 / 3)
-
-
-def test_samples_of_different_problems_are_no_pairs() -> None:
-    with pytest.raises(ValueError, match="no pairs"):
-        compare_accuracy([1.0], [1.0, 0.0])
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 12), (12, 12), (7, 9), (95, 100), (3, 400)])
