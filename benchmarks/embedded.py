@@ -257,11 +257,7 @@ def row_of(
     depths = [recorder.plan.depth for recorder in recorders if recorder.plan is not None]
     num_tokens = sum(run.num_tokens for run in arm.runs)
     passes = sum(recorder.target_usage.num_passes for recorder in recorders)
-    differences = (
-        [is_right - was_right for was_right, is_right in zip(known, own, strict=True)]
-        if known and own
-        else []
-    )
+    differences = [after - before for before, after in zip(known or (), own or (), strict=False)]
     return Row(
         name=arm.name,
         temperature=arm.temperature,
