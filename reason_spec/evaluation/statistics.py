@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 # scipy.special holds the distribution functions of scipy.stats, and loads in a fraction of its time.
 from scipy import special
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Strata: TypeAlias = npt.NDArray[np.intp]
+"""The number of the task of each problem: ``[num_problems]``."""
 
 TAIL = 0.025
 """Probability that a two-sided 95 % interval leaves on either side."""
@@ -140,6 +147,16 @@ def smallest_paired_difference(squares: float, num_pairs: int, num_samples: int 
         return math.sqrt(num_pairs) * difference < needed
 
     return 1.0 if is_missed(1.0) else _last_where(is_missed, 0.0)
+
+
+def median_interval(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % interval of a median by the sign test; None for fewer than six values.
+
+    Its ends are order statistics, so it holds for any distribution, and rather too wide than too narrow.
+    """
+    ordered, count = sorted(values), len(values)
+    num_below = next(rank for rank in range(count) if binomial_cdf(rank, count, 0.5) > TAIL)
+    return Interval(ordered[num_below - 1], ordered[count - num_below]) if num_below else None
 
 
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:

@@ -12,6 +12,7 @@ from reason_spec.evaluation.statistics import (
     clopper_pearson_upper,
     exact_interval,
     mcnemar_exact,
+    median_interval,
     paired_gain_interval,
     paired_loss_upper,
     smallest_paired_difference,
@@ -167,3 +168,16 @@ def test_more_problems_show_smaller_differences(squares: float, count: int, samp
     assert 0 < difference <= 1
     assert smallest_paired_difference(squares, 2 * count, samples) <= difference + 1e-9
     assert smallest_paired_difference(min(1.0, squares + 0.1), count, samples) >= difference - 1e-9
+
+
+@pytest.mark.parametrize("count", [6, 9, 30])
+def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int) -> None:
+    from scipy import stats
+
+    found = median_interval(list(range(count)))
+    expected = stats.quantile_test(list(range(count)), q=0, p=0.5).confidence_interval(0.95)
+    assert found == (expected.low, expected.high)
+
+
+def test_few_values_do_not_bound_their_median() -> None:
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
