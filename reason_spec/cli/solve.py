@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 SOLVE_HELP = (
     "Solve problems step by step with a draft and a target.\n\n"
     "A question streams its steps as they become final. A file, or questions with --output, are solved as a "
-    "whole: their results are written to a folder and summarized in a table. A stopped run continues with the "
-    "same command."
+    "whole: their results are written to a folder and summarized in a table. A stopped run continues with "
+    "the same command."
 )
 
 ShowRejectedOption = Annotated[bool, option("--show-rejected", "Show rejected drafted steps too.", OUTPUT)]
