@@ -103,12 +103,18 @@ def test_quiet_shows_nothing() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_nothing_done_yet_is_shown_too(terminal: bool) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+def test_before_the_first_answer_a_terminal_shows_the_bar_and_a_log_nothing(terminal: bool) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=120, no_color=True)
     view = progress_view(console, TOTALS, [], quiet=False)
-    if isinstance(view, LiveProgress):
-        console.print(view._render())
-        assert "-:--:-- left" in console.file.getvalue()  # type: ignore[attr-defined]
+    with view:
+        if isinstance(view, LiveProgress):
+            console.print(view._render())
+    if terminal:
+        assert "0/12 answers" in shown.getvalue()
+        assert "-:--:-- left" in shown.getvalue()
+    else:
+        assert shown.getvalue() == ""
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_whole_cells() -> None:

@@ -161,6 +161,8 @@ async def test_events_reach_the_listener_with_the_answer_they_belong_to() -> Non
         concurrency=3,
         listener=lambda key, event: heard[key].append(event),
     )
+    assert heard.keys() == {outcome.key for outcome in outcomes}
+    assert len(outcomes) == 3 * len(BOTH)
     for outcome in outcomes:
         finals = [event.text for event in heard[outcome.key] if event.kind == "final"]
         assert "".join(finals) == outcome.response
