@@ -321,7 +321,9 @@ def test_the_order_of_outcomes_does_not_matter(outcomes: list[Outcome], shuffler
 @given(runs)
 def test_rates_by_k_begin_with_accuracy_and_rise(outcomes: list[Outcome]) -> None:
     baseline = [outcome for outcome in outcomes if outcome.strategy == "autoregressive"]
-    for found in measure(baseline).strategies:
+    measured = measure(baseline).strategies
+    assert {found.task for found in measured} >= {outcome.task for outcome in baseline}
+    for found in measured:
         assert found.accuracy is not None
         assert found.pass_at[1].value == pytest.approx(found.accuracy.value)
         assert found.majority_at[1].value == pytest.approx(found.accuracy.value)

@@ -189,17 +189,19 @@ def _check_equations(step: str) -> None:
 @given(seeds)
 def test_each_step_states_the_value_of_its_last_expression(seed: int) -> None:
     problem = make_problem("train", seed, 2)
-    for step, planned in zip(problem.steps, problem.plan, strict=False):
+    for step, planned in zip(problem.steps[:-1], problem.plan, strict=True):
         assert re.findall(r"\d+", step.rsplit(". ", 1)[-1]) == [str(planned.value)]
         for a, operator, b in planned.calculations:
             assert f"{a}{operator}{b}" in step
 
 
-@given(seeds)
-def test_a_step_from_two_sources_says_how_much_each_has(seed: int) -> None:
-    problem = make_problem("train", seed, 3)
-    for step, planned in zip(problem.steps, problem.plan, strict=False):
-        if planned.kind in ("total", "compare", "together"):
+def test_a_step_from_two_sources_says_how_much_each_has() -> None:
+    kinds = set()
+    for problem in islice(problems("train", 0), 200):
+        for step, planned in zip(problem.steps[:-1], problem.plan, strict=True):
+            if planned.kind not in ("total", "compare", "together"):
+                continue
+            kinds.add(planned.kind)
             sources = (planned.names["old"], planned.names["other"])
             # A step begins with a capital whatever it begins with.
             first, second = (
@@ -207,6 +209,7 @@ def test_a_step_from_two_sources_says_how_much_each_has(seed: int) -> None:
             )
             assert first.lower() in step.lower()
             assert second.lower() in step.lower()
+    assert kinds == {"total", "compare", "together"}
 
 
 def test_every_kind_occurs_and_values_stay_below_a_thousand() -> None:
