@@ -237,7 +237,7 @@ def _told_in_order(problem: Example) -> bool:
 @given(seeds, st.integers(1, 8))
 def test_a_problem_has_one_step_for_each_operation_and_one_for_the_answer(seed: int, count: int) -> None:
     problem = make_problem("train", seed, 3, operations=(count, count))
-    assert problem.operations == count == len(problem.kinds) == len(problem.steps) - 1
+    assert problem.operations == count == len(problem.plan) == len(problem.steps) - 1
     assert all("\n" not in step for step in problem.steps)
 
 
@@ -256,7 +256,7 @@ def test_splits_share_no_problem_even_in_other_words() -> None:
 def test_the_skeleton_names_the_kinds_and_the_given_numbers(seed: int) -> None:
     problem = make_problem("validation", seed, 4)
     kinds, numbers = problem.skeleton.split("|")
-    assert tuple(kinds.split(",")) == problem.kinds
+    assert kinds.split(",") == [step.kind for step in problem.plan]
     in_words = [str(n) for word, n in _RATIOS.items() if re.search(rf"\b{word}\b", problem.question)]
     assert set(numbers.split(",")) <= {*re.findall(r"\d+", problem.question), *in_words}
 
