@@ -29,7 +29,7 @@ from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.accelerator.load import with_new_planner
 from reason_spec.control.costs import Costs
 from reason_spec.engines.model_files import resolve_model
-from reason_spec.evaluation.statistics import compare_accuracy
+from reason_spec.evaluation.estimates import estimate_gain
 from reason_spec.settings import EngineSettings, Settings, load_settings
 from reason_spec.strategies.factory import strategy_class
 
@@ -257,7 +257,7 @@ def row_of(
     depths = [recorder.plan.depth for recorder in recorders if recorder.plan is not None]
     num_tokens = sum(run.num_tokens for run in arm.runs)
     passes = sum(recorder.target_usage.num_passes for recorder in recorders)
-    loss = compare_accuracy([*map(float, known)], [*map(float, own)]) if known and own else None
+    differences = [after - before for before, after in zip(known or (), own or (), strict=False)]
     return Row(
         name=arm.name,
         temperature=arm.temperature,
@@ -266,7 +266,7 @@ def row_of(
         speedup=statistics.median(ratios),
         same_tokens=sum(same) / len(same),
         accuracy=sum(own) / len(own) if own else None,
-        loss_upper95=loss.loss_upper if loss else None,
+        loss_upper95=estimate_gain(differences).loss_upper if differences else None,
         passes_per_token=passes / num_tokens if recorders else None,
         alpha_step=sum(verdicts) / len(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,

@@ -39,7 +39,8 @@ from embedded import (
 from models import Task, tasks_for
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.evaluation.statistics import compare_accuracy, exact_interval
+from reason_spec.evaluation.estimates import estimate_gain
+from reason_spec.evaluation.statistics import exact_interval
 from reason_spec.settings import Settings, load_settings
 
 BASELINE = "autoregressive"
@@ -191,9 +192,7 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
         num_graded=len(own),
         accuracy=statistics.mean(own) if own else None,
         accuracy_interval=exact_interval(sum(own), len(own)) if own else None,
-        loss_upper95=compare_accuracy(
-            [float(known[i].right) for i in both], [float(answers[i].right) for i in both]
-        ).loss_upper
+        loss_upper95=estimate_gain([answers[i].right - known[i].right for i in both]).loss_upper
         if both
         else None,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -46,7 +45,6 @@ def grade_file(
     skip_bad: bool = False,
     *,
     grader: Grader | None = None,
-    on_record: Callable[[list[Grade]], None] | None = None,
 ) -> GradeCounts:
     """Add ``prediction`` and ``correct`` to every record of a file of responses.
 
@@ -57,7 +55,6 @@ def grade_file(
     Args:
         skip_bad: leave unusable lines out of the output and return them in ``bad_lines``.
         grader: used instead of a new grader; stays open.
-        on_record: called with the grades of each record, for progress.
 
     Raises:
         DataError: the input cannot be read or has an unusable line, or the output cannot be written.
@@ -80,8 +77,6 @@ def grade_file(
         for found in parse_items(records, input_path, grade, bad_lines, skip_bad=skip_bad):
             num_records += 1
             grades += found
-            if on_record is not None:
-                on_record(found)
         if not num_records:
             raise DataError(nothing_usable(input_path, bad_lines, _WANTED))
     verdicts = [grade.correct for grade in grades]

@@ -13,7 +13,9 @@ from reason_spec.segment import (
     split_steps,
 )
 
-TEXTS = st.text(alphabet=st.sampled_from([*'ab1.\n \t{}[]"`\\,\r', "é", "😀"]), max_size=80)
+# Blank lines and whole fences: of single characters they are rare.
+PIECES = [*'ab1.\n \t{}[]"`\\,\r', "é", "😀", "\n\n", "\n\n", "\n\n", "```\n", "<tool_call>\n"]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 @pytest.mark.parametrize(

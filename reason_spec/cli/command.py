@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from io import TextIOWrapper
 from types import FrameType
@@ -110,24 +110,6 @@ def _write_error(text: bytes) -> None:
     if os.isatty(2):
         text = _SHOW_CURSOR + text
     os.write(2, text)
-
-
-@contextmanager
-def counting(text: str, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show a running count on a terminal; yields a function that adds to it."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = error_console()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TextColumn("{task.completed}"),
-        TimeElapsedColumn(),
-    )
-    disabled = quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disabled) as progress:
-        counted = progress.add_task(text, total=None)
-        yield lambda number: progress.advance(counted, number)
 
 
 @contextmanager

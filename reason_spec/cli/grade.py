@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reason_spec.cli.command import counting, run_interruptible, waiting
+from reason_spec.cli.command import run_interruptible, waiting
 from reason_spec.cli.flags import Flags, takes_flags
 from reason_spec.cli.options import JsonOption, QuietOption
 
@@ -32,10 +32,8 @@ def grade(
     from reason_spec.tasks.regrade import grade_file
 
     settings, skip_bad = flags.resolve(), flags.given["skip_bad"]
-    with counting("Grading", quiet or as_json) as advance:
-        counts = grade_file(
-            file, output, settings.task.name, skip_bad, on_record=lambda grades: advance(len(grades))
-        )
+    with waiting("Grading", quiet or as_json):
+        counts = grade_file(file, output, settings.task.name, skip_bad)
     if as_json:
         record = {**counts._asdict(), "accuracy": counts.accuracy, "output": str(output)}
         record["bad_lines"] = [line._asdict() for line in counts.bad_lines]

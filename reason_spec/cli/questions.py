@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.cli.screen import Screen
 from reason_spec.cli.transcript import Transcript
 from reason_spec.evaluation.amounts import ratio_text, seconds_text
-from reason_spec.evaluation.job import RunOptions, session_details, start_engines
+from reason_spec.evaluation.job import RunOptions, start_engines
 from reason_spec.evaluation.outcome import Outcome, outcome_from
 from reason_spec.evaluation.prompts import ask_for
-from reason_spec.evaluation.run import WorkItem, new_session, work_items
+from reason_spec.evaluation.run import WorkItem, work_items
 from reason_spec.evaluation.sources import Sources
-from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.events import Recorder
 from reason_spec.settings import Settings
 
@@ -23,41 +21,20 @@ from reason_spec.settings import Settings
 async def answer_questions(
     settings: Settings, sources: Sources, options: RunOptions, screen: Screen, *, show_rejected: bool = False
 ) -> None:
-    """Print the answer to each question step by step, with its numbers at the end.
-
-    With an output folder the answers are stored, and stored ones are shown again.
-    """
+    """Print the answer to each question step by step, with its numbers at the end; store nothing."""
     items = work_items(sources.problems, options.samples)
-    (strategy,) = options.strategies
-    with _folder(settings, sources, options) as folder:
-        stored = folder.outcomes if folder else {}
-        if all(item.key(strategy) in stored for item in items):
-            for item in items:
-                _show_stored(stored[item.key(strategy)], screen)
-            return
-        accelerator = Accelerator.from_settings(settings, strategies=options.strategies)
-        session = new_session()
-        try:
-            await start_engines(accelerator, settings, screen)
-            if folder is not None:
-                details = session_details(accelerator, options.strategies)
-                folder.begin_session(session, options.strategies, details)
-            for item in items:
-                if item.key(strategy) in stored:
-                    _show_stored(stored[item.key(strategy)], screen)
-                    continue
-                if len(items) > 1 and not screen.quiet:
-                    screen.out.print(_heading(item, options), style="bold")
-                outcome = await _answer(accelerator, item, session, screen, show_rejected)
-                if folder is not None:
-                    folder.append(outcome)
-        finally:
-            await accelerator.close()
+    accelerator = Accelerator.from_settings(settings, strategies=options.strategies)
+    try:
+        await start_engines(accelerator, settings, screen)
+        for item in items:
+            if len(items) > 1 and not screen.quiet:
+                screen.out.print(_heading(item, options), style="bold")
+            await _answer(accelerator, item, screen, show_rejected)
+    finally:
+        await accelerator.close()
 
 
-async def _answer(
-    accelerator: Accelerator, item: WorkItem, session: str, screen: Screen, show_rejected: bool
-) -> Outcome:
+async def _answer(accelerator: Accelerator, item: WorkItem, screen: Screen, show_rejected: bool) -> None:
     transcript = Transcript(screen.out, plain=screen.quiet, show_rejected=show_rejected)
     strategy = accelerator.generator.strategy()
     await accelerator.prepare(strategy.name)
@@ -73,23 +50,7 @@ async def _answer(
     seconds = time.perf_counter() - recorder.started
     text = "".join(step.text for step in steps)
     solution = Solution(text, tuple(steps), seconds, strategy.name, strategy.loss_class, recorder)
-    outcome = outcome_from(
-        item.problem, item.sample, solution, accelerator.settings, index=item.position, session=session
-    )
-    _show_numbers(outcome, transcript, screen)
-    return outcome
-
-
-def _show_stored(outcome: Outcome, screen: Screen) -> None:
-    transcript = Transcript(screen.out, plain=screen.quiet)
-    if not screen.as_json:
-        screen.say("This answer was written by an earlier run; --fresh solves anew.")
-        for step in outcome.steps:
-            transcript.print(step)
-    _show_numbers(outcome, transcript, screen)
-
-
-def _show_numbers(outcome: Outcome, transcript: Transcript, screen: Screen) -> None:
+    outcome = outcome_from(item.problem, item.sample, solution, accelerator.settings, index=item.position)
     if screen.as_json:
         screen.write(outcome.to_json())
         return
@@ -111,13 +72,3 @@ def answer_line(outcome: Outcome) -> str:
 def _heading(item: WorkItem, options: RunOptions) -> str:
     sample = f" (sample {item.sample + 1} of {options.samples})" if options.samples > 1 else ""
     return item.problem.question + sample
-
-
-@contextmanager
-def _folder(settings: Settings, sources: Sources, options: RunOptions) -> Iterator[RunFolder | None]:
-    if options.output is None:
-        yield None
-        return
-    identity = Identity.of(settings, sources.problems, options.concurrency)
-    with RunFolder(options.output, identity, sources.problems, fresh=options.fresh) as folder:
-        yield folder

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reason_spec.lab.pages.runs import Run
 
 REPORT_HELP = (
-    "Show finished runs: as a page for the browser, as pictures, as CSV tables.\n\n"
+    "Show finished runs: as a page for the browser, or as CSV tables.\n\n"
     "The page is one file and needs no network: tables, accuracy against speed, acceptance, and for single "
     "answers a timeline of both models and the text step by step. Several runs are shown side by side. "
     "Without other options the page is written to RUN/report.html."
@@ -37,12 +37,9 @@ def report(
     runs: RunsArgument,
     output: Annotated[
         Path | None,
-        typer.Option(help="File of the page. Default: RUN/report.html of the first run.", show_default=False),
-    ] = None,
-    png: Annotated[
-        Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder for pictures; needs the extra plots.", show_default=False
+            help="File of the page. Default: RUN/report.html of the first run; none with --csv.",
+            show_default=False,
         ),
     ] = None,
     csv: Annotated[
@@ -50,11 +47,7 @@ def report(
     ] = None,
     problem: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            help="Id of a problem to show in any case; --png draws its timeline. Default: the first.",
-            show_default=False,
-        ),
+        typer.Option(metavar="ID", help="Id of a problem to show in any case.", show_default=False),
     ] = None,
     limit_timelines: Annotated[
         int,
@@ -67,17 +60,12 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Report finished runs."""
-    wants_page = output is not None or open_page or not (png or csv)
-    if png is not None:
-        from reason_spec.lab.pictures import require_matplotlib
-
-        require_matplotlib("reason-spec report --png")
-    page = (output or runs[0] / "report.html") if wants_page else None
+    page = (output or runs[0] / "report.html") if output or open_page or csv is None else None
     with waiting("Reading the results", quiet):
         from reason_spec.lab.pages.runs import read_runs
 
         read = read_runs(runs, max_timelines=limit_timelines, shown_problem=problem)
-        written = _write(read, page, png, csv, problem)
+        written = _write(read, page, csv)
     if as_json:
         found = [{"run": run.label, "notices": run.notices, **run.metrics.to_dict()} for run in read]
         content = {"files": list(map(str, written)), "runs": found}
@@ -91,20 +79,14 @@ def report(
         typer.launch(page.resolve().as_uri())
 
 
-def _write(
-    runs: Sequence[Run], page: Path | None, png: Path | None, csv: Path | None, problem: str | None
-) -> list[Path]:
-    """Write the page, the pictures and the tables that are wanted; return their paths."""
+def _write(runs: Sequence[Run], page: Path | None, csv: Path | None) -> list[Path]:
+    """Write the page and the tables that are wanted; return their paths."""
     written: list[Path] = []
     if page is not None:
         from reason_spec.lab.pages.page import write_page
 
         write_page(runs, page)
         written.append(page)
-    if png is not None:
-        from reason_spec.lab.pages.figures import write_figures
-
-        written += write_figures(runs, png, problem)
     if csv is not None:
         from reason_spec.lab.pages.tables import write_csv
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from reason_spec.evaluation.amounts import NONE, percent, seconds_text, times_text
 from reason_spec.evaluation.grouping import baseline_among
@@ -111,10 +112,10 @@ def run_progress(
 def _bars(console: Console, board: Board) -> Iterator[Callable[[Outcome], None]]:
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(24),
+        BarColumn(10),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
     )
     with Progress(
         *columns,

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 SOLVE_HELP = (
     "Solve problems step by step with a draft and a target.\n\n"
-    "A question streams its steps as they become final. A file is solved as a whole: its results are "
-    "written to a folder and summarized in a table. A stopped run continues with the same command."
+    "A question streams its steps as they become final. A file, or questions with --output, are solved as a "
+    "whole: their results are written to a folder and summarized in a table. A stopped run continues with "
+    "the same command."
 )
 
 ShowRejectedOption = Annotated[bool, option("--show-rejected", "Show rejected drafted steps too.", OUTPUT)]
@@ -65,7 +66,7 @@ def solve(
     strategies = compared_strategies(compare) if compare is not None else (settings.strategy.name,)
     options = RunOptions(strategies, samples, concurrency, output, fresh)
     chosen = flags.problems(settings, sources, read_sources)
-    streams = chosen.only_questions and len(strategies) == 1
+    streams = chosen.only_questions and len(strategies) == 1 and output is None
     _refuse_contradictions(options, streams, show_rejected)
     screen = Screen(quiet=quiet, as_json=as_json)
     if streams:
@@ -79,8 +80,8 @@ def solve(
 
 def _refuse_contradictions(options: RunOptions, streams: bool, show_rejected: bool) -> None:
     if streams and options.concurrency > 1:
-        raise SettingsError("--concurrency is for files: questions are answered one after another")
-    if streams and options.fresh and options.output is None:
+        raise SettingsError("--concurrency needs --output: without it questions are answered in turn")
+    if streams and options.fresh:
         raise SettingsError("--fresh needs --output: without it the answer to a question is not stored")
     if show_rejected and not streams:
         raise SettingsError("--show-rejected is for a question; the verdicts on a file are in its results")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from reason_spec.evaluation.outcome import StepRecord
 from reason_spec.events import Event
 from reason_spec.types import Step
 
@@ -36,7 +35,7 @@ class Transcript:
         if self._show_rejected and event.kind == "verified" and event.verdict is not None:
             self._rejections.setdefault(event.step_index, []).append(event)
 
-    def print(self, step: Step | StepRecord) -> None:
+    def print(self, step: Step) -> None:
         """Print the next final step, after the drafts that were rejected for it."""
         if self._plain:
             self._write(step.text)
@@ -62,7 +61,7 @@ class Transcript:
         self._console.file.write(text)
         self._console.file.flush()
 
-    def _rejections_for(self, step: Step | StepRecord) -> list[Event]:
+    def _rejections_for(self, step: Step) -> list[Event]:
         """Return the rejected drafts of the step's own branch."""
         events = self._rejections.pop(self._num_steps, [])
         branches = {event.branch for event in events if event.verdict == step.verdict}

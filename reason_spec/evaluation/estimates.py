@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reason_spec.evaluation.resampling import Floats, Strata
 from reason_spec.evaluation.statistics import (
     TAIL,
     Z_ONE_SIDED_95,
     Z_TWO_SIDED_95,
+    Floats,
     Interval,
+    Strata,
     exact_interval,
     paired_gain_interval,
     paired_loss_upper,
@@ -64,6 +65,23 @@ def estimate_mean(values: Sequence[float] | Floats, strata: Strata | None = None
         return Estimate(mean, None)
     half = -_tail_quantile(len(values), strata) * error
     return Estimate(mean, Interval(max(0.0, mean - half), mean + half), error)
+
+
+def estimate_ratio(
+    above: Sequence[float] | Floats, below: Sequence[float] | Floats, strata: Strata | None = None
+) -> Estimate:
+    """Return the ratio of two means over problems, with Student's interval of its linearisation.
+
+    The variance is that of a ratio estimator (Cochran, Sampling Techniques, 1977, section 6.4).
+    """
+    above, below = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
+    mean = float(below.mean())
+    ratio = float(above.mean()) / mean
+    error = clustered_standard_error(above - ratio * below, strata)
+    if error is None:
+        return Estimate(ratio, None)
+    half = -_tail_quantile(len(above), strata) * error / mean
+    return Estimate(ratio, Interval(max(0.0, ratio - half), ratio + half), error / mean)
 
 
 def estimate_share(

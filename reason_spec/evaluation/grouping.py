@@ -10,7 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.resampling import Floats, Strata, stratum_of_each
+from reason_spec.evaluation.statistics import Floats, Strata
 
 BASELINE = "autoregressive"
 OutcomePair: TypeAlias = tuple[Outcome, Outcome]
@@ -71,3 +71,12 @@ class ByProblem(Generic[Item]):
     def means(self, amount: Callable[[Item], float]) -> Floats:
         """Return the mean over the samples of each problem: ``[num_problems]``."""
         return np.array([math.fsum(map(amount, group)) / len(group) for group in self.groups])
+
+
+def stratum_of_each(tasks: Sequence[str]) -> Strata:
+    """Number the tasks of problems: how tasks differ is no uncertainty.
+
+    Where a task has one problem only, all are one stratum: alone it would seem not to vary.
+    """
+    _, strata, sizes = np.unique(np.asarray(tasks), return_inverse=True, return_counts=True)
+    return strata if sizes.min(initial=2) > 1 else np.zeros_like(strata)

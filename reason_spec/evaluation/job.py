@@ -197,7 +197,7 @@ def _result(job: Job, failures: Sequence[Failure]) -> RunResult:
     noted = folder.latest("rounding")
     return RunResult(
         path=folder.path,
-        metrics=measure(folder.outcomes.values(), options.strategies, seed=seed),
+        metrics=measure(folder.outcomes.values(), options.strategies),
         failures=tuple(failures),
         num_missing=len(job.wanted - folder.outcomes.keys()),
         order_seed=seed,

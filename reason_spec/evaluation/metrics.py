@@ -147,15 +147,12 @@ def _plain(value: Any) -> Any:
 def measure(
     outcomes: Iterable[Outcome],
     strategies: Sequence[str] = (),
-    *,
-    seed: int = 0,
 ) -> RunMetrics:
     """Measure the outcomes of one run.
 
     Args:
         outcomes: no two with equal keys; their order does not matter.
         strategies: their order in the rows; others follow in the order in which they come.
-        seed: of the bootstrap.
 
     The baseline is ``autoregressive`` where it is among the strategies, else the first one. Tasks come in the
     order of their first problem in the run.
@@ -172,7 +169,7 @@ def measure(
         baseline = chosen.get(baseline_among(present), [])
         for name, items in chosen.items():
             if name != baseline_among(present) and (matched := pair_up(baseline, items)):
-                pairs.append(compare_pairs(task, matched, seed))
+                pairs.append(compare_pairs(task, matched))
     return RunMetrics(tuple(rows), tuple(pairs))
 
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
-
-import numpy as np
+from statistics import median
 
 from reason_spec.evaluation.amounts import counted
-from reason_spec.evaluation.estimates import Estimate, estimate_gain
+from reason_spec.evaluation.estimates import Estimate, estimate_gain, estimate_ratio
 from reason_spec.evaluation.grouping import ByProblem, OutcomePair
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.resampling import (
-    Counts,
-    Floats,
-    bootstrap,
-    percentile_interval,
-    weighted_means,
-    weighted_medians,
-)
-from reason_spec.evaluation.statistics import mcnemar_exact, smallest_paired_difference
+from reason_spec.evaluation.statistics import mcnemar_exact, median_interval, smallest_paired_difference
 
 MIN_PROBLEMS_FOR_SPEED = 60
 """With fewer a few hard problems decide the mean seconds."""
@@ -34,9 +26,8 @@ _MIN_SECONDS = 1e-6
 class PairedMetrics:
     """A strategy against the baseline on the problems and samples that both answered.
 
-    Differences are the strategy's minus the baseline's. Intervals and standard errors of seconds and tokens
-    are bootstrapped over problems, 10,000 times (expanded percentiles). Intervals of accuracy are score
-    intervals, since resampling shows no uncertainty where no problem differs.
+    Differences are the strategy's minus the baseline's. Problems are the unit of all intervals. Those of
+    accuracy are score intervals, which do not shrink to nothing where no problem differs.
 
     Attributes:
         num_identical: pairs of the same tokens.
@@ -67,21 +58,18 @@ class PairedMetrics:
     smallest_difference: float | None
     speedup: Estimate
     paired_speedup: Estimate
-    tokens_difference: Estimate
     warning: str
 
 
-def compare_pairs(task: str, pairs: Sequence[OutcomePair], seed: int) -> PairedMetrics:
+def compare_pairs(task: str, pairs: Sequence[OutcomePair]) -> PairedMetrics:
     """Compare a strategy with the baseline on the answers that both have.
 
     Args:
         task: the task of the pairs, ``ALL_TASKS`` for several.
         pairs: at least one; their order changes only the last digits of sums.
-        seed: of the bootstrap.
     """
     problems = ByProblem.of(pairs, itemgetter(1))
     accuracy = _compare_accuracy(pairs)
-    speed = _compare_speed(problems, seed)
     base, own = pairs[0]
     num_identical = sum(one.token_ids == other.token_ids for one, other in pairs)
     num_apart = sum(one.session != other.session for one, other in pairs)
@@ -100,9 +88,12 @@ def compare_pairs(task: str, pairs: Sequence[OutcomePair], seed: int) -> PairedM
         num_worse=accuracy.num_worse,
         p_value=accuracy.p_value,
         smallest_difference=accuracy.smallest_difference,
-        speedup=speed.speedup,
-        paired_speedup=speed.paired_speedup,
-        tokens_difference=speed.tokens_difference,
+        speedup=estimate_ratio(
+            problems.means(lambda pair: _seconds(pair[0])),
+            problems.means(lambda pair: _seconds(pair[1])),
+            problems.strata,
+        ),
+        paired_speedup=_paired_speedup(problems),
         warning="; ".join(
             [
                 *(_warn_of_accuracy(accuracy) if not is_same_text else []),
@@ -144,43 +135,10 @@ def _compare_accuracy(pairs: Iterable[OutcomePair]) -> _AccuracyOfPairs:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SpeedOfPairs:
-    speedup: Estimate
-    paired_speedup: Estimate
-    tokens_difference: Estimate
-
-
-def _compare_speed(problems: ByProblem[OutcomePair], seed: int) -> _SpeedOfPairs:
-    amounts = np.stack(
-        [
-            problems.means(lambda pair: _seconds(pair[0])),
-            problems.means(lambda pair: _seconds(pair[1])),
-            problems.means(lambda pair: pair[1].tokens - pair[0].tokens),
-        ],
-        axis=1,
-    )
-    ratios = np.array([_seconds(base) / _seconds(own) for group in problems.groups for base, own in group])
-    place = np.repeat(np.arange(len(problems)), [len(group) for group in problems.groups])
-
-    def statistics(counts: Counts) -> Floats:
-        base, own, tokens = weighted_means(counts, amounts).T
-        return np.stack([base / own, weighted_medians(counts, ratios, place), tokens], axis=1)
-
-    seen = statistics(np.ones((1, len(problems)), dtype=np.int32))[0]
-    if len(problems) < 2:
-        return _SpeedOfPairs(*(Estimate(float(value), None) for value in seen))
-    resampled = bootstrap(statistics, problems.strata, seed=seed)
-    return _SpeedOfPairs(
-        *(
-            Estimate(
-                float(value),
-                percentile_interval(column, len(problems)),
-                float(column.std(ddof=1)),
-            )
-            for value, column in zip(seen, resampled.T, strict=True)
-        )
-    )
+def _paired_speedup(problems: ByProblem[OutcomePair]) -> Estimate:
+    """Return the median over pairs of the ratio of seconds; its interval is that of the problems' medians."""
+    ratios = [[_seconds(base) / _seconds(own) for base, own in group] for group in problems.groups]
+    return Estimate(median(chain.from_iterable(ratios)), median_interval([median(group) for group in ratios]))
 
 
 def _seconds(outcome: Outcome) -> float:

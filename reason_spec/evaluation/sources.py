@@ -224,14 +224,10 @@ def _question(argument: str) -> str:
     if not text:
         raise DataError("the question is empty" + (" (read from standard input)" if argument == "-" else ""))
     try:
-        # Under a locale without UTF-8, Python keeps the bytes it cannot decode as surrogates.
-        return os.fsencode(text).decode() if any(map(_is_surrogate, text)) else text
-    except UnicodeError:
+        text.encode()
+    except UnicodeEncodeError:  # Python keeps bytes that it cannot decode as surrogates.
         raise DataError("the question is not UTF-8 text") from None
-
-
-def _is_surrogate(character: str) -> bool:
-    return "\ud800" <= character <= "\udfff"
+    return text
 
 
 def _question_id(text: str) -> str:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 # scipy.special holds the distribution functions of scipy.stats, and loads in a fraction of its time.
 from scipy import special
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Strata: TypeAlias = npt.NDArray[np.intp]
+"""The number of the task of each problem: ``[num_problems]``."""
 
 TAIL = 0.025
 """Probability that a two-sided 95 % interval leaves on either side."""
@@ -21,21 +28,6 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-
-
-class PairedAccuracy(NamedTuple):
-    """How the accuracy of a strategy compares with that of a baseline on the same problems.
-
-    ``loss`` is the baseline's accuracy minus the strategy's: below 0 where the strategy is better.
-    ``loss_upper`` is the upper end of its one-sided 95 % interval. ``p_value`` is two-sided.
-    """
-
-    num_problems: int
-    num_better: int
-    num_worse: int
-    loss: float
-    loss_upper: float
-    p_value: float
 
 
 def mcnemar_exact(num_better: int, num_worse: int) -> float:
@@ -157,31 +149,16 @@ def smallest_paired_difference(squares: float, num_pairs: int, num_samples: int 
     return 1.0 if is_missed(1.0) else _last_where(is_missed, 0.0)
 
 
+def median_interval(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % interval of a median by the sign test; None for fewer than six values.
+
+    Its ends are order statistics, so it holds for any distribution, and rather too wide than too narrow.
+    """
+    ordered, count = sorted(values), len(values)
+    num_below = next(rank for rank in range(count) if binomial_cdf(rank, count, 0.5) > TAIL)
+    return Interval(ordered[num_below - 1], ordered[count - num_below]) if num_below else None
+
+
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Return the quantile of Student's distribution."""
     return float(special.stdtrit(degrees_of_freedom, probability))
-
-
-def compare_accuracy(baseline: Sequence[float], strategy: Sequence[float]) -> PairedAccuracy:
-    """Compare the accuracies of two strategies, one number in [0, 1] for each problem of both.
-
-    With one sample of each problem the numbers are 0 or 1 and the test is McNemar's. With several
-    they are means over samples; the problem stays the unit, and the bound is then conservative,
-    because a mean varies less than a single answer.
-    """
-    if len(baseline) != len(strategy) or not baseline:
-        raise ValueError(f"{len(baseline)} and {len(strategy)} problems are no pairs")
-    differences = [left - right for left, right in zip(baseline, strategy, strict=True)]
-    lost = sum(difference for difference in differences if difference > 0)
-    won = -sum(difference for difference in differences if difference < 0)
-    num_worse = sum(difference > 0 for difference in differences)
-    num_better = sum(difference < 0 for difference in differences)
-    count = len(differences)
-    return PairedAccuracy(
-        num_problems=count,
-        num_better=num_better,
-        num_worse=num_worse,
-        loss=(lost - won) / count,
-        loss_upper=paired_loss_upper(lost, won, count),
-        p_value=mcnemar_exact(num_better, num_worse),
-    )

@@ -236,6 +236,18 @@ def call_body(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def assistant_turn(
+    content: str | None, reasoning: str | None, calls: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a message of the model in OpenAI's form; ``calls`` are those of `call_body`."""
+    turn: dict[str, Any] = {"role": "assistant", "content": content}
+    if reasoning:
+        turn["reasoning"] = reasoning
+    if calls:
+        turn["tool_calls"] = list(calls)
+    return turn
+
+
 def tool_body(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's form; ``parameters`` is a JSON schema."""
     function = {"name": name, "description": description, "parameters": parameters}

@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from typing import Any, TypeAlias, TypeVar
 
 from reason_spec.chat.base import ChatAnswer, ChatEvent, ChatRequest, TextDelta
-from reason_spec.integrations.base import InProcess, call_body, chat_request, check_options
+from reason_spec.integrations.base import InProcess, assistant_turn, call_body, chat_request, check_options
 
 Messages: TypeAlias = str | Sequence[Mapping[str, Any]]
 """A question, or a conversation in OpenAI's form."""
@@ -128,10 +128,5 @@ def _content(event: ChatEvent) -> str:
 
 def openai_message(answer: ChatAnswer) -> dict[str, Any]:
     """Return an answer as a message in OpenAI's form."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.reasoning:
-        message["reasoning"] = answer.reasoning
-    if answer.tool_calls:
-        calls = answer.tool_calls
-        message["tool_calls"] = [call_body(call.id, call.name, call.arguments) for call in calls]
-    return message
+    calls = [call_body(call.id, call.name, call.arguments) for call in answer.tool_calls]
+    return assistant_turn(answer.content, answer.reasoning, calls)

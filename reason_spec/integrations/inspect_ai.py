@@ -14,6 +14,7 @@ from reason_spec.errors import RequestError, SettingsError
 from reason_spec.integrations.base import (
     OPTIONS,
     InProcess,
+    assistant_turn,
     call_body,
     chat_request,
     missing,
@@ -57,8 +58,11 @@ _HONOURED: Final = {
 }
 """Fields of GenerateConfig, and their names in `integrations.base.OPTIONS`."""
 
-_PLACED: Final = frozenset({"logprobs", "response_schema", "extra_body", "num_choices", "top_logprobs"})
-"""Fields with a check or a form of their own."""
+_PLACED: Final = frozenset({"logprobs", "response_schema", "extra_body"})
+"""Fields with a form of their own."""
+
+_NEUTRAL: Final = {"num_choices": 1, "frequency_penalty": 0, "presence_penalty": 0, "top_logprobs": 0}
+"""Values of other fields that ask for nothing."""
 
 _INSPECTS_OWN: Final = frozenset(
     "max_retries timeout attempt_timeout stream_idle_timeout max_connections adaptive_connections batch "
@@ -189,50 +193,34 @@ def reason_spec() -> type[ModelAPI]:
 def _models(target: str, arguments: Mapping[str, Any]) -> InProcess:
     flags = {name.replace("__", "."): value for name, value in arguments.items()}
     config = flags.pop("config", None)
-    for name, value in {"target.model": target}.items():
-        if flags.setdefault(name, value) != value:
-            raise SettingsError(f"{name} is {flags[name]!r} in -M and {value!r} in the model's name")
+    if (named := flags.setdefault("target.model", target)) != target:
+        raise SettingsError(f"target.model is {named!r} in -M and {target!r} in the model's name")
     return InProcess(load_settings(None if config is None else Path(config), flags))
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
     """Refuse fields that cannot be honoured."""
+    known = _HONOURED.keys() | _INSPECTS_OWN | _PLACED
     for name, value in given.items():
-        neutral = (name, value) in (("num_choices", 1), ("frequency_penalty", 0), ("presence_penalty", 0))
-        if name not in _HONOURED and name not in _INSPECTS_OWN and name not in _PLACED and not neutral:
+        if name not in known and value != _NEUTRAL.get(name):
             raise RequestError(f"{PROVIDER} does not honour {name} ({value!r}); leave it out", param=name)
-    if given.get("num_choices", 1) != 1:
-        raise RequestError(
-            f"num_choices is {given['num_choices']}: one answer is written for a call; use epochs",
-            param="num_choices",
-        )
-    if given.get("top_logprobs"):
-        raise RequestError(
-            "top_logprobs: only the chosen token's is known; leave it out", param="top_logprobs"
-        )
 
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": message.role, "content": _text(message)}
+    text = _text(message)
+    if isinstance(message, ChatMessageAssistant):
+        parts = () if isinstance(message.content, str) else message.content
+        thinking = "".join(part.reasoning for part in parts if isinstance(part, ContentReasoning))
+        calls = [
+            call_body(call.id, call.function, json.dumps(call.arguments)) for call in message.tool_calls or ()
+        ]
+        return assistant_turn(text, thinking, calls)
+    turn: dict[str, Any] = {"role": message.role, "content": text}
     if isinstance(message, ChatMessageTool):
         turn |= {"tool_call_id": message.tool_call_id, "name": message.function}
         if message.error is not None:
             turn["content"] = message.error.message
-    if isinstance(message, ChatMessageAssistant):
-        thinking = "".join(
-            part.reasoning for part in _contents(message) if isinstance(part, ContentReasoning)
-        )
-        if thinking:
-            turn["reasoning"] = thinking
-        if message.tool_calls:
-            turn["tool_calls"] = [
-                call_body(call.id, call.function, json.dumps(call.arguments)) for call in message.tool_calls
-            ]
     return turn
-
-
-def _contents(message: ChatMessage) -> Sequence[Content]:
-    return () if isinstance(message.content, str) else message.content
 
 
 def _text(message: ChatMessage) -> str:
@@ -273,10 +261,14 @@ def _output(model: str, answer: ChatAnswer, *, with_logprobs: bool) -> ModelOutp
                 "-M strategy=autoregressive",
                 param="logprobs",
             )
-        known = [(item.content.decode(errors="replace"), item) for item in answer.logprobs]
         logprobs = Logprobs(
             content=[
-                Logprob(token=text, logprob=item.logprob, bytes=list(item.content)) for text, item in known
+                Logprob(
+                    token=item.content.decode(errors="replace"),
+                    logprob=item.logprob,
+                    bytes=list(item.content),
+                )
+                for item in answer.logprobs
             ]
         )
     return ModelOutput(

@@ -12,6 +12,7 @@ from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, ChatRequest, T
 from reason_spec.errors import RequestError
 from reason_spec.integrations.base import (
     InProcess,
+    assistant_turn,
     call_body,
     chat_request,
     check_options,
@@ -261,19 +262,14 @@ def _user_text(part: UserPromptPart) -> str:
 
 
 def _assistant_turn(message: ModelResponse) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": "assistant"}
-    turn["content"] = "".join(part.content for part in message.parts if isinstance(part, TextPart))
+    text = "".join(part.content for part in message.parts if isinstance(part, TextPart))
     thinking = "".join(part.content for part in message.parts if isinstance(part, ThinkingPart))
-    if thinking:
-        turn["reasoning"] = thinking
     calls = [
         call_body(part.tool_call_id, part.tool_name, part.args_as_json_str())
         for part in message.parts
         if isinstance(part, ToolCallPart)
     ]
-    if calls:
-        turn["tool_calls"] = calls
-    return turn
+    return assistant_turn(text, thinking, calls)
 
 
 def _tools(choice: Any, parameters: ModelRequestParameters) -> tuple[list[ToolDefinition], str]:

@@ -31,7 +31,7 @@ from reason_spec.pair.story import (
     sentence,
     tell_story,
 )
-from reason_spec.pair.wording import Kind, Wording
+from reason_spec.pair.wording import Wording
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 Drill: TypeAlias = Literal["arithmetic", "recall"]
@@ -65,10 +65,6 @@ class Example:
     @property
     def solution(self) -> str:
         return STEP_SEPARATOR.join(self.steps)
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        return tuple(step.kind for step in self.plan)
 
 
 def _split_of(skeleton: str) -> Split:

@@ -71,14 +71,6 @@ def hidden_where_steps_end(target: LoadedModel, texts: Sequence[str], rows: int 
     return found
 
 
-def rewards(target: LoadedModel, head: RewardHead, prefixes: Sequence[str]) -> list[float]:
-    """Return the chance that each prefix, which ends with a step, is right so far."""
-    last = [hidden[-1] for hidden in hidden_where_steps_end(target, prefixes)]
-    with torch.inference_mode():
-        chances: list[float] = head(torch.stack(last)).sigmoid().tolist()
-    return chances
-
-
 class _CachedText(NamedTuple):
     """The tokens of the text read last, and their KV cache."""
 

@@ -61,15 +61,18 @@ class ResponseEvents:
         self._end: ChatEnd | None = None
 
     def whole(self, answer: ChatAnswer) -> ResponseBody:
-        """Return the body for a whole answer."""
-        status = _ending(answer.end)
+        """Return the body for a whole answer: that of the last event of its stream."""
+        events: list[ChatEvent] = []
         if answer.reasoning:
-            self._output.append(_reasoning(self._id("rs"), answer.reasoning, status))
-        if answer.content or not answer.tool_calls:
-            self._output.append(_message(self._id("msg"), answer.content or "", status))
-        for call in answer.tool_calls:
-            self._output.append(_call(self._id("fc"), call.id, call.name, call.arguments, status))
-        return self._response(status, answer.end)
+            events.append(TextDelta("reasoning", answer.reasoning))
+        if answer.content:
+            events.append(TextDelta("content", answer.content))
+        for index, call in enumerate(answer.tool_calls):
+            events.append(ToolCallDelta(index, call.arguments, call.id, call.name))
+        for event in (*events, answer.end):
+            list(self.event(0, event))
+        list(self.end())
+        return self._response(_ending(answer.end), answer.end)
 
     def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
         yield from self._begin()
@@ -120,14 +123,14 @@ class ResponseEvents:
         yield from self._close("completed")
         match kind:
             case "reasoning":
-                item = _reasoning(self._id("rs"), "", "in_progress")
+                item = {"type": kind, "id": self._id("rs"), "summary": [], "content": []}
             case "message":
-                item = _message(self._id("msg"), "", "in_progress")
+                item = {"type": kind, "id": self._id("msg"), "role": "assistant", "content": []}
             case "function_call":
-                item = _call(self._id("fc"), call_id, name, "", "in_progress")
+                item = {"type": kind, "id": self._id("fc"), "call_id": call_id, "name": name, "arguments": ""}
+        item["status"] = "in_progress"
         self._open = _Open(kind, item)
-        shown = {**item, "content": []} if "content" in item else item
-        yield self._event("response.output_item.added", output_index=len(self._output), item=shown)
+        yield self._event("response.output_item.added", output_index=len(self._output), item=item)
         if kind != "function_call":
             yield self._of_item("response.content_part.added", content_index=0, part=_part(kind, ""))
 
@@ -186,24 +189,3 @@ def _part(kind: str, text: str) -> dict[str, Any]:
     if kind == "reasoning":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _reasoning(item_id: str, text: str, status: ItemStatus) -> dict[str, Any]:
-    content = [_part("reasoning", text)]
-    return {"type": "reasoning", "id": item_id, "summary": [], "content": content, "status": status}
-
-
-def _message(item_id: str, text: str, status: ItemStatus) -> dict[str, Any]:
-    content = [_part("message", text)]
-    return {"type": "message", "id": item_id, "role": "assistant", "status": status, "content": content}
-
-
-def _call(item_id: str, call_id: str, name: str, arguments: str, status: ItemStatus) -> dict[str, Any]:
-    return {
-        "type": "function_call",
-        "id": item_id,
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "status": status,
-    }

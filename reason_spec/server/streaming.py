@@ -21,7 +21,8 @@ PING = b": ping\n\n"
 PING_SECONDS = 15.0
 """A stream without an event for so long sends a comment, which keeps the connection alive."""
 DONE = b"data: [DONE]\n\n"
-STREAM_CONTENT = {"text/event-stream": {"schema": {"type": "string"}}}
+# A schema would be that of an event, which OpenAPI 3.1 cannot describe.
+STREAM_CONTENT: dict[str, dict[str, object]] = {"text/event-stream": {}}
 """For the OpenAPI document: the content of an endpoint besides JSON."""
 _READ_AHEAD = 64
 """Events of a stream that may wait for a slow client."""

@@ -5,14 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.interval_coverage import accuracy_coverage, difference_coverage, draw_shares
+from benchmarks.interval_coverage import (
+    accuracy_coverage,
+    difference_coverage,
+    draw_shares,
+    seconds_coverage,
+)
 from reason_spec.evaluation.estimates import (
     clustered_standard_error,
     estimate_gain,
     estimate_mean,
+    estimate_ratio,
     estimate_share,
 )
-from reason_spec.evaluation.resampling import bootstrap, weighted_means
+from reason_spec.evaluation.grouping import stratum_of_each
 from reason_spec.evaluation.statistics import exact_interval, paired_gain_interval
 
 shares = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=2, max_size=60)
@@ -88,8 +94,6 @@ def test_strata_take_the_differences_between_tasks_out() -> None:
     expected = (30 * easy.var(ddof=1) + 20 * hard.var(ddof=1)) ** 0.5 / 50
     error = clustered_standard_error(values, strata)
     assert error == pytest.approx(expected)
-    resampled = bootstrap(lambda counts: weighted_means(counts, values), strata)
-    assert float(resampled.std()) == pytest.approx(expected, rel=0.05)
     alone = clustered_standard_error(values)
     assert alone is not None
     assert alone > 3 * expected
@@ -154,3 +158,34 @@ def test_exchanged_sides_change_the_sign(differences: list[float]) -> None:
     assert (one.interval.low, one.interval.high) == pytest.approx((-other.interval.high, -other.interval.low))
     assert -1 - 1e-9 <= one.interval.low <= one.value + 1e-9
     assert one.value - 1e-9 <= one.interval.high <= 1 + 1e-9
+
+
+def test_the_interval_of_a_ratio_agrees_with_scipys_bootstrap() -> None:
+    from scipy import stats
+
+    generator = np.random.default_rng(5)
+    base = generator.lognormal(1, 0.5, 60)
+    own = base * generator.lognormal(-0.5, 0.3, 60)
+    estimate = estimate_ratio(base, own)
+    expected = stats.bootstrap(
+        (base, own), lambda x, y, axis: x.mean(axis=axis) / y.mean(axis=axis), paired=True, vectorized=True,
+        n_resamples=10_000, method="percentile", rng=np.random.default_rng(2),
+    )  # fmt: skip
+    assert estimate.value == pytest.approx(base.mean() / own.mean())
+    assert estimate.standard_error == pytest.approx(expected.standard_error, rel=0.05)
+    assert estimate.interval is not None
+    width = estimate.interval.high - estimate.interval.low
+    assert estimate.interval.low == pytest.approx(expected.confidence_interval.low, abs=0.1 * width)
+    assert estimate.interval.high == pytest.approx(expected.confidence_interval.high, abs=0.1 * width)
+
+
+@pytest.mark.parametrize(("count", "least"), [(10, 0.90), (30, 0.92), (100, 0.93)])
+def test_the_interval_of_a_speed_up_covers_the_truth(count: int, least: float) -> None:
+    held = seconds_coverage(count, 1000)
+    assert held["speed-up"] >= least
+    assert held["paired speed-up"] >= 0.94
+
+
+def test_tasks_of_a_single_problem_do_not_stand_still() -> None:
+    assert set(stratum_of_each(["a", "b", "b"])) == {0}
+    assert list(stratum_of_each(["a", "b", "a", "b"])) == [0, 1, 0, 1]

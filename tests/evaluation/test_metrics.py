@@ -225,7 +225,6 @@ def test_a_pair_is_compared_with_the_tests_for_one_sample() -> None:
     assert pair.p_value == mcnemar_exact(2, 6)
     assert pair.loss_upper == pytest.approx(paired_loss_upper(6, 2, 100))
     assert pair.speedup.value == pair.paired_speedup.value == pytest.approx(2.0)
-    assert pair.tokens_difference.value == 2.0
     assert pair.num_identical == 0
 
 
@@ -282,7 +281,7 @@ def test_equal_texts_of_an_exact_strategy_need_no_large_sample() -> None:
 def test_speed_up_intervals_hold_the_true_one() -> None:
     held = 0
     for seed in range(60):
-        found = only_pair(measure(random_run(seed, 25, 2), seed=seed)).speedup.interval
+        found = only_pair(measure(random_run(seed, 25, 2))).speedup.interval
         assert found is not None
         held += found.low <= 1.5 <= found.high
     assert held >= 52
@@ -294,11 +293,7 @@ def test_exchanged_strategies_change_signs_and_turn_ratios() -> None:
     assert one.accuracy_difference is not None
     assert other.accuracy_difference is not None
     assert one.accuracy_difference.value == pytest.approx(-other.accuracy_difference.value)
-    assert one.tokens_difference.value == pytest.approx(-other.tokens_difference.value)
     assert one.speedup.value == pytest.approx(1 / other.speedup.value)
-    assert one.speedup.interval is not None
-    assert other.speedup.interval is not None
-    assert one.speedup.interval.low == pytest.approx(1 / other.speedup.interval.high, rel=1e-3)
     assert one.smallest_difference == other.smallest_difference
 
 
@@ -326,7 +321,9 @@ def test_the_order_of_outcomes_does_not_matter(outcomes: list[Outcome], shuffler
 @given(runs)
 def test_rates_by_k_begin_with_accuracy_and_rise(outcomes: list[Outcome]) -> None:
     baseline = [outcome for outcome in outcomes if outcome.strategy == "autoregressive"]
-    for found in measure(baseline).strategies:
+    measured = measure(baseline).strategies
+    assert {found.task for found in measured} >= {outcome.task for outcome in baseline}
+    for found in measured:
         assert found.accuracy is not None
         assert found.pass_at[1].value == pytest.approx(found.accuracy.value)
         assert found.majority_at[1].value == pytest.approx(found.accuracy.value)
@@ -372,6 +369,7 @@ def test_one_problem_has_values_and_no_spread() -> None:
     metrics = measure(outcomes)
     pair = only_pair(metrics)
     assert (pair.speedup.value, pair.speedup.interval) == (1.5, None)
+    assert pair.paired_speedup.interval is None
     assert row(metrics, "lookahead").seconds_per_problem.interval is None
     assert pair.smallest_difference == 1.0
     assert pair.warning == "the speed-up rests on 1 problem; take 60 or more"
@@ -385,13 +383,3 @@ def test_the_record_has_every_field_with_intervals_and_k_by_name() -> None:
     assert set(first["accuracy"]["interval"]) == {"low", "high"}
     assert list(first["pass_at"]) == ["1", "2"]
     assert first["target"]["num_generated_tokens"] > 0
-
-
-def test_the_seed_decides_the_last_digits_alone() -> None:
-    outcomes = random_run(0, 40)
-    one, same, other = (only_pair(measure(outcomes, seed=seed)).speedup for seed in (1, 1, 2))
-    assert one == same
-    assert one.interval is not None
-    assert other.interval is not None
-    assert one.interval != other.interval
-    assert one.interval.low == pytest.approx(other.interval.low, rel=0.02)

@@ -84,11 +84,6 @@ def test_a_question_that_is_no_text_is_refused() -> None:
         read_sources(["How \udcff many?"], "auto")
 
 
-def test_a_question_in_bytes_that_the_locale_cannot_decode_is_read_as_utf8() -> None:
-    (problem,) = read_sources(["Zoë has 8 花.".encode().decode("ascii", "surrogateescape")], "auto").problems
-    assert problem.question == "Zoë has 8 花."
-
-
 def test_nothing_to_solve_says_what_could_be() -> None:
     with pytest.raises(DataError, match="--sample"):
         read_sources([], "auto")

@@ -10,9 +10,9 @@ from reason_spec.evaluation.statistics import (
     Z_ONE_SIDED_95,
     Z_TWO_SIDED_95,
     clopper_pearson_upper,
-    compare_accuracy,
     exact_interval,
     mcnemar_exact,
+    median_interval,
     paired_gain_interval,
     paired_loss_upper,
     smallest_paired_difference,
@@ -95,28 +95,6 @@ def test_the_bound_covers_the_true_loss_as_often_as_it_says() -> None:
     assert covered == pytest.approx(0.95, abs=0.015)
 
 
-def test_a_paired_comparison_counts_problems_and_signs() -> None:
-    result = compare_accuracy([1, 1, 0, 1, 0], [1, 0, 0, 0, 1])
-    assert (result.num_problems, result.num_better, result.num_worse) == (5, 1, 2)
-    assert result.loss == pytest.approx(0.2)
-    assert result.p_value == 1.0
-    assert result.loss_upper > 0.2
-
-
-def test_means_over_samples_keep_the_problem_as_the_unit() -> None:
-    once = compare_accuracy([1, 0, 1], [0, 0, 1])
-    often = compare_accuracy([0.75, 0.25, 1.0], [0.25, 0.25, 0.5])
-    assert often.num_problems == 3
-    assert (often.num_better, often.num_worse) == (0, 2)
-    assert often.loss == pytest.approx(1 / 3)
-    assert once.loss == pytest.approx(1 / 3)
-
-
-def test_samples_of_different_problems_are_no_pairs() -> None:
-    with pytest.raises(ValueError, match="no pairs"):
-        compare_accuracy([1.0], [1.0, 0.0])
-
-
 @pytest.mark.parametrize(("successes", "trials"), [(0, 12), (12, 12), (7, 9), (95, 100), (3, 400)])
 def test_intervals_of_shares_are_those_of_statsmodels(successes: int, trials: int) -> None:
     proportion = pytest.importorskip("statsmodels.stats.proportion")
@@ -190,3 +168,16 @@ def test_more_problems_show_smaller_differences(squares: float, count: int, samp
     assert 0 < difference <= 1
     assert smallest_paired_difference(squares, 2 * count, samples) <= difference + 1e-9
     assert smallest_paired_difference(min(1.0, squares + 0.1), count, samples) >= difference - 1e-9
+
+
+@pytest.mark.parametrize("count", [6, 9, 30])
+def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int) -> None:
+    from scipy import stats
+
+    found = median_interval(list(range(count)))
+    expected = stats.quantile_test(list(range(count)), q=0, p=0.5).confidence_interval(0.95)
+    assert found == (expected.low, expected.high)
+
+
+def test_few_values_do_not_bound_their_median() -> None:
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None

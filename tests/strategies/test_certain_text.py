@@ -115,6 +115,11 @@ def test_pieces_are_of_the_answer_and_never_taken_back(
             await draft.close()
 
     text = asyncio.run(run())
+    if name == "verified":
+        # A drafted step may yet take the place of the target's.
+        assert not told
+    elif not stops:
+        assert told
     for place, piece in told:
         assert text[place : place + len(piece)] == piece
     if name in ("autoregressive", "speculative"):

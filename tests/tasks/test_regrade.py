@@ -133,15 +133,12 @@ def test_empty_input_and_impossible_outputs_are_refused(tmp_path: Path) -> None:
 def test_undecided_grade_is_null_and_counted(tmp_path: Path) -> None:
     record = {"question": "q", "answer": "x+1", "response": "\\boxed{(x+1)^{1000000}}"}
     source = _write(tmp_path / "in.jsonl", [record])
-    seen: list[int] = []
     with Grader(deadline_seconds=1) as grader:
         counts = grade_file(
             source,
             tmp_path / "out.jsonl",
             "math500",
             grader=grader,
-            on_record=lambda grades: seen.append(len(grades)),
         )
     assert _read(tmp_path / "out.jsonl")[0]["correct"] is None
     assert (counts.num_ungraded, counts.num_correct, counts.num_wrong) == (1, 0, 0)
-    assert seen == [1]

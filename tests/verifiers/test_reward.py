@@ -14,7 +14,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.pair import embedded_path, reward_path
 from reason_spec.pair.decoding import load_pair_model
 from reason_spec.pair.generator import STEP_SEPARATOR, problems
-from reason_spec.pair.reward import load_embedded_reward, load_reward_head, rewards
+from reason_spec.pair.reward import load_embedded_reward, load_reward_head
 from reason_spec.pair.tokenizer import chat_prompt, load_tokenizer
 from reason_spec.segment import Boundary
 from reason_spec.settings import VerifierSettings
@@ -22,6 +22,7 @@ from reason_spec.types import Step, Verdict
 from reason_spec.verifiers.base import Models, VerificationContext, create_verifier
 from reason_spec.verifiers.reward import Reward, RewardVerifier, SoFar, StepToken
 from reason_spec.verifiers.reward_models import load_classifier
+from tests.pair.rewards import rewards
 from tests.verifiers.reward_folders import (
     STEP_TOKEN,
     outcome_reward,

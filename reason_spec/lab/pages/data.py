@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import quantiles
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from reason_spec.evaluation.estimates import Estimate
-from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics
+from reason_spec.evaluation.metrics import ALL_TASKS, StepAcceptance
 from reason_spec.evaluation.outcome import Outcome, StepRecord
 from reason_spec.evaluation.statistics import exact_interval
-from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.runs import Run
 from reason_spec.lab.pages.spans import LANES, view_of
 
@@ -33,25 +33,10 @@ class Series:
     colour: int
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceShare:
-    """Share of judged drafts that were accepted, with its Wilson interval of 95 %."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, num_accepted: int, num_verdicts: int) -> AcceptanceShare | None:
-        if not num_verdicts:
-            return None
-        return cls(num_accepted / num_verdicts, *exact_interval(num_accepted, num_verdicts))
-
-
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     """Return everything that the page draws, as values that JSON holds."""
     series = all_series(runs)
-    content = {
+    content: dict[str, Any] = {
         "runs": [run.title for run in runs],
         "series": series,
         "charts": [
@@ -63,8 +48,8 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         ],
         "problems": _problems(runs, series),
     }
-    plain: dict[str, Any] = _plain(content)
-    return plain
+    # JSON has no infinite numbers.
+    return dict(to_jsonable_python(content, inf_nan_mode="null"))
 
 
 def all_series(runs: Sequence[Run]) -> tuple[Series, ...]:
@@ -84,55 +69,45 @@ def tasks_of(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=lambda name: (name != ALL_TASKS, names.index(name)))
 
 
-def metrics_row(metrics: RunMetrics, task: str, strategy: str) -> StrategyMetrics | None:
-    """Return a strategy's row about a task."""
-    rows = (row for row in metrics.strategies if (row.task, row.strategy) == (task, strategy))
-    return next(rows, None)
-
-
-def step_shares(row: StrategyMetrics | None) -> dict[int, AcceptanceShare]:
-    """Return the acceptance of drafted steps by their place in the answer, 1 the first."""
-    steps = row.acceptance_by_step[:_MAX_STEPS] if row is not None else ()
-    shares = {
-        step.step_index + 1: AcceptanceShare.of(
-            step.num_accepted, step.num_accepted + step.num_rejected + step.num_unknown
-        )
-        for step in steps
-    }
-    return {place: share for place, share in shares.items() if share is not None}
-
-
 def _line(runs: Sequence[Run], item: Series, task: str) -> dict[str, Any] | None:
     """Return what the charts show of one strategy on one task; None where it has no answers there."""
     run = runs[item.run]
-    row = metrics_row(run.metrics, task, item.strategy)
+    rows = (row for row in run.metrics.strategies if (row.task, row.strategy) == (task, item.strategy))
+    row = next(rows, None)
     if row is None:
         return None
-    outcomes = [outcome for outcome in run.outcomes if task in (outcome.task, ALL_TASKS)]
     pairs = (pair for pair in run.metrics.pairs if (pair.task, pair.strategy) == (task, item.strategy))
     speedup = next((pair.speedup for pair in pairs), None)
     if item.strategy == run.baseline and len(run.strategies) > 1:
         speedup = Estimate(1.0, None)
-    shares = step_shares(row)
-    groups = count_groups(outcomes, group_problems(outcomes, run.baseline), item.strategy, run.baseline)
+    seconds = [
+        outcome.seconds
+        for outcome in run.outcomes
+        if outcome.strategy == item.strategy and task in (outcome.task, ALL_TASKS)
+    ]
     return {
         "series": item,
         "answers": row.num_answers,
         "accuracy": row.accuracy,
         "seconds": row.seconds_per_problem,
         "speedup": speedup,
-        "latencies": _quantiles([o.seconds for o in outcomes if o.strategy == item.strategy]),
-        "histogram": row.alpha_token_histogram,
+        "latencies": _quantiles(seconds),
         "steps": [
-            {**asdict(step), "place": step.step_index + 1, "share": shares[step.step_index + 1]}
-            for step in row.acceptance_by_step
-            if step.step_index + 1 in shares
-        ],
-        "groups": [
-            {**asdict(counts), "share": AcceptanceShare.of(counts.num_accepted, counts.num_verdicts)}
-            for counts in groups
+            {**asdict(step), "place": step.step_index + 1, "verdicts": _verdicts(step), "share": _share(step)}
+            for step in row.acceptance_by_step[:_MAX_STEPS]
+            if _verdicts(step)
         ],
     }
+
+
+def _verdicts(step: StepAcceptance) -> int:
+    return step.num_accepted + step.num_rejected + step.num_unknown
+
+
+def _share(step: StepAcceptance) -> Estimate:
+    """Return the share of judged drafts that were accepted."""
+    number = _verdicts(step)
+    return Estimate(step.num_accepted / number, exact_interval(step.num_accepted, number))
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:
@@ -210,16 +185,3 @@ def _step(step: StepRecord) -> dict[str, Any]:
         "seconds": verdict.cost_seconds,
     }
     return {"text": step.text, "origin": step.origin, "tokens": step.tokens, "verdict": judged}
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON holds of a value: numbers with five digits, None for infinite ones."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (Sequence, Set)) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value

@@ -20,7 +20,7 @@ from reason_spec.evaluation.metrics import ALL_TASKS
 from reason_spec.evaluation.records import writing
 from reason_spec.lab.pages.data import page_data, tasks_of
 from reason_spec.lab.pages.runs import Run, differing_settings
-from reason_spec.lab.pages.tables import Cell, Table, pairs_table, strategies_table
+from reason_spec.lab.pages.tables import pairs_table, strategies_table
 
 _ASSETS = files("reason_spec.lab.pages") / "assets"
 _LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -59,7 +59,6 @@ def render_page(runs: Sequence[Run]) -> str:
         script=script,
         data=base64.b64encode(gzip.compress(json.dumps(data, ensure_ascii=False).encode(), mtime=0)).decode(),
         runs=[_run_context(run, changed) for run, changed in zip(runs, differing, strict=True)],
-        difficulty=_difficulty_note(runs),
         shown=_shown_note(runs, len(data["problems"])),
         footnotes=[note for run in runs for note in _footnotes(run)],
         made=f"Made by reason-spec {reason_spec.__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
@@ -96,7 +95,6 @@ def _run_context(run: Run, differing: dict[str, Any]) -> dict[str, Any]:
             for task in tasks_of([run])
         ],
         "differing": list(differing.items()),
-        "sessions": _sessions_table(run),
         "settings": yaml.safe_dump(settings, sort_keys=False, allow_unicode=True) if settings else "",
     }
 
@@ -126,32 +124,6 @@ def _facts(run: Run) -> dict[str, str]:
         versions = run.sessions[-1].get("versions") or {}
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     return {name: value for name, value in facts.items() if value}
-
-
-def _sessions_table(run: Run) -> Table:
-    headings = (
-        ("start of the command", "Each start or continuation of the run"),
-        ("session", "Its name in the results"),
-        ("answers", "Number of answers that it wrote"),
-        ("strategies", "The strategies that it was asked to run"),
-    )
-    sessions = [outcome.session for outcome in run.outcomes]
-    rows = tuple(
-        (
-            Cell(str(session.get("started", "?")).replace("T", " ")),
-            Cell(str(session.get("session"))),
-            Cell(str(sessions.count(str(session.get("session"))))),
-            Cell(", ".join(session.get("strategies") or ())),
-        )
-        for session in run.sessions
-    )
-    return Table(headings, rows)
-
-
-def _difficulty_note(runs: Sequence[Run]) -> str:
-    if any(outcome.level is not None for run in runs for outcome in run.outcomes):
-        return "By the level that the file of problems states, where it states one."
-    return "By the length of the baseline's answer; each group is a quarter of the problems."
 
 
 def _shown_note(runs: Sequence[Run], num_shown: int) -> str:

@@ -110,8 +110,7 @@ def _read_run(
     elif missing := len(wanted) - len(timelines):
         notices.append(f"{TIMELINES} lacks {missing} of the {len(wanted)} answers shown.")
     run = Run(path, label, settings, outcomes, RunMetrics((), ()), wanted, timelines, tuple(notices))
-    seed = ((settings.get("settings") or {}).get("sampling") or {}).get("seed", 0)
-    return replace(run, metrics=measure(outcomes, run.strategies, seed=seed))
+    return replace(run, metrics=measure(outcomes, run.strategies))
 
 
 def chosen_evenly(outcomes: Sequence[Outcome], limit: int) -> set[UnitKey]:

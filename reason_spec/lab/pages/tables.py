@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from reason_spec.evaluation.amounts import percent, ratio_text, seconds_text
 from reason_spec.evaluation.estimates import Estimate
-from reason_spec.evaluation.metrics import ALL_TASKS, StrategyMetrics
-from reason_spec.evaluation.outcome import Outcome, share
+from reason_spec.evaluation.metrics import StrategyMetrics
+from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.paired import PairedMetrics
 from reason_spec.evaluation.records import writing
-from reason_spec.lab.pages.difficulty import count_groups, group_problems
 from reason_spec.lab.pages.runs import Run
-from reason_spec.lab.pages.spans import view_of
 
 NONE = "–"
 Record: TypeAlias = Mapping[str, Any]
@@ -138,21 +136,17 @@ def _at(estimates: Mapping[int, Estimate]) -> str:
 
 
 def write_csv(runs: Sequence[Run], folder: Path) -> tuple[Path, ...]:
-    """Write every table as a CSV file; return the files.
+    """Write strategies, pairs and answers as CSV files; return the files.
 
     Raises:
         DataError: the folder or a file cannot be written.
     """
-    tables = {
-        "strategies": _rows(runs, _strategy_records),
-        "at_k": _rows(runs, _at_k_records),
-        "pairs": _rows(runs, lambda run: (_flat(pair) for pair in run.metrics.pairs)),
-        "acceptance_by_step": _rows(runs, _step_records),
-        "acceptance_by_difficulty": _rows(runs, _difficulty_records),
-        "token_acceptance": _rows(runs, _histogram_records),
-        "answers": _rows(runs, lambda run: map(_answer_record, run.outcomes)),
-        "spans": _rows(runs, _span_records),
-    }
+    tables: dict[str, list[Record]] = {"strategies": [], "pairs": [], "answers": []}
+    for run in runs:
+        label: Record = {"run": run.label}
+        tables["strategies"] += [{**label, **_flat(row)} for row in run.metrics.strategies]
+        tables["pairs"] += [{**label, **_flat(pair)} for pair in run.metrics.pairs]
+        tables["answers"] += [{**label, **_answer_record(outcome)} for outcome in run.outcomes]
     files = []
     with writing(folder, "Name another folder with --csv."):
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,10 +160,6 @@ def write_csv(runs: Sequence[Run], folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _rows(runs: Sequence[Run], records: Any) -> list[Record]:
-    return [{"run": run.label, **record} for run in runs for record in records(run)]
-
-
 def _escaped(value: Any) -> Any:
     """Keep a spreadsheet from reading a model's text as a formula."""
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
@@ -177,59 +167,19 @@ def _escaped(value: Any) -> Any:
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass as columns; an estimate has three, lists and mappings have none."""
+    """Return the fields of a dataclass as columns; an estimate has four, lists and mappings have none."""
     columns: dict[str, Any] = {}
     for field in fields(record):
         name, value = prefix + field.name, getattr(record, field.name)
         if isinstance(value, Estimate):
-            columns |= _bounds(name, value)
+            low, high = value.interval or (None, None)
+            columns |= {name: value.value, f"{name}_low": low, f"{name}_high": high}
+            columns[f"{name}_standard_error"] = value.standard_error
         elif is_dataclass(value):
             columns |= _flat(value, f"{name}_")
         elif not isinstance(value, (tuple, Mapping)):
             columns[name] = value
     return columns
-
-
-def _bounds(name: str, estimate: Estimate) -> dict[str, Any]:
-    low, high = estimate.interval or (None, None)
-    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
-
-
-def _strategy_records(run: Run) -> Iterator[Record]:
-    for row in run.metrics.strategies:
-        error = None if row.accuracy is None else row.accuracy.standard_error
-        yield {**_flat(row), "accuracy_standard_error": error}
-
-
-def _at_k_records(run: Run) -> Iterator[Record]:
-    for row in run.metrics.strategies:
-        for measure, estimates in (("pass", row.pass_at), ("majority", row.majority_at)):
-            for k, estimate in estimates.items():
-                record = {"task": row.task, "strategy": row.strategy, "measure": measure, "k": k}
-                yield record | _bounds("value", estimate)
-
-
-def _step_records(run: Run) -> Iterator[Record]:
-    for row in run.metrics.strategies:
-        for step in row.acceptance_by_step:
-            yield {"task": row.task, "strategy": row.strategy, **_flat(step)}
-
-
-def _difficulty_records(run: Run) -> Iterator[Record]:
-    for task in dict.fromkeys(row.task for row in run.metrics.strategies):
-        outcomes = [outcome for outcome in run.outcomes if task in (outcome.task, ALL_TASKS)]
-        groups = group_problems(outcomes, run.baseline)
-        for strategy in run.strategies:
-            for counts in count_groups(outcomes, groups, strategy, run.baseline):
-                alpha = share(counts.num_accepted, counts.num_verdicts)
-                yield {"task": task, "strategy": strategy, **_flat(counts), "alpha_step": alpha}
-
-
-def _histogram_records(run: Run) -> Iterator[Record]:
-    for row in run.metrics.strategies:
-        for place, count in enumerate(row.alpha_token_histogram):
-            bounds = {"alpha_token_from": place / 10, "alpha_token_to": (place + 1) / 10}
-            yield {"task": row.task, "strategy": row.strategy, **bounds, "answers": count}
 
 
 def _answer_record(outcome: Outcome) -> Record:
@@ -242,11 +192,3 @@ def _answer_record(outcome: Outcome) -> Record:
         "alpha_token": outcome.alpha_token,
         "failed_tries": len(outcome.failed_tries),
     }
-
-
-def _span_records(run: Run) -> Iterable[Record]:
-    """Yield the spans of the answers whose timelines the report has."""
-    for key, timeline in run.timelines.items():
-        for span in view_of(timeline).spans:
-            columns = {name: value for name, value in _flat(span).items() if name not in ("text", "row")}
-            yield {"id": key.problem_id, "sample": key.sample, "strategy": key.strategy, **columns}

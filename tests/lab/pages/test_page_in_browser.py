@@ -97,7 +97,7 @@ def test_the_page_is_drawn_without_a_complaint_or_a_request(
     visit = open_page(browser, [run], tmp_path, width=width, color_scheme=scheme)
     visit.assert_sound()
     assert visit.requests == [(tmp_path / "report.html").as_uri()]
-    for chart in ("frontier", "latency", "steps", "groups"):
+    for chart in ("frontier", "latency", "steps"):
         assert visit.page.locator(f"#chart-{chart} svg [aria-label=dot] path").count() > 0, chart
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     pixels = imread(visit.screenshot(f"report-{scheme}-{width}"))[..., :3]

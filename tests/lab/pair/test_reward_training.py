@@ -23,9 +23,9 @@ from reason_spec.pair.reward import (
     RewardReader,
     hidden_where_steps_end,
     load_reward_head,
-    rewards,
 )
 from reason_spec.pair.tokenizer import chat_prompt
+from tests.pair.rewards import rewards
 from tests.pair.tiny import save_tiny
 
 

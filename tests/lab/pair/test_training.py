@@ -100,7 +100,9 @@ def test_the_loss_falls() -> None:
 def test_only_the_solution_is_learnt() -> None:
     tokenizer = build_tokenizer()
     end = tokenizer.convert_tokens_to_ids(END_TOKEN)
-    for batch in make_pool(tokenizer, 0, 0, 0.9, "target"):
+    batches = make_pool(tokenizer, 0, 0, 0.9, "target")
+    assert sum(len(batch.labels) for batch in batches) > 0
+    for batch in batches:
         rows = zip(batch.inputs.tolist(), batch.labels.tolist(), batch.weights.tolist(), strict=True)
         for inputs, labels, weights in rows:
             learnt = [i for i, weight in enumerate(weights) if weight > 0]
@@ -192,6 +194,7 @@ def test_layers_added_to_judge_change_nothing_until_they_are_trained() -> None:
 def test_a_pool_depends_on_its_arguments_alone() -> None:
     tokenizer = build_tokenizer()
     first, again = (make_pool(tokenizer, 5, 2, 0.3, "draft") for _ in range(2))
+    assert first
     assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(first, again, strict=True))
     other = make_pool(tokenizer, 5, 3, 0.3, "draft")
     assert not all(
@@ -205,6 +208,7 @@ def test_measuring_in_between_does_not_change_the_training() -> None:
     tokenizer = build_tokenizer()
     tokenizer(["Ana has 3 cards.", "Ana has"], padding=True, padding_side="left")
     disturbed = make_pool(tokenizer, 0, 1, 0.5, "target")
+    assert disturbed
     assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(undisturbed, disturbed, strict=True))
 
 

@@ -92,7 +92,7 @@ def test_damaged_folders_are_refused_with_their_place(tmp_path: Path) -> None:
         measured_runs(tmp_path)
     folder = write_run(tmp_path / "run")
     (folder / "results.jsonl").write_text('{"id": 1}\n')
-    with pytest.raises(DataError, match=r"results\.jsonl, line 1: lacks the field"):
+    with pytest.raises(DataError, match=r"results\.jsonl, line 1: id: "):
         measured_runs(folder)
     alone = write_run(tmp_path / "alone", answers=[answer_of("autoregressive", 0, 2.4)])
     with pytest.raises(DataError, match="no answers of a strategy that can be explained"):

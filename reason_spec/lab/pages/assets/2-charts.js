@@ -95,82 +95,39 @@ function latency(lines) {
   });
 }
 
-// Shares with intervals at places in order; a larger dot has more verdicts.
-function shares(holder, label, lines, x, places) {
-  const room = document.getElementById(holder).clientWidth / Math.max(1, places);
-  const marks = lines.flatMap(({ series, dots }, number) => {
+// A larger dot has more verdicts.
+function bySteps(lines) {
+  const shown = lines.filter((line) => line.steps.length);
+  if (!shown.length) return nothing("No strategy of this run has its drafted steps judged.");
+  const last = Math.max(...shown.flatMap(({ steps }) => steps.map((step) => step.place)));
+  const room = document.getElementById("chart-steps").clientWidth / last;
+  const marks = shown.flatMap(({ series, steps }, number) => {
     const { colour, symbol, dashes } = styleOf(series);
-    const dx = (number - (lines.length - 1) / 2) * Math.min(12, room / (lines.length + 1));
-    const most = Math.max(...dots.map((dot) => dot.verdicts));
+    const dx = (number - (shown.length - 1) / 2) * Math.min(12, room / (shown.length + 1));
+    const most = Math.max(...steps.map((step) => step.verdicts));
     return [
-      Plot.line(dots, { x: "place", y: (d) => d.share.value, dx, stroke: colour, strokeDasharray: dashes }),
-      Plot.ruleX(dots, { x: "place", y1: (d) => d.share.low, y2: (d) => d.share.high, dx, stroke: colour, strokeOpacity: 0.55 }),
-      Plot.dot(dots, { x: "place", y: (d) => d.share.value, dx, fill: colour, symbol, r: (d) => 2.5 + 3 * Math.sqrt(d.verdicts / most) }),
+      Plot.line(steps, { x: "place", y: (d) => d.share.value, dx, stroke: colour, strokeDasharray: dashes }),
+      Plot.ruleX(steps, { x: "place", y1: (d) => low(d.share), y2: (d) => high(d.share), dx, stroke: colour, strokeOpacity: 0.55 }),
+      Plot.dot(steps, { x: "place", y: (d) => d.share.value, dx, fill: colour, symbol, r: (d) => 2.5 + 3 * Math.sqrt(d.verdicts / most) }),
     ];
   });
-  const points = lines.flatMap(({ dots }) => dots.map((dot) => ({ x: dot.place, y: dot.share.value, text: dot.text })));
-  return plot(holder, label, { x, y: { ...SHARE_AXIS, label: "accepted drafts (%)" }, r: { type: "identity" }, marks: [marks, tipOf(points)] });
-}
-
-const NOT_JUDGED = "No strategy of this run has its drafted steps judged.";
-
-function bySteps(lines) {
-  const shown = lines
-    .map(({ series, steps }) => ({
-      series,
-      dots: steps.map((step) => {
-        const verdicts = step.num_accepted + step.num_rejected + step.num_unknown;
-        const text = `${series.label}, step ${step.place}\n${step.num_accepted} of ${verdicts} accepted: ${percent(step.share.value)}\n`
-          + `${step.num_rejected} rejected, ${step.num_unknown} undecided`;
-        return { ...step, verdicts, text };
-      }),
-    }))
-    .filter((line) => line.dots.length);
-  if (!shown.length) return nothing(NOT_JUDGED);
-  const last = Math.max(...shown.flatMap((line) => line.dots.map((dot) => dot.place)));
-  const x = { label: "step of the answer →", labelArrow: false, domain: [0.5, last + 0.5], ticks: Math.min(last, 20), tickFormat: (value) => (Number.isInteger(value) ? String(value) : "") };
-  return shares("chart-steps", "Acceptance by step", shown, x, last);
-}
-
-function byDifficulty(lines) {
-  const labels = [...new Set(lines.flatMap((line) => line.groups.map(({ group }) => group.label)))];
-  const shown = lines
-    .map(({ series, groups }) => ({
-      series,
-      dots: groups
-        .filter((counts) => counts.share)
-        .map((counts) => {
-          const { group } = counts;
-          const text = `${series.label}, ${group.detail ? `${group.label}: ${group.detail}` : group.label}\n`
-            + `${counts.num_accepted} of ${counts.num_verdicts} accepted: ${percent(counts.share.value)}\n`
-            + `${counts.num_problems} problems, ${counts.num_correct} of ${counts.num_graded} answers right\n`
-            + `speed-up ${short(counts.speedup)}×, α token ${short(counts.alpha_token)}`;
-          return { place: group.label, share: counts.share, verdicts: counts.num_verdicts, text };
-        }),
-    }))
-    .filter((line) => line.dots.length);
-  if (!shown.length) return nothing(labels.length ? NOT_JUDGED : "Too few problems to tell easy from hard.");
-  return shares("chart-groups", "Acceptance by difficulty", shown, { type: "point", domain: labels, label: "from easy to hard →", labelArrow: false }, labels.length);
-}
-
-function histograms(lines) {
-  const shown = lines.filter((line) => line.histogram.some(Boolean));
-  if (!shown.length) return nothing("No target of this run had token drafts.");
-  return element("div", { class: "histograms" }, ...shown.map(({ series, histogram }) => {
-    const bars = histogram.map((count, bin) => ({ count, from: bin * 10, to: bin * 10 + 10 }));
-    const text = (bar) => `${series.label}: ${bar.count} answers\n${bar.from} to ${bar.to} % of the drafts accepted`;
-    const chart = plot("chart-histogram", `Token acceptance of ${series.label}`, {
-      width: 270, height: 180, x: { label: "accepted token drafts (%)", domain: [0, 100], ticks: 5 }, y: { label: "answers", ticks: 3, grid: true, tickFormat: "d" },
-      marks: [Plot.rectY(bars, { x1: "from", x2: "to", y: "count", fill: styleOf(series).colour, title: text, tip: true, insetLeft: 1, insetRight: 1 }), Plot.ruleY([0])],
-    });
-    return element("div", {}, element("b", {}, series.label), chart);
-  }));
+  const points = shown.flatMap(({ series, steps }) => steps.map((step) => ({ x: step.place, y: step.share.value, text: [
+    `${series.label}, step ${step.place}`,
+    `${step.num_accepted} of ${step.verdicts} accepted: ${percent(step.share.value)}`,
+    `${step.num_rejected} rejected, ${step.num_unknown} undecided`,
+  ].join("\n") })));
+  return plot("chart-steps", "Acceptance by step", {
+    x: { label: "step of the answer →", labelArrow: false, domain: [0.5, last + 0.5], ticks: Math.min(last, 20), tickFormat: (value) => (Number.isInteger(value) ? String(value) : "") },
+    y: { ...SHARE_AXIS, label: "accepted drafts (%)" },
+    r: { type: "identity" },
+    marks: [marks, tipOf(points)],
+  });
 }
 
 let charts = null;
 
 function drawCharts() {
-  const draw = { frontier, latency, steps: bySteps, groups: byDifficulty, histogram: histograms };
+  const draw = { frontier, latency, steps: bySteps };
   for (const [name, chart] of Object.entries(draw)) document.getElementById(`chart-${name}`).replaceChildren(chart(charts.lines));
 }
 
