@@ -126,7 +126,7 @@ def test_a_folder_that_holds_one_file_stands_for_it(file: Path, tmp_path: Path) 
 
 def test_it_is_dequantized_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = resolve_model("target", str(file))
-    monkeypatch.setattr(gguf, "_convert", None)
+    monkeypatch.setattr(gguf, "cached_model", None)
     assert resolve_model("draft", str(file)) == first
 
 
