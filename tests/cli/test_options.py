@@ -154,7 +154,7 @@ def test_the_shipped_sample_is_a_file_like_any_other(world: World) -> None:
         (["Why?", "--compare", "prompt_lookup"], "name two strategies or more"),
         (["Why?", "--compare", "prompt_lookup,prompt_lookup"], "name two strategies or more"),
         (["Why?", "--compare", BOTH, "--strategy", "prompt_lookup"], "exclude each other"),
-        (["Why?", "--concurrency", "2"], "--concurrency is for files"),
+        (["Why?", "--concurrency", "2"], "--concurrency needs --output"),
         (["Why?", "--fresh"], "--fresh needs --output"),
         (["Why?", "--compare", BOTH, "--show-rejected"], "--show-rejected is for a question"),
     ],
