@@ -20,7 +20,6 @@ from reason_spec.types import LossClass, Usage
 
 ALL_TASKS = "all"
 """Task name of the rows about all tasks together."""
-NUM_BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,6 @@ class StrategyMetrics:
         drafted_steps: share of the answers' steps that the draft wrote; ``cached_steps``: the suffix cache.
         planned_depth: mean depth that the planner chose, None without one.
         acceptance_by_step: by place in the answer, up to the last place with a verdict.
-        alpha_token_histogram: answers by their own ``alpha_token`` in ten bins from 0 to 1; answers without
-            drafts are in none.
         concurrency: the numbers of answers written at once.
     """
 
@@ -113,7 +110,6 @@ class StrategyMetrics:
     cached_steps: float | None
     planned_depth: float | None
     acceptance_by_step: tuple[StepAcceptance, ...]
-    alpha_token_histogram: tuple[int, ...]
     target: Usage
     draft: Usage
     verifier_seconds: float
@@ -238,7 +234,6 @@ def _measure_one(task: str, outcomes: Sequence[Outcome]) -> StrategyMetrics:
         cached_steps=share(origins["cache"], origins.total()),
         planned_depth=math.fsum(depths) / len(depths) if depths else None,
         acceptance_by_step=_acceptance_by_step(outcomes),
-        alpha_token_histogram=_histogram([outcome.alpha_token for outcome in outcomes]),
         target=target,
         draft=draft,
         verifier_seconds=math.fsum(outcome.usage.verifier_seconds for outcome in outcomes),
@@ -283,8 +278,3 @@ def _acceptance_by_step(outcomes: Iterable[Outcome]) -> tuple[StepAcceptance, ..
         )
         for place in range(num_places)
     )
-
-
-def _histogram(rates: Iterable[float | None]) -> tuple[int, ...]:
-    counts = Counter(min(NUM_BINS - 1, int(rate * NUM_BINS)) for rate in rates if rate is not None)
-    return tuple(counts[place] for place in range(NUM_BINS))
