@@ -3,20 +3,13 @@
 Each example has a random stream of its own, drawn from split, seed and index, so any part of a data set can
 be made without the rest. Splits are disjoint: the numbers and kinds of a problem, without its words, are
 hashed into buckets, and each split owns its buckets.
-
-    python -m reason_spec.pair.generator --n 40 --split test --seed 1 --output problems.jsonl
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Literal, TypeAlias, get_args
 
@@ -172,30 +165,3 @@ def _recall_drill(rng: Random, identifier: str, wording: Wording, bystanders: bo
 def recall_step(quantity: Quantity) -> str:
     """Say how much somebody has."""
     return sentence(words.RECALL_STEP, new=quantity.owner, value=quantity.value, unit=quantity.unit)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Write fresh problems as JSON lines."""
-    parser = argparse.ArgumentParser(prog="python -m reason_spec.pair.generator", description=main.__doc__)
-    parser.add_argument("--n", type=int, default=40, help="number of problems (default: %(default)s)")
-    parser.add_argument("--split", choices=get_args(Split), default="test")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--min-operations", type=int, default=1)
-    parser.add_argument("--max-operations", type=int, default=8)
-    parser.add_argument("--output", type=Path, help="file to write (default: standard output)")
-    arguments = parser.parse_args(argv)
-    span = (arguments.min_operations, arguments.max_operations)
-    if not 1 <= span[0] <= span[1] <= 12:
-        parser.error(f"operations must satisfy 1 <= min <= max <= 12, not {span[0]}..{span[1]}")
-    text = ""
-    for p in islice(problems(arguments.split, arguments.seed, operations=span), arguments.n):
-        record = {"id": p.id, "question": p.question, "answer": str(p.answer), "operations": p.operations}
-        text += json.dumps(record) + "\n"
-    if arguments.output is None:
-        sys.stdout.write(text)
-    else:
-        arguments.output.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -6,15 +6,13 @@ import json
 import re
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 from typing import get_args
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.pair import SAMPLE_PATH
-from reason_spec.pair.generator import Example, Split, main, make_drill, make_problem, problems
+from reason_spec.pair.generator import Example, make_drill, make_problem, problems
 from reason_spec.pair.wording import FACTS, STEPS, Kind, Wording, step_weights
 from tests.pair.test_arithmetic import check_working
 
@@ -304,24 +302,6 @@ def test_drills_are_right(seed: int) -> None:
     recall = make_drill("recall", seed, 0)
     assert solve(recall.question) == recall.answer
     assert recall.operations <= 1
-
-
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_the_command_writes_the_problems_it_names(tmp_path: Path, split: Split) -> None:
-    output = tmp_path / "problems.jsonl"
-    main(["--n", "5", "--split", split, "--seed", "3", "--output", str(output)])
-    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    expected = list(islice(problems(split, 3), 5))
-    assert [row["id"] for row in rows] == [p.id for p in expected]
-    assert [(row["question"], int(row["answer"])) for row in rows] == [
-        (p.question, p.answer) for p in expected
-    ]
-
-
-def test_the_command_refuses_an_empty_range(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--min-operations", "5", "--max-operations", "2"])
-    assert "min <= max" in capsys.readouterr().err
 
 
 def test_the_shipped_sample_is_of_the_test_split_and_right() -> None:

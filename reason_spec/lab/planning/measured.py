@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from reason_spec.control.costs import PassCost
-from reason_spec.errors import DataError
+from reason_spec.errors import DataError, first_mistake
 from reason_spec.evaluation.grouping import BASELINE, by_strategy
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.store import RESULTS, SETTINGS
@@ -28,6 +30,7 @@ MODES: Mapping[str, Mode | None] = {
     "arbitrage": "judged",
 }
 """How each strategy that is modelled speculates on steps; None: not at all."""
+_PASS_TIMES = TypeAdapter(dict[PositiveInt, Annotated[PositiveFloat, Field(allow_inf_nan=False)]])
 
 
 def measured_runs(
@@ -75,21 +78,15 @@ def pass_cost_of(times: Mapping[Any, Any], place: str) -> PassCost:
     Raises:
         DataError: it is empty, has no size 1, or a size or time is impossible.
     """
-    points: list[tuple[int, float]] = []
-    for size, seconds in times.items():
-        try:
-            point = int(size), float(seconds)
-        except (TypeError, ValueError):
-            raise DataError(
-                f"{place}: {size!r}: {seconds!r} is no size and time. Write numbers, as in 1: 10.1, 4: 12.7"
-            ) from None
-        if point[0] < 1 or not 0 < point[1] < float("inf"):
-            raise DataError(f"{place}: {size}: {seconds} is impossible: sizes and times are above 0")
-        points.append(point)
-    points.sort()
-    if not points or points[0][0] != 1:
+    try:
+        seconds = _PASS_TIMES.validate_python(times)
+    except ValidationError as error:
+        raise DataError(
+            f"{place}: {first_mistake(error)}. Write sizes and times above 0, as in 1: 10.1, 4: 12.7"
+        ) from None
+    if 1 not in seconds:
         raise DataError(f"{place}: the time of a pass of 1 token is missing; all others are measured by it")
-    return PassCost(tuple(points))
+    return PassCost(tuple(sorted(seconds.items())))
 
 
 def _costs(
