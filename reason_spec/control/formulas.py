@@ -3,8 +3,8 @@
 Rates are chances from 0 to 1. Costs are ratios: of a drafted token over a target token, of a drafted step
 or a verdict over a target step. A speed-up is over the target alone, without any speculation. All formulas
 assume that drafts stand independently of each other, that steps are equally long, that answers do not end,
-and that a pass takes as long whatever it holds; `control.simulator` does without these assumptions, and is
-tested against the formulas where they hold.
+and that a pass takes as long whatever it holds; `lab.planning.simulator` does without these assumptions, and
+is tested against the formulas where they hold.
 
 Numbers of sections, equations and theorems are those of Lookahead Reasoning (arXiv 2506.19830) unless another
 paper is named. Its k1 is ``parallel`` here, its k2 ``num_drafts + 1``.
@@ -12,11 +12,7 @@ paper is named. Its k1 is ``parallel`` here, its k2 ``num_drafts + 1``.
 
 from __future__ import annotations
 
-from math import ceil, prod
-
-SIBLING_CORRELATION = 0.59
-"""How alike the fates of two drafts of one step are: least squares over table 3, widths 2 to 8."""
-
+from math import ceil
 
 # The token level ------------------------------------------------------------------------------
 
@@ -46,17 +42,6 @@ def token_speedup(alpha: float, num_drafts: float, cost: float, *, bonus: bool =
 
 
 # The step level: the target writes its own version of each step -----------------------------------
-
-
-def synchronous_speedup(alpha: float, parallel: int, cost: float, verification: float = 0.0) -> float:
-    """Return the speed-up of step-level speculation in rounds: all drafts, then all checks (theorem 1).
-
-    ``parallel`` is the number of target steps under way at once; 1 is no speculation. The verdicts of a
-    round are given together and take ``verification`` once, which theorem 1 leaves out.
-    """
-    if parallel <= 1:
-        return 1.0
-    return tokens_per_pass(alpha, parallel - 1) / (1.0 - cost + cost * parallel + verification)
 
 
 def asynchronous_speedup(alpha: float, parallel: int, cost: float, verification: float = 0.0) -> float:
@@ -114,40 +99,6 @@ def busy_branches(parallel: int, cost: float) -> int:
     This is ParallelDim of equation 5 for the asynchronous form.
     """
     return ceil(1.0 / cost) if parallel * cost > 1.0 else parallel
-
-
-# Width: several drafts of one step ----------------------------------------------------------------
-
-
-def independent_width_rate(alpha: float, width: int) -> float:
-    """Return the chance that one of ``width`` drafts stands if each had its own luck: 1 - (1 - alpha)^W.
-
-    A bound: drafts of one step share how hard that step is.
-    """
-    return 1.0 - float((1.0 - alpha) ** width)
-
-
-def width_rate(alpha: float, width: int, correlation: float = SIBLING_CORRELATION) -> float:
-    """Return the chance that one of ``width`` drafts of a step stands, where steps differ in difficulty.
-
-    The chance of a draft at a step is taken to be spread over steps as a beta distribution of mean ``alpha``;
-    ``correlation`` is then that of two drafts of one step: 0 is independent, 1 is that siblings never help.
-    """
-    if correlation >= 1.0 or width <= 1 or alpha <= 0.0 or alpha >= 1.0:
-        return alpha
-    if correlation <= 0.0:
-        return independent_width_rate(alpha, width)
-    spread = 1.0 / correlation - 1.0
-    failing = (1.0 - alpha) * spread
-    return 1.0 - prod((failing + i) / (spread + i) for i in range(width))
-
-
-def tree_branches(parallel: int, width: int) -> int:
-    """Return the target steps under way at once if each of ``parallel`` positions has ``width`` drafts.
-
-    Section 3.2: each draft has a position of its own behind it, so there are W^j of the j-th.
-    """
-    return sum(width**j for j in range(parallel))
 
 
 # Judged alone: the target writes only what is escalated -------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reason_spec.engines.gguf import dequantized, find_gguf
 from reason_spec.engines.lora import find_adapter, merged
+from reason_spec.engines.pruned import composed, find_pruned
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
 
@@ -21,8 +22,8 @@ INDEX = "model.safetensors.index.json"
 def resolve_model(name: str, model: str) -> str:
     """Return the folder or id that the engine called ``draft``, ``target`` or ``judge`` loads.
 
-    A GGUF file is dequantized, and a LoRA adapter merged into its base model, at the first use
-    (`reason_spec.engines.gguf`, `reason_spec.engines.lora`).
+    At the first use a GGUF file is dequantized, a LoRA adapter merged into its base model, and a pruned draft
+    composed with it (`reason_spec.engines.gguf`, `lora`, `pruned`).
 
     Raises:
         EngineError: there is no such embedded model, or a model cannot be converted.
@@ -34,6 +35,9 @@ def resolve_model(name: str, model: str) -> str:
             return str(dequantized(gguf))
         if (adapter := find_adapter(model)) is not None:
             return str(merged(adapter, local_folder(resolve_model(name, adapter.base))))
+        if (draft := find_pruned(model)) is not None:
+            # Where the base is the demonstration pair's, it is the target.
+            return str(composed(draft, local_folder(resolve_model("target", draft.config.base))))
         return str(Path(model).expanduser()) if model.startswith("~") else model
     from reason_spec.pair import embedded_path
 

@@ -88,7 +88,7 @@ class FusedDecoder:
         inner: Any = module.model
         attention = inner.layers[0].self_attn
         self._embedding: Tensor = inner.embed_tokens.weight
-        self._head: nn.Module = module.get_output_embeddings()
+        self.head: nn.Module = module.get_output_embeddings()
         self._head_size: int = attention.head_dim
         self._num_kv_heads = attention.k_proj.out_features // self._head_size
         self._num_heads = attention.q_proj.out_features // self._head_size
@@ -109,7 +109,7 @@ class FusedDecoder:
             states = _add_product(states, attended, layer.output, layer.output_bias)
             gate, up = _product(layer.mlp_norm(states), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             states = _add_product(states, functional.silu(gate) * up, layer.down, layer.down_bias)
-        logits: Tensor = self._head(self._norm(states[logits_entries]))
+        logits: Tensor = self.head(self._norm(states[logits_entries]))
         return logits
 
     def _attend(

@@ -1,6 +1,6 @@
 """Train the LoRA adapter of the real target: SmolLM2-135M-Instruct on GSM8K's training split.
 
-    python models/train_adapter.py gsm8k_train.jsonl --output models/smollm2-gsm8k [--steps 450]
+    python reason-spec-models/train_adapter.py gsm8k_train.jsonl --output smollm2-gsm8k [--steps 450]
 
 The file has a question and an answer per line; ``#### N`` ends an answer, and ``<<...>>`` are removed. The
 loss is that of the answer's tokens. The lower ten layers stay as they are, so that the backward pass ends

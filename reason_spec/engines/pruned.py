@@ -1,0 +1,109 @@
+"""Pruned drafts: some layers of a base model, trained further, over its embeddings.
+
+A folder with a draft holds `CONFIG` and `WEIGHTS`: only what differs from the base model. At the first use
+both are composed into a model folder in the user's cache, which every engine loads. With a trimmed
+vocabulary (FR-Spec, arXiv 2502.14856) the torch engine computes the logits of its tokens alone: the head of a
+small draft costs more than its layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from reason_spec.engines.digests import digest_file
+from reason_spec.engines.model_cache import Conversion, cached_model
+from reason_spec.errors import EngineError
+
+CONFIG: Final = "pruned_draft.json"
+WEIGHTS: Final = "layers.safetensors"
+VOCABULARY: Final = "draft_vocabulary.json"
+"""In the composed folder: the ids of the tokens that the draft predicts, ascending."""
+_LAYOUT: Final = 1
+"""The version of the folders in the cache; older ones are not read."""
+
+
+class PrunedConfig(BaseModel):
+    """The content of `CONFIG`.
+
+    Attributes:
+        base: name of the base model.
+        layers: the base model's layers that the draft's began as, ascending.
+        vocabulary: ids of the tokens that the draft predicts, ascending; None for all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base: str = Field(min_length=1)
+    layers: tuple[int, ...] = Field(min_length=1)
+    vocabulary: tuple[int, ...] | None = None
+
+    @model_validator(mode="after")
+    def _ascending(self) -> PrunedConfig:
+        for name in ("layers", "vocabulary"):
+            numbers = getattr(self, name) or ()
+            if list(numbers) != sorted(set(numbers)) or (numbers and numbers[0] < 0):
+                raise ValueError(f"{name} must ascend from 0 or more")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedDraft:
+    """A pruned draft in its folder."""
+
+    folder: Path
+    config: PrunedConfig
+
+
+def find_pruned(model: str) -> PrunedDraft | None:
+    """Return the pruned draft in a folder, None if the folder holds none or is no folder.
+
+    Raises:
+        EngineError: its files cannot be used; the message names the file and the field.
+    """
+    folder = Path(model).expanduser()
+    place = folder / CONFIG
+    if not place.is_file():
+        return None
+    try:
+        config = PrunedConfig.model_validate_json(place.read_bytes())
+    except OSError as error:
+        raise EngineError(f"{str(place)!r} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "content"
+        raise EngineError(f"{str(place)!r}: {field}: {first['msg']}; train the draft again") from None
+    if not (folder / WEIGHTS).is_file():
+        raise EngineError(f"draft {model!r} has no {WEIGHTS}; train the draft again")
+    return PrunedDraft(folder, config)
+
+
+def composed(draft: PrunedDraft, base: Path) -> Path:
+    """Return a model folder with the base model's files, and the draft's layers in the place of all.
+
+    Args:
+        base: the folder of the base model, with safetensors.
+
+    Raises:
+        EngineError: the draft does not fit the base model.
+    """
+    files = [draft.folder / CONFIG, draft.folder / WEIGHTS, *sorted(base.glob("*.safetensors"))[:1]]
+    try:
+        digests = [digest_file(file)[:12] for file in files]
+    except OSError as error:
+        raise EngineError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from None
+
+    def compose(conversion: Conversion) -> None:
+        conversion.run("reason_spec.engines.pruned_composing", base, draft.folder, conversion.output)
+
+    return cached_model(
+        f"{draft.folder.name}-{'-'.join(digests)}-v{_LAYOUT}",
+        str(draft.folder),
+        compose,
+        doing="Composing",
+        failure=f"could not be composed with {draft.config.base!r}",
+        hint="The draft belongs to another base model, or one of their files is damaged",
+    )

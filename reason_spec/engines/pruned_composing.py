@@ -1,0 +1,74 @@
+"""A program that composes a pruned draft: ``python -m`` with the folders of base, draft and result."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from reason_spec.engines.model_files import INDEX, read_json
+from reason_spec.engines.pruned import CONFIG, VOCABULARY, WEIGHTS, PrunedConfig
+
+_LAYER: Final = re.compile(r"\.layers\.\d+\.")
+
+
+def compose(base: Path, draft: Path, folder: Path) -> None:
+    """Write a model of the draft's layers and of all weights of the base model outside its layers.
+
+    Raises:
+        ValueError: the draft lacks a weight, or has one that the base model's layers have not.
+    """
+    config = PrunedConfig.model_validate_json((draft / CONFIG).read_bytes())
+    weights = load_file(draft / WEIGHTS)
+    tensors: dict[str, Tensor] = {}
+    in_layers: set[str] = set()
+    for path in sorted(base.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in list(file.keys()):
+                if _LAYER.search(name):
+                    in_layers.add(_LAYER.sub(".layers.{}.", name, count=1))
+                else:
+                    tensors[name] = file.get_tensor(name)
+    expected = {name.replace("{}", str(layer)) for name in in_layers for layer in range(len(config.layers))}
+    if missing := expected - weights.keys():
+        raise ValueError(f"the draft has no {min(missing)}")
+    if unknown := weights.keys() - expected - tensors.keys():
+        raise ValueError(f"the base model has nothing like {min(unknown)}")
+    model_config = read_json(base / "config.json")
+    _check(config, model_config)
+    tensors |= weights
+    folder.mkdir()
+    for path in base.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
+            shutil.copyfile(path, folder / path.name)
+    model_config["num_hidden_layers"] = len(config.layers)
+    for name in ("layer_types", "no_rope_layers"):
+        if isinstance(kinds := model_config.get(name), list):
+            model_config[name] = [kinds[layer] for layer in config.layers]
+    (folder / "config.json").write_text(json.dumps(model_config, indent=2), encoding="utf-8")
+    if config.vocabulary is not None:
+        (folder / VOCABULARY).write_text(json.dumps(config.vocabulary), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _check(config: PrunedConfig, model_config: dict[str, object]) -> None:
+    for name, numbers, limit in (
+        ("layers", config.layers, model_config.get("num_hidden_layers")),
+        ("vocabulary", config.vocabulary or (0,), model_config.get("vocab_size")),
+    ):
+        if isinstance(limit, int) and numbers[-1] >= limit:
+            raise ValueError(f"{name} has {numbers[-1]}, and the base model has {limit}")
+
+
+if __name__ == "__main__":
+    # An interrupt ends the process at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    compose(*map(Path, sys.argv[1:4]))
