@@ -10,6 +10,7 @@ from reason_spec import __version__
 from reason_spec.cli.cache import cache_app
 from reason_spec.cli.command import CommandGroup, run_app
 from reason_spec.cli.doctor import doctor
+from reason_spec.cli.draft import draft_app
 from reason_spec.cli.eval import EVAL_HELP, evaluate
 from reason_spec.cli.grade import grade, verify
 from reason_spec.cli.plan import PLAN_HELP, plan
@@ -27,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(tune_app, name="tune")
+app.add_typer(draft_app, name="draft")
 app.add_typer(router_app, name="router")
 app.add_typer(cache_app, name="cache")
 app.add_typer(keys_app, name="keys")

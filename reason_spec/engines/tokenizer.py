@@ -80,6 +80,11 @@ class HuggingFaceTokenizer:
         return self._eos_ids
 
     @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that end the text, and of all special tokens."""
+        return self._eos_ids | self._special_names.keys()
+
+    @property
     def chat_template(self) -> str | None:
         return self._chat_template
 

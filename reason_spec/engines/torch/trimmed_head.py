@@ -32,8 +32,8 @@ class TrimmedHead(nn.Module):
         self._bias = None if bias is None else bias.detach()[self._tokens]
 
     def forward(self, states: Tensor) -> Tensor:
-        logits = states.new_full((*states.shape[:-1], self._size), float("-inf"))
         predicted = functional.linear(states, self._weight, self._bias)
+        logits = predicted.new_full((*states.shape[:-1], self._size), float("-inf"))
         return logits.index_copy_(-1, self._tokens, predicted)
 
 

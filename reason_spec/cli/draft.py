@@ -1,0 +1,69 @@
+"""The commands of ``draft``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
+from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
+from reason_spec.errors import SettingsError
+
+draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target.")
+
+
+@draft_app.command(
+    "train",
+    help="Train a draft on the target's own answers: some of its layers, over its embeddings.\n\n"
+    "The target answers the problems (OUTPUT/answers), then the layers are trained on what it wrote. "
+    "The answers to one prompt in twenty are held out and measure the draft. A stopped command continues. Use the "
+    "draft with --draft OUTPUT.",
+)
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "temperature", "seed", "max_tokens")
+def draft_train(
+    output: Annotated[Path, typer.Option(help="Folder for the draft.", show_default=False)],
+    flags: Flags,
+    sources: SourcesArgument = None,
+    hours: Annotated[float, typer.Option(min=0.0, help="Training time, all starts together.")] = 1.0,
+    layers: Annotated[
+        str,
+        typer.Option(metavar="N|A,B,...", help="Number of layers, spread evenly, or the layers themselves."),
+    ] = "4",
+    vocabulary: Annotated[
+        int,
+        typer.Option(min=0, help="Tokens that the draft predicts, the most frequent ones; 0: all."),
+    ] = 8192,
+    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Problems at once.")] = 16,
+    device: Annotated[str, typer.Option(help="Device of the training: auto, cpu, cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the training.")] = None,
+    fresh: FreshOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import draft_screens
+    from reason_spec.cli.screen import Screen
+    from reason_spec.evaluation.sources import generate_problems, read_sources
+
+    settings = flags.resolve()
+    if settings.target.kind != "torch":
+        raise SettingsError(f"target.kind is {settings.target.kind!r}; drafts are trained for kind: torch")
+    chosen = flags.problems(settings, sources, read_sources, partial(generate_problems, "train"))
+    options = draft_screens.TrainOptions(
+        hours * 3600,
+        draft_screens.parse_layers(layers),
+        vocabulary,
+        samples,
+        concurrency,
+        device,
+        threads,
+        fresh,
+    )
+    screen = Screen(quiet=quiet, as_json=as_json)
+    draft_screens.prepare(output, fresh=fresh)
+    texts = run_interruptible(draft_screens.collect_texts(settings, chosen, options, output, screen))
+    draft_screens.train_draft(settings, texts, options, output, screen)

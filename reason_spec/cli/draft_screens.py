@@ -1,0 +1,161 @@
+"""What the commands of ``draft`` do and print."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reason_spec.cli.screen import Screen
+from reason_spec.engines.machine import auto_device
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.errors import DataError, SettingsError
+from reason_spec.evaluation.amounts import counted
+from reason_spec.evaluation.sources import Sources
+from reason_spec.settings import Settings
+
+if TYPE_CHECKING:
+    from reason_spec.lab.drafts.texts import TrainingText
+    from reason_spec.lab.drafts.training import CurvePoint
+
+ANSWERS, PICTURE = "answers", "curve.png"
+_HELD_OUT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """Options of ``draft train``; ``layers`` is a number of layers or the layers themselves."""
+
+    seconds: float
+    layers: int | tuple[int, ...]
+    vocabulary: int
+    samples: int
+    concurrency: int
+    device: str
+    threads: int | None
+    fresh: bool
+
+
+def parse_layers(text: str) -> int | tuple[int, ...]:
+    """Return the value of ``--layers``.
+
+    Raises:
+        SettingsError: it is neither a number nor a list of ascending layers.
+    """
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise SettingsError(f"--layers is {text!r}; give a number such as 4, or layers such as 0,9") from None
+    if len(numbers) == 1:
+        if numbers[0] < 1:
+            raise SettingsError(f"--layers is {numbers[0]}; a draft has 1 layer or more")
+        return numbers[0]
+    if list(numbers) != sorted(set(numbers)) or numbers[0] < 0:
+        raise SettingsError(f"--layers is {text!r}; layers must ascend from 0 or more")
+    return numbers
+
+
+async def collect_texts(
+    settings: Settings, sources: Sources, options: TrainOptions, output: Path, screen: Screen
+) -> list[TrainingText]:
+    """Let the target answer the problems; a stopped run continues."""
+    from reason_spec.lab.drafts.texts import answered_texts
+
+    return await answered_texts(
+        settings,
+        sources,
+        output / ANSWERS,
+        screen,
+        concurrency=options.concurrency,
+        samples=options.samples,
+    )
+
+
+def prepare(output: Path, *, fresh: bool) -> None:
+    """Make the folder of a draft, empty with ``fresh``.
+
+    Raises:
+        DataError: it cannot be made.
+    """
+    if fresh:
+        shutil.rmtree(output, ignore_errors=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{output}: cannot be made ({error.strerror}); name another folder with --output"
+        ) from None
+
+
+def train_draft(
+    settings: Settings, texts: Sequence[TrainingText], options: TrainOptions, output: Path, screen: Screen
+) -> None:
+    """Train a draft on answers of the target, and print how it agrees with those that were held out."""
+    import torch
+
+    from reason_spec.lab.drafts.student import Student, evenly_spread
+    from reason_spec.lab.drafts.texts import frequent_tokens, hold_out, target_tokenizer
+    from reason_spec.lab.drafts.training import DraftTraining
+
+    trained, held_out = hold_out(texts, _HELD_OUT)
+    base = resolve_model("target", settings.target.model)
+    num_layers, size = _shape_of(base)
+    layers = (
+        options.layers if isinstance(options.layers, tuple) else evenly_spread(num_layers, options.layers)
+    )
+    if layers[-1] >= num_layers:
+        raise SettingsError(f"--layers names {layers[-1]}, and the target has {num_layers} layers")
+    vocabulary = None
+    if options.vocabulary and options.vocabulary < size:
+        tokenizer = target_tokenizer(settings)
+        vocabulary = frequent_tokens(trained, tokenizer.special_ids, options.vocabulary, size)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device = torch.device(auto_device() if options.device == "auto" else options.device)
+    screen.say(
+        f"Training {counted(len(layers), 'layer')} ({', '.join(map(str, layers))}) on "
+        f"{counted(len(trained), 'answer')}, {len(held_out)} held out"
+    )
+    student = Student(base, settings.target.model, layers, vocabulary, device)
+    training = DraftTraining(student, output, options.seconds)
+    with screen.bar("%") as bar:
+        task = bar.add_task("Training", total=100, completed=round(100 * training.share_done))
+        for point in training.run(trained, held_out):
+            bar.update(task, completed=round(100 * training.share_done))
+            if point is not None:
+                screen.say(
+                    f"{point.seconds / 60:6.1f} min  {point.num_tokens:9,} tokens  loss {point.train_loss:.3f}, "
+                    f"held out {point.held_out_loss:.3f}  "
+                    f"first token {point.accepted[0]:.0%}, {point.tokens_per_pass:.2f} tokens a pass"
+                )
+    _report(training.curve, output, screen)
+
+
+def _shape_of(base: str) -> tuple[int, int]:
+    """Return the numbers of layers and of tokens of a model."""
+    from reason_spec.engines.model_files import read_config
+    from reason_spec.settings import EngineSettings
+
+    config = read_config(EngineSettings(model=base)).get_text_config()
+    return int(config.num_hidden_layers), int(config.vocab_size)
+
+
+def _report(curve: list[CurvePoint], output: Path, screen: Screen) -> None:
+    if not curve:
+        raise DataError(f"{output}: the training was too short for one measurement; give more --hours")
+    best = max(curve, key=lambda point: point.tokens_per_pass)
+    if screen.as_json:
+        screen.write_json({"output": str(output), "best": asdict(best), "num_points": len(curve)})
+    else:
+        rows = ", ".join(f"{place + 1}: {share:.0%}" for place, share in enumerate(best.accepted))
+        screen.print(f"Accepted greedy drafts in a row on held-out answers: {rows}")
+        screen.print(f"The draft is in {output}. Use it with --draft {output}")
+    if find_spec("matplotlib") is None:
+        screen.say("No picture of the training: pip install 'reason-spec[plots]' draws it.")
+        return
+    from reason_spec.lab.drafts.figures import draw_curve
+
+    draw_curve(curve, output / PICTURE)

@@ -1,0 +1,1 @@
+"""Trains drafts for a target on its own answers."""

@@ -1,0 +1,115 @@
+"""The target's answers, as texts that a draft is trained on (FastDraft, arXiv 2411.11055)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.errors import DataError
+from reason_spec.evaluation.grouping import BASELINE
+from reason_spec.evaluation.job import RunOptions, run_job
+from reason_spec.evaluation.prompts import messages_for
+from reason_spec.evaluation.sources import Sources
+from reason_spec.evaluation.store import RESULTS, read_outcomes
+from reason_spec.evaluation.view import RunView
+from reason_spec.settings import Settings
+
+_POOL = 256
+"""Texts that are sorted by length before they are put into batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingText:
+    """A prompt and the target's answer to it, in the target's tokens."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+def target_tokenizer(settings: Settings) -> HuggingFaceTokenizer:
+    target = settings.target
+    return load_tokenizer(resolve_model("target", target.model), target.revision, target.chat_template)
+
+
+async def answered_texts(
+    settings: Settings, sources: Sources, folder: Path, view: RunView, *, concurrency: int, samples: int
+) -> list[TrainingText]:
+    """Let the target answer all problems into a run folder; return its answers. A stopped run continues.
+
+    Raises:
+        DataError: the folder cannot be written, or no answer has a token.
+        EngineError: the target fails.
+        ResumeError: the folder belongs to another run.
+    """
+    options = RunOptions((BASELINE,), samples, concurrency, folder, num_retries=2)
+    await run_job(settings, sources, options, view)
+    tokenizer = target_tokenizer(settings)
+    prompts = {
+        problem.id: tuple(tokenizer.encode_chat(messages_for(problem, settings)))
+        for problem in sources.problems
+    }
+    texts = [
+        TrainingText(prompts[outcome.id], outcome.token_ids)
+        for outcome in read_outcomes(folder / RESULTS)
+        if outcome.token_ids and outcome.id in prompts
+    ]
+    if not texts:
+        raise DataError(f"{folder}: the target wrote no token; give problems that it answers")
+    # The order of answers depends on their lengths, which would sort what is held out.
+    return sorted(texts, key=lambda text: (text.prompt, text.answer))
+
+
+def hold_out(
+    texts: Sequence[TrainingText], share: float, seed: int = 0
+) -> tuple[list[TrainingText], list[TrainingText]]:
+    """Return the texts to train on, and those of a share of the prompts that are held out.
+
+    Raises:
+        DataError: there is only one prompt.
+    """
+    prompts = sorted({text.prompt for text in texts})
+    if len(prompts) < 2:
+        raise DataError("training needs answers to two prompts at least: some are held out")
+    held = set(random.Random(seed).sample(prompts, max(1, round(share * len(prompts)))))
+    return [text for text in texts if text.prompt not in held], [
+        text for text in texts if text.prompt in held
+    ]
+
+
+def frequent_tokens(texts: Iterable[TrainingText], always: Iterable[int], size: int, limit: int) -> list[int]:
+    """Return the ``size`` tokens that a trimmed head keeps, ascending.
+
+    These are ``always``, then the most frequent tokens of the texts, then the lowest ids: in a BPE vocabulary
+    these are the first merges, which are frequent in any text.
+
+    Args:
+        limit: the size of the whole vocabulary.
+    """
+    counts = Counter(token for text in texts for token in (*text.prompt, *text.answer))
+    wanted = dict.fromkeys((*always, *(token for token, _ in counts.most_common()), *range(limit)))
+    return sorted(list(wanted)[: min(size, limit)])
+
+
+def batches(texts: Sequence[TrainingText], max_tokens: int, seed: int) -> Iterator[list[TrainingText]]:
+    """Yield all texts once, in random batches of similar length with at most ``max_tokens`` padded tokens."""
+    rng, shuffled = random.Random(seed), list(texts)
+    rng.shuffle(shuffled)
+    found: list[list[TrainingText]] = []
+    for start in range(0, len(shuffled), _POOL):
+        batch: list[TrainingText] = []
+        for text in sorted(shuffled[start : start + _POOL], key=len):
+            if batch and len(text) * (len(batch) + 1) > max_tokens:
+                found.append(batch)
+                batch = []
+            batch.append(text)
+        found.append(batch)
+    rng.shuffle(found)
+    yield from found
