@@ -20,8 +20,8 @@ draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target.")
     "train",
     help="Train a draft on the target's own answers: some of its layers, over its embeddings.\n\n"
     "The target answers the problems (OUTPUT/answers), then the layers are trained on what it wrote. "
-    "The answers to one prompt in twenty are held out and measure the draft. A stopped command continues. Use the "
-    "draft with --draft OUTPUT.",
+    "The answers to one prompt in twenty are held out and measure the draft. A stopped command continues. "
+    "Use the draft with --draft OUTPUT.",
 )
 @takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "temperature", "seed", "max_tokens")
 def draft_train(

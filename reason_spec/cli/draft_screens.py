@@ -127,8 +127,8 @@ def train_draft(
             bar.update(task, completed=round(100 * training.share_done))
             if point is not None:
                 screen.say(
-                    f"{point.seconds / 60:6.1f} min  {point.num_tokens:9,} tokens  loss {point.train_loss:.3f}, "
-                    f"held out {point.held_out_loss:.3f}  "
+                    f"{point.seconds / 60:6.1f} min  {point.num_tokens:9,} tokens  "
+                    f"loss {point.train_loss:.3f}, held out {point.held_out_loss:.3f}  "
                     f"first token {point.accepted[0]:.0%}, {point.tokens_per_pass:.2f} tokens a pass"
                 )
     _report(training.curve, output, screen)

@@ -37,8 +37,12 @@ def base(tmp_path: Path) -> Path:
     return save_model("llama", tmp_path / "base")
 
 
-def save_draft(base: Path, folder: Path, layer: int = 1, **config: Any) -> Path:
-    """Write a draft that is one layer of the base model as it is."""
+def save_draft(base: Path, folder: Path, **config: Any) -> Path:
+    """Write a draft that is the second layer of the base model as it is."""
+    return write_draft(base, folder, config)
+
+
+def write_draft(base: Path, folder: Path, config: dict[str, Any], layer: int = 1) -> Path:
     weights = load_file(base / "model.safetensors")
     own = {
         name.replace(f".layers.{layer}.", ".layers.0."): tensor.clone()
@@ -132,7 +136,7 @@ def test_a_trimmed_head_is_the_head_with_the_other_logits_removed(tokens: set[in
 def test_a_damaged_configuration_is_refused_by_field(
     base: Path, tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
-    folder = save_draft(base, tmp_path / "draft", **config)
+    folder = write_draft(base, tmp_path / "draft", config)
     with pytest.raises(EngineError, match=rf"{CONFIG}'.*{message}"):
         find_pruned(str(folder))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import torch
@@ -155,8 +156,8 @@ class DraftTraining:
             kept = torch.load(path, weights_only=True)
             lines = (self.folder / CURVE).read_text(encoding="utf-8").splitlines()[: kept["num_points"]]
             points = [json.loads(line) for line in lines]
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); --fresh trains anew") from None
+        except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+            raise DataError(f"{path}: the checkpoint is damaged; --fresh trains anew") from error
         if kept["config"] != self.student.config.model_dump():
             raise DataError(
                 f"{self.folder} holds the training of a draft with other layers or another vocabulary; name "

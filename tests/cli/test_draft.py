@@ -1,0 +1,68 @@
+"""``draft train`` from a target's folder and a file of questions to a draft that is served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reason_spec.cli.draft_screens import parse_layers
+from reason_spec.cli.main import app
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.errors import SettingsError
+from tests.engines.tiny_models import save_model
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    target = save_model("llama", tmp_path / "target")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"question": f"How many is {n}?"}) + "\n" for n in range(6)))
+    return [
+        "draft", "train", str(questions), "--target", str(target), "--max-tokens", "12", "--prompt", "plain",
+        "--output", str(tmp_path / "draft"), "--hours", "0.0003", "--layers", "1", "--vocabulary", "100",
+    ]  # fmt: skip
+
+
+def test_a_draft_is_trained_continued_and_loaded(arguments: list[str], tmp_path: Path) -> None:
+    first = CliRunner().invoke(app, arguments)
+    assert first.exit_code == 0, first.output
+    assert "Use it with --draft" in first.output
+    assert "Training 1 layer (1) on" in first.output
+    assert {path.name for path in (tmp_path / "draft").iterdir()} >= {
+        "answers", "curve.jsonl", "curve.png", "layers.safetensors", "pruned_draft.json",
+    }  # fmt: skip
+    assert (Path(resolve_model("draft", str(tmp_path / "draft"))) / "config.json").exists()
+    again = CliRunner().invoke(app, [*arguments, "--json"])
+    assert again.exit_code == 0, again.output
+    found = json.loads(again.stdout)
+    assert found["best"]["num_tokens"] > 0
+    assert len(found["best"]["accepted"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--layers", "x"], "--layers is 'x'; give a number"),
+        (["--layers", "0"], "a draft has 1 layer or more"),
+        (["--layers", "1,0"], "layers must ascend"),
+        (["--engine", "vllm"], "No such option"),
+        (["--set", "target.kind=vllm"], "drafts are trained for kind: torch"),
+    ],
+)
+def test_impossible_options_are_refused_before_anything_runs(
+    arguments: list[str], more: list[str], message: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, [*arguments, *more])
+    assert result.exit_code != 0
+    shown = str(result.exception) if isinstance(result.exception, SettingsError) else result.output
+    assert message in " ".join(shown.split())
+    assert not (tmp_path / "draft").exists()
+
+
+def test_layers_are_a_number_or_a_list() -> None:
+    assert parse_layers("4") == 4
+    assert parse_layers("0,9,29") == (0, 9, 29)

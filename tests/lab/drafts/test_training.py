@@ -1,0 +1,136 @@
+"""A student learns the target's answers, continues where it was stopped, and is served as it was trained."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.pruned import CONFIG, WEIGHTS
+from reason_spec.errors import DataError, UnsupportedModelError
+from reason_spec.lab.drafts.figures import draw_curve
+from reason_spec.lab.drafts.student import Student, evenly_spread
+from reason_spec.lab.drafts.texts import TrainingText
+from reason_spec.lab.drafts.training import CURVE, NUM_DRAFTS, CurvePoint, DraftTraining
+from tests.engines.tiny_models import save_model
+
+CPU = torch.device("cpu")
+TEXTS = [TrainingText((60, start, 61), tuple(range(start, start + 12))) for start in range(65, 95)]
+HELD_OUT = TEXTS[::10]
+TRAINED = [text for text in TEXTS if text not in HELD_OUT]
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return save_model("llama", tmp_path / "base")
+
+
+def student(base: Path, layers: tuple[int, ...] = (1,), vocabulary: list[int] | None = None) -> Student:
+    return Student(str(base), str(base), layers, vocabulary, CPU)
+
+
+def ticking() -> Callable[[], float]:
+    """A clock by which every batch takes a second."""
+    times = itertools.count()
+    return lambda: float(next(times))
+
+
+def train(base: Path, folder: Path, seconds: float, *, stop_after: int | None = None) -> DraftTraining:
+    folder.mkdir(exist_ok=True)
+    training = DraftTraining(student(base), folder, seconds, ticking())
+    for _ in itertools.islice(training.run(TRAINED, HELD_OUT), stop_after):
+        pass
+    return training
+
+
+def test_a_student_learns_what_the_target_writes(base: Path, tmp_path: Path) -> None:
+    curve = train(base, tmp_path / "draft", 60).curve
+    assert curve[-1].held_out_loss < 0.8 * curve[0].held_out_loss
+    assert curve[-1].accepted[0] > curve[0].accepted[0]
+    for point in curve:
+        assert list(point.accepted) == sorted(point.accepted, reverse=True)
+        assert len(point.accepted) == NUM_DRAFTS
+    stored = [json.loads(line) for line in (tmp_path / "draft" / CURVE).read_text().splitlines()]
+    assert [one["seconds"] for one in stored] == [point.seconds for point in curve]
+    draw_curve(curve, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+def test_a_stopped_training_ends_as_one_that_was_not_stopped(base: Path, tmp_path: Path) -> None:
+    whole = train(base, tmp_path / "whole", 40)
+    train(base, tmp_path / "stopped", 40, stop_after=25)
+    resumed = train(base, tmp_path / "stopped", 40)
+    assert len(resumed.curve) == len(whole.curve)
+    assert resumed.curve[-1] == whole.curve[-1]
+    for one, other in zip(whole.student.parameters, resumed.student.parameters, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_best_draft_is_kept_and_loads_as_it_was_trained(base: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "draft"
+    training = train(base, folder, 40)
+    best = max(training.curve, key=lambda point: point.tokens_per_pass)
+    assert best is not None
+    assert all(tensor.dtype == torch.bfloat16 for tensor in load_file(folder / WEIGHTS).values())
+    module = AutoModelForCausalLM.from_pretrained(resolve_model("draft", str(folder)))
+    assert len(module.model.layers) == 1
+    text = HELD_OUT[0]
+    with torch.inference_mode():
+        logits = module(torch.tensor([text.prompt + text.answer])).logits[0]
+    hits = logits.argmax(-1)[len(text.prompt) - 1 : -1].tolist() == list(text.answer)
+    assert hits == (student_hits(training.student, text))
+
+
+def student_hits(trained: Student, text: TrainingText) -> bool:
+    return trained.agreement([[text]], len(text.answer)).accepted[-1] > 0
+
+
+def test_a_token_outside_the_vocabulary_counts_as_rejected_and_has_no_loss(base: Path) -> None:
+    whole, trimmed = student(base), student(base, vocabulary=list(range(70)))
+    text = TrainingText((60, 61), (65, 66, 200))
+    assert [count for _, count in (whole.loss([text]), trimmed.loss([text]))] == [3, 2]
+    assert trimmed.agreement([[text]], 3).accepted[-1] == 0.0
+
+
+def test_another_draft_is_not_continued(base: Path, tmp_path: Path) -> None:
+    train(base, tmp_path / "draft", 10)
+    with pytest.raises(DataError, match=r"other layers or another vocabulary.*--fresh"):
+        DraftTraining(student(base, (0,)), tmp_path / "draft", 10)
+    (tmp_path / "draft" / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"checkpoint\.pt: the checkpoint is damaged.*--fresh"):
+        DraftTraining(student(base), tmp_path / "draft", 10)
+
+
+def test_a_model_without_such_layers_is_refused(tmp_path: Path) -> None:
+    base = save_model("gpt2", tmp_path / "base")
+    with pytest.raises(UnsupportedModelError, match="no list of layers like Llama's"):
+        student(base)
+
+
+def test_its_configuration_names_target_and_layers(base: Path, tmp_path: Path) -> None:
+    train(base, tmp_path / "draft", 10)
+    content = json.loads((tmp_path / "draft" / CONFIG).read_text())
+    assert content == {"base": str(base), "layers": [1], "vocabulary": None}
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "count", "expected"),
+    [(30, 4, (0, 10, 19, 29)), (2, 4, (0, 1)), (30, 1, (29,)), (5, 2, (0, 4))],
+)
+def test_layers_are_spread_from_the_first_to_the_last(
+    num_layers: int, count: int, expected: tuple[int, ...]
+) -> None:
+    assert evenly_spread(num_layers, count) == expected
+
+
+def test_tokens_of_a_pass_are_one_and_the_accepted_ones() -> None:
+    assert CurvePoint(1.0, 10, 0.1, 0.2, (0.5, 0.25)).tokens_per_pass == 1.75
