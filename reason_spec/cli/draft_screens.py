@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -71,19 +70,23 @@ async def collect_texts(
         screen,
         concurrency=options.concurrency,
         samples=options.samples,
+        fresh=options.fresh,
     )
 
 
 def prepare(output: Path, *, fresh: bool) -> None:
-    """Make the folder of a draft, empty with ``fresh``.
+    """Make the folder of a draft; ``fresh`` deletes an earlier training in it, and nothing else.
 
     Raises:
         DataError: it cannot be made.
     """
-    if fresh:
-        shutil.rmtree(output, ignore_errors=True)
+    from reason_spec.engines.pruned import CONFIG, WEIGHTS
+    from reason_spec.lab.drafts.training import CHECKPOINT, CURVE
+
     try:
         output.mkdir(parents=True, exist_ok=True)
+        for name in (CONFIG, WEIGHTS, CURVE, CHECKPOINT, PICTURE) if fresh else ():
+            (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
             f"{output}: cannot be made ({error.strerror}); name another folder with --output"

@@ -64,7 +64,9 @@ class Student:
         device: torch.device,
     ) -> None:
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
 
+        transformers_logging.disable_progress_bar()
         module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         inner: Any = getattr(module, "model", None)
         if not isinstance(getattr(inner, "layers", None), nn.ModuleList) or not hasattr(inner, "norm"):

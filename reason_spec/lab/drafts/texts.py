@@ -40,16 +40,26 @@ def target_tokenizer(settings: Settings) -> HuggingFaceTokenizer:
 
 
 async def answered_texts(
-    settings: Settings, sources: Sources, folder: Path, view: RunView, *, concurrency: int, samples: int
+    settings: Settings,
+    sources: Sources,
+    folder: Path,
+    view: RunView,
+    *,
+    concurrency: int,
+    samples: int,
+    fresh: bool = False,
 ) -> list[TrainingText]:
     """Let the target answer all problems into a run folder; return its answers. A stopped run continues.
+
+    Args:
+        fresh: delete earlier answers first.
 
     Raises:
         DataError: the folder cannot be written, or no answer has a token.
         EngineError: the target fails.
         ResumeError: the folder belongs to another run.
     """
-    options = RunOptions((BASELINE,), samples, concurrency, folder, num_retries=2)
+    options = RunOptions((BASELINE,), samples, concurrency, folder, fresh, num_retries=2)
     await run_job(settings, sources, options, view)
     tokenizer = target_tokenizer(settings)
     prompts = {

@@ -77,7 +77,7 @@ class DraftTraining:
 
     @property
     def share_done(self) -> float:
-        return min(1.0, self.spent / self.seconds)
+        return min(1.0, self.spent / self.seconds) if self.seconds > 0 else 1.0
 
     def run(
         self, texts: Sequence[TrainingText], held_out: Sequence[TrainingText]
