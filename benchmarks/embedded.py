@@ -403,7 +403,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
-    parser.add_argument("--target", type=Path, help="another target, such as one made deeper by pair.pad")
+    parser.add_argument("--target", type=Path, help="folder of another target")
     parser.add_argument(
         "--models",
         choices=("demo", "real"),

@@ -18,13 +18,14 @@ import time
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from reason_spec.engines.model_files import resolve_model
+from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText, batches
 
 BASE = "pypi:smollm2-135m"
 PROMPT = "\n\nWork through the problem step by step and finish with the final answer in \\boxed{}."
@@ -33,18 +34,9 @@ BATCH_TOKENS, BATCHES_PER_STEP = 2048, 2
 NUM_HELD_OUT = 128
 RATE, WARM_UP_STEPS = 1e-3, 30
 CHECK_EVERY = 50
-IGNORED = -100
 
 
-class Example(NamedTuple):
-    prompt: list[int]
-    answer: list[int]
-
-    def __len__(self) -> int:
-        return len(self.prompt) + len(self.answer)
-
-
-def read_examples(path: Path, tokenizer: Any) -> list[Example]:
+def read_examples(path: Path, tokenizer: Any) -> list[TrainingText]:
     """Return the problems of a file, encoded with the chat template."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -54,45 +46,25 @@ def read_examples(path: Path, tokenizer: Any) -> list[Example]:
         text = f"{solution}\nThe answer is \\boxed{{{number.strip().replace(',', '')}}}.<|im_end|>"
         messages = [{"role": "user", "content": row["question"].strip() + PROMPT}]
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        found.append(Example(*(tokenizer.encode(part, add_special_tokens=False) for part in (prompt, text))))
+        found.append(
+            TrainingText(
+                *(tuple(tokenizer.encode(part, add_special_tokens=False)) for part in (prompt, text))
+            )
+        )
     return found
 
 
-def batches(examples: list[Example], seed: int) -> Iterator[list[Example]]:
-    """Yield the examples once, in batches of similar length with at most `BATCH_TOKENS` padded tokens."""
-    rng, shuffled = random.Random(seed), list(examples)
-    rng.shuffle(shuffled)
-    found = []
-    for start in range(0, len(shuffled), 256):
-        batch: list[Example] = []
-        for example in sorted(shuffled[start : start + 256], key=len):
-            if batch and len(example) * (len(batch) + 1) > BATCH_TOKENS:
-                found.append(batch)
-                batch = []
-            batch.append(example)
-        found.append(batch)
-    rng.shuffle(found)
-    yield from found
-
-
-def steps_of(examples: list[Example]) -> Iterator[list[list[Example]]]:
+def steps_of(examples: list[TrainingText]) -> Iterator[list[list[TrainingText]]]:
     """Yield the batches of one step after another, epoch after epoch."""
     for epoch in count(100):
-        left = batches(examples, epoch)
+        left = batches(examples, BATCH_TOKENS, epoch)
         while batched := list(islice(left, BATCHES_PER_STEP)):
             yield batched
 
 
-def loss_of(model: Any, batch: list[Example]) -> tuple[Tensor, int]:
+def loss_of(model: Any, batch: list[TrainingText]) -> tuple[Tensor, int]:
     """Return the summed loss of the answers' tokens, and their number."""
-    length = max(map(len, batch))
-    tokens = torch.zeros((len(batch), length), dtype=torch.long)
-    labels = torch.full_like(tokens, IGNORED)
-    mask = torch.zeros_like(tokens)
-    for row, example in enumerate(batch):
-        tokens[row, : len(example)] = torch.tensor(example.prompt + example.answer)
-        labels[row, len(example.prompt) : len(example)] = torch.tensor(example.answer)
-        mask[row, : len(example)] = 1
+    tokens, labels, mask = PaddedBatch.of(batch)
     inner = model.base_model.model
     with torch.autocast("cpu", torch.bfloat16):
         states = inner.model(input_ids=tokens, attention_mask=mask).last_hidden_state
@@ -139,7 +111,7 @@ class Training:
             for weight, value in zip(self.parameters, kept["weights"], strict=True):
                 weight.data.copy_(value)
 
-    def take_step(self, batched: list[list[Example]]) -> float:
+    def take_step(self, batched: list[list[TrainingText]]) -> float:
         """Train on some batches; return their mean loss."""
         warmed = min(1.0, (self.step + 1) / WARM_UP_STEPS)
         for group in self.optimizer.param_groups:
@@ -156,9 +128,9 @@ class Training:
         return total / num_tokens
 
     @torch.no_grad()
-    def held_out_loss(self, examples: list[Example]) -> float:
+    def held_out_loss(self, examples: list[TrainingText]) -> float:
         self.model.eval()
-        losses = [loss_of(self.model, batch) for batch in batches(examples, 1)]
+        losses = [loss_of(self.model, batch) for batch in batches(examples, BATCH_TOKENS, 1)]
         self.model.train()
         return sum(float(loss) for loss, _ in losses) / sum(count for _, count in losses)
 

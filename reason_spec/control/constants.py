@@ -1,7 +1,6 @@
 """The numbers that the control of speculation decides by.
 
-Where a number was measured, the page of ``docs/measurements`` or the benchmark is named; the others were
-chosen and hold for everything that was measured since (``benchmarks/load.py``, ``benchmarks/embedded.py``).
+Where a number was measured, the page of ``docs/measurements`` is named; the others were chosen by hand.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reason_spec.engines.digests import digest_file
-from reason_spec.engines.model_cache import Conversion, cached_model
+from reason_spec.engines.model_cache import joined_with_base
 from reason_spec.errors import EngineError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -33,19 +32,6 @@ class LoraAdapter:
 
     folder: Path
     base: str
-
-    def key(self, base: Path) -> str:
-        """Return the name of the merged model in the cache.
-
-        Raises:
-            EngineError: a file cannot be read.
-        """
-        files = [self.folder / CONFIG, self.folder / WEIGHTS, *sorted(base.glob("*.safetensors"))]
-        try:
-            parts = [digest_file(file)[:12] for file in files]
-        except OSError as error:
-            raise EngineError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from None
-        return f"{self.folder.name}-{'-'.join(parts[:3])}-v{_LAYOUT}"
 
 
 def find_adapter(model: str) -> LoraAdapter | None:
@@ -84,19 +70,16 @@ def merged(adapter: LoraAdapter, base: Path) -> Path:
         base: the folder of the base model, with safetensors.
 
     Raises:
-        EngineError: the adapter does not fit the base model.
+        EngineError: the adapter does not fit the base model, or a file cannot be read.
     """
-
-    def merge(conversion: Conversion) -> None:
-        conversion.run("reason_spec.engines.lora_merging", base, adapter.folder, conversion.output)
-
-    return cached_model(
-        adapter.key(base),
-        str(adapter.folder),
-        merge,
+    return joined_with_base(
+        adapter.folder,
+        (CONFIG, WEIGHTS),
+        base,
+        "reason_spec.engines.lora_merging",
+        layout=_LAYOUT,
         doing="Merging",
         failure=f"could not be merged into {adapter.base!r}",
-        hint="The adapter belongs to another base model, or one of their files is damaged",
     )
 
 

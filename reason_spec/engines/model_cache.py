@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from reason_spec.engines.digests import digest_file
 from reason_spec.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -131,6 +132,39 @@ def cached_model(
             "make room there, or name another cache folder in the variable XDG_CACHE_HOME"
         ) from None
     return folder
+
+
+def joined_with_base(
+    part: Path, files: Sequence[str], base: Path, module: str, *, layout: int, doing: str, failure: str
+) -> Path:
+    """Return the folder of a model that consists of a base model and a part: an adapter, or a draft's layers.
+
+    Args:
+        part: folder of the part.
+        files: what it consists of.
+        base: folder of the base model, with safetensors.
+        module: the program, called with the folders of base, part and result.
+        layout: version of the result; raise it when the program writes other files.
+        doing: see `cached_model`.
+        failure: see `cached_model`.
+
+    Raises:
+        EngineError: the part does not fit the base model, or a file cannot be read.
+    """
+    # One file of weights tells base models apart.
+    sources = [*(part / name for name in files), *sorted(base.glob("*.safetensors"))[:1]]
+    try:
+        digests = [digest_file(file)[:12] for file in sources]
+    except OSError as error:
+        raise EngineError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from None
+    return cached_model(
+        "-".join((part.resolve().name, *digests, f"v{layout}")),
+        str(part),
+        lambda conversion: conversion.run(module, base, part, conversion.output),
+        doing=doing,
+        failure=failure,
+        hint="It belongs to another base model, or one of their files is damaged",
+    )
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from reason_spec.engines.digests import digest_file
-from reason_spec.engines.model_cache import Conversion, cached_model
+from reason_spec.engines.model_cache import joined_with_base
 from reason_spec.errors import EngineError
 
 CONFIG: Final = "pruned_draft.json"
@@ -88,22 +87,14 @@ def composed(draft: PrunedDraft, base: Path) -> Path:
         base: the folder of the base model, with safetensors.
 
     Raises:
-        EngineError: the draft does not fit the base model.
+        EngineError: the draft does not fit the base model, or a file cannot be read.
     """
-    files = [draft.folder / CONFIG, draft.folder / WEIGHTS, *sorted(base.glob("*.safetensors"))[:1]]
-    try:
-        digests = [digest_file(file)[:12] for file in files]
-    except OSError as error:
-        raise EngineError(f"{str(error.filename)!r} cannot be read: {error.strerror}") from None
-
-    def compose(conversion: Conversion) -> None:
-        conversion.run("reason_spec.engines.pruned_composing", base, draft.folder, conversion.output)
-
-    return cached_model(
-        f"{draft.folder.name}-{'-'.join(digests)}-v{_LAYOUT}",
-        str(draft.folder),
-        compose,
+    return joined_with_base(
+        draft.folder,
+        (CONFIG, WEIGHTS),
+        base,
+        "reason_spec.engines.pruned_composing",
+        layout=_LAYOUT,
         doing="Composing",
         failure=f"could not be composed with {draft.config.base!r}",
-        hint="The draft belongs to another base model, or one of their files is damaged",
     )

@@ -62,7 +62,7 @@ _PLACED: Final = frozenset({"logprobs", "response_schema", "extra_body"})
 """Fields with a form of their own."""
 
 _NEUTRAL: Final = {"num_choices": 1, "frequency_penalty": 0, "presence_penalty": 0, "top_logprobs": 0}
-"""Values of other fields that ask for nothing."""
+"""Values of unsupported fields that change nothing, and so are accepted."""
 
 _INSPECTS_OWN: Final = frozenset(
     "max_retries timeout attempt_timeout stream_idle_timeout max_connections adaptive_connections batch "

@@ -14,9 +14,7 @@ from torch.nn import functional
 
 from reason_spec.engines.pruned import CONFIG, WEIGHTS, PrunedConfig
 from reason_spec.errors import UnsupportedModelError
-from reason_spec.lab.drafts.texts import TrainingText
-
-_IGNORED = -100
+from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
 
 
 class Agreement(NamedTuple):
@@ -87,7 +85,7 @@ class Student:
         self._inner = inner.to(device)
         head = module.get_output_embeddings().to(device)
         predicted = torch.arange(head.out_features) if vocabulary is None else torch.tensor(vocabulary)
-        self._place = torch.full((head.out_features,), _IGNORED).index_copy_(
+        self._place = torch.full((head.out_features,), IGNORED).index_copy_(
             0, predicted, torch.arange(len(predicted))
         )
         self._place = self._place.to(device)
@@ -110,8 +108,8 @@ class Student:
 
     @staticmethod
     def _loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        losses = functional.cross_entropy(logits.float(), labels, ignore_index=_IGNORED, reduction="sum")
-        return losses, int((labels != _IGNORED).sum())
+        losses = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+        return losses, int((labels != IGNORED).sum())
 
     @torch.no_grad()
     def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement:
@@ -138,20 +136,12 @@ class Student:
     def _predict(self, batch: Sequence[TrainingText]) -> tuple[Tensor, Tensor]:
         """Return logits [answer tokens, draft vocabulary] and the tokens' places in it, text after text.
 
-        A token outside the draft's vocabulary has the place `_IGNORED`.
+        A token outside the draft's vocabulary has the place `IGNORED`.
         """
-        length = max(map(len, batch))
-        tokens = torch.zeros((len(batch), length), dtype=torch.long)
-        labels = torch.full_like(tokens, _IGNORED)
-        mask = torch.zeros_like(tokens)
-        for row, text in enumerate(batch):
-            tokens[row, : len(text)] = torch.tensor(text.prompt + text.answer)
-            labels[row, len(text.prompt) : len(text)] = torch.tensor(text.answer)
-            mask[row, : len(text)] = 1
-        tokens, labels, mask = (part.to(self._device) for part in (tokens, labels, mask))
+        tokens, labels, mask = (part.to(self._device) for part in PaddedBatch.of(batch))
         with torch.autocast(self._device.type, torch.bfloat16):
             states = self._inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
-            wanted = labels[:, 1:] != _IGNORED
+            wanted = labels[:, 1:] != IGNORED
             # The head is as large as several layers: it reads only what is needed.
             logits = functional.linear(states[:, :-1][wanted], *self._head)
         return logits, self._place[labels[:, 1:][wanted]]

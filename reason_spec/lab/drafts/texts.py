@@ -7,6 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import torch
+from torch import Tensor
 
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
@@ -19,6 +23,8 @@ from reason_spec.evaluation.store import RESULTS, read_outcomes
 from reason_spec.evaluation.view import RunView
 from reason_spec.settings import Settings
 
+IGNORED: Final = -100
+"""The label of a token without a loss, as `torch.nn.functional.cross_entropy` has it."""
 _POOL = 256
 """Texts that are sorted by length before they are put into batches."""
 
@@ -106,6 +112,28 @@ def frequent_tokens(texts: Iterable[TrainingText], always: Iterable[int], size: 
     counts = Counter(token for text in texts for token in (*text.prompt, *text.answer))
     wanted = dict.fromkeys((*always, *(token for token, _ in counts.most_common()), *range(limit)))
     return sorted(list(wanted)[: min(size, limit)])
+
+
+class PaddedBatch(NamedTuple):
+    """Tokens, labels and mask of some texts, each [texts, longest text].
+
+    ``labels`` are the answers' tokens, and `IGNORED` elsewhere; ``mask`` is 0 where a text is padded.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    mask: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[TrainingText]) -> Self:
+        shape = len(texts), max(map(len, texts))
+        tokens, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+        labels = torch.full(shape, IGNORED)
+        for row, text in enumerate(texts):
+            tokens[row, : len(text)] = torch.tensor(text.prompt + text.answer)
+            labels[row, len(text.prompt) : len(text)] = torch.tensor(text.answer)
+            mask[row, : len(text)] = 1
+        return cls(tokens, labels, mask)
 
 
 def batches(texts: Sequence[TrainingText], max_tokens: int, seed: int) -> Iterator[list[TrainingText]]:
