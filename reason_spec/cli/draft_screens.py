@@ -122,7 +122,14 @@ def train_draft(
         f"Training {counted(len(layers), 'layer')} ({', '.join(map(str, layers))}) on "
         f"{counted(len(trained), 'answer')}, {len(held_out)} held out"
     )
-    student = Student(base, settings.target.model, layers, vocabulary, device)
+    named = Path(settings.target.model).expanduser()
+    # A relative path would depend on where the draft is used.
+    name = (
+        str(named.resolve())
+        if settings.target.model != "embedded" and named.exists()
+        else settings.target.model
+    )
+    student = Student(base, name, layers, vocabulary, device)
     training = DraftTraining(student, output, options.seconds)
     with screen.bar("%") as bar:
         task = bar.add_task("Training", total=100, completed=round(100 * training.share_done))

@@ -50,8 +50,8 @@ def find_adapter(model: str) -> LoraAdapter | None:
     place = str(folder / CONFIG)
     if kind != "LORA":
         raise EngineError(f"{place!r}: peft_type is {kind!r}; only LORA adapters are merged")
-    if not isinstance(base, str) or not base:
-        raise EngineError(f"{place!r}: base_model_name_or_path names no model; write the base model there")
+    if not isinstance(base, str) or not base or Path(base).expanduser().resolve() == folder.resolve():
+        raise EngineError(f"{place!r}: base_model_name_or_path names no base model; write its name there")
     for name in _UNSUPPORTED:
         if config.get(name):
             raise EngineError(

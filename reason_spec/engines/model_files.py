@@ -47,7 +47,7 @@ def resolve_model(name: str, model: str) -> str:
     raise EngineError(f"there is no embedded model for an engine called {name!r}; name a folder or an id")
 
 
-def local_folder(model: str, revision: str | None = None) -> Path:
+def local_folder(model: str) -> Path:
     """Return the folder of a model's files; those of a Hugging Face id are fetched.
 
     Raises:
@@ -55,17 +55,12 @@ def local_folder(model: str, revision: str | None = None) -> Path:
     """
     if Path(model).is_dir():
         return Path(model)
-    config = find_file(model, "config.json", revision, required=True)
-    weights = find_file(model, "model.safetensors", revision)
-    if weights is None:
-        # The weights are in several files.
-        for name in sorted(set(read_json(find_file(model, INDEX, revision)).get("weight_map", {}).values())):
-            weights = find_file(model, name, revision, required=True)
-    if config is None or weights is None:
-        raise EngineError(f"model {model!r} has no safetensors weights; give a folder that holds them")
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
-        find_file(model, name, revision)
-    return config.parent
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.json", "*.jinja", "*.safetensors"]))
+    except Exception as error:
+        raise _not_fetched(model, "*.safetensors", error) from error
 
 
 def read_config(settings: EngineSettings) -> PretrainedConfig:

@@ -75,6 +75,8 @@ def find_pruned(model: str) -> PrunedDraft | None:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "content"
         raise EngineError(f"{str(place)!r}: {field}: {first['msg']}; train the draft again") from None
+    if Path(config.base).expanduser().resolve() == folder.resolve():
+        raise EngineError(f"{str(place)!r}: base names the draft itself; train the draft again")
     if not (folder / WEIGHTS).is_file():
         raise EngineError(f"draft {model!r} has no {WEIGHTS}; train the draft again")
     return PrunedDraft(folder, config)

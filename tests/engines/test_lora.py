@@ -105,7 +105,7 @@ def test_the_scale_follows_the_configuration(config: dict[str, Any], expected: f
     ("config", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; only LORA"),
-        ({"base_model_name_or_path": None}, "base_model_name_or_path names no model"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path names no base model"),
         ({"use_dora": True}, "use_dora is set.*merge_and_unload"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is set"),
     ],
@@ -127,6 +127,18 @@ def test_an_adapter_of_another_base_model_is_refused(base: Path, tmp_path: Path)
     assert not list((tmp_path / "cache").rglob("*.part"))
     save_file({"base_model.model.nothing.lora_A.weight": torch.zeros(1, 1)}, tmp_path / "adapter" / WEIGHTS)
     with pytest.raises(EngineError, match="no weight of nothing"):
+        resolve_model("target", str(tmp_path / "adapter"))
+
+
+def test_an_adapter_is_not_its_own_base_model(base: Path, tmp_path: Path) -> None:
+    save_adapter(base, tmp_path / "adapter", base_model_name_or_path=str(tmp_path / "adapter"))
+    with pytest.raises(EngineError, match="names no base model"):
+        resolve_model("target", str(tmp_path / "adapter"))
+
+
+def test_a_base_model_that_cannot_be_fetched_is_named(base: Path, tmp_path: Path) -> None:
+    save_adapter(base, tmp_path / "adapter", base_model_name_or_path="nobody/nothing")
+    with pytest.raises(EngineError, match=r"of model 'nobody/nothing' could not be fetched"):
         resolve_model("target", str(tmp_path / "adapter"))
 
 

@@ -158,6 +158,13 @@ def test_a_draft_of_another_base_model_is_refused(
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
+def test_a_draft_is_not_its_own_base_model(base: Path, tmp_path: Path) -> None:
+    folder = save_draft(base, tmp_path / "draft")
+    (folder / CONFIG).write_text(json.dumps({"base": str(folder), "layers": [1]}))
+    with pytest.raises(EngineError, match="base names the draft itself"):
+        find_pruned(str(folder))
+
+
 def test_a_folder_without_layers_is_refused_and_other_folders_are_other_models(
     base: Path, tmp_path: Path
 ) -> None:
