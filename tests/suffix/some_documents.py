@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from reason_spec.suffix.base import SOURCES, Source
 from reason_spec.suffix.documents import Document, make_document
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.index_kernels import ENTRIES, LOG_END, NONE
+from reason_spec.suffix.store import SuffixStore, files_of_tenant
 from reason_spec.suffix.tenant_file import StoreKey
 
 KEY = StoreKey("sha256 abc", "0123456789abcdef")
@@ -82,3 +84,12 @@ def check_index(index: TokenIndex, max_bytes: int = ROOMY) -> None:
     assert index.meta[LOG_END] == (end + 1 if index.pieces else 0)
     assert int((index.table != NONE).sum()) == index.meta[ENTRIES]
     assert index.num_bytes <= max_bytes
+
+
+def open_store(path: Path, key: StoreKey = KEY, max_bytes: int = ROOMY) -> SuffixStore:
+    return SuffixStore(path, key, max_bytes=max_bytes)
+
+
+def the_file(path: Path, tenant: str = "a") -> Path:
+    (file,) = [file for file in files_of_tenant(path, tenant) if file.suffix == ".suffix"]
+    return file

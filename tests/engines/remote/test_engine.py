@@ -1,11 +1,10 @@
-"""The remote engine against a server with faults: whatever happens, the same text or a clear error."""
+"""The remote engine: whatever the server sends, the same text or a clear error."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,89 +12,17 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import EngineRequest
-from reason_spec.engines.factory import create_engine
 from reason_spec.engines.remote.completion import tokens_that_end_a_step
 from reason_spec.engines.remote.engine import RemoteEngine
-from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import ConstraintError, EngineError, SettingsError
 from reason_spec.segment import Boundary
-from reason_spec.settings import EngineSettings, load_settings
-from reason_spec.settings.engines import RemoteSettings
+from reason_spec.settings import load_settings
 from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling
+from tests.engines.remote.answers import ANSWER, STEPS, remote, whole
 from tests.engines.upstream import Fault, Upstream, serving
 
 pytestmark = pytest.mark.timeout(60)
-ANSWER = "Ana has 3 of the 123 é.\n\n{\n\n}\n\nThe rest\nis 12.\n \nThe answer is 7."
-STEPS = ["Ana has 3 of the 123 é.\n\n", "{\n\n}\n\n", "The rest\nis 12.\n \n", "The answer is 7."]
-
-
-@pytest.fixture(scope="session")
-def folder(model_folder: Callable[[str], Path]) -> Path:
-    return model_folder("qwen3")
-
-
-@pytest.fixture(scope="session")
-def tokenizer(folder: Path) -> HuggingFaceTokenizer:
-    return load_tokenizer(str(folder))
-
-
-@pytest.fixture(scope="session")
-def prompt(tokenizer: HuggingFaceTokenizer) -> Prefix:
-    return Prefix(tokenizer.encode_chat([{"role": "user", "content": "How many?"}]))
-
-
-@pytest.fixture(scope="session")
-def answer(tokenizer: HuggingFaceTokenizer) -> tuple[int, ...]:
-    return (*tokenizer.encode(ANSWER), *tokenizer.eos_ids)
-
-
-@pytest.fixture
-def make_upstream(
-    tokenizer: HuggingFaceTokenizer, prompt: Prefix, answer: tuple[int, ...]
-) -> Callable[..., Upstream]:
-    start = prompt.to_tuple()
-    marker = tokenizer.decode_prompt(start)
-
-    def to_tokens(text: str) -> Sequence[int]:
-        return (
-            (*start, *tokenizer.encode(text.removeprefix(marker)))
-            if text.startswith(marker)
-            else (tokenizer.encode(text))
-        )
-
-    def continuation(tokens: Sequence[int]) -> Sequence[int]:
-        """The rest of the answer behind our prompt, by its text: servers may be given either."""
-        if tuple(tokens[: len(start)]) != start:
-            return answer
-        written = tuple(tokens[len(start) :])
-        if answer[: len(written)] == written:
-            return answer[len(written) :]
-        text = tokenizer.decode(written)
-        if not ANSWER.startswith(text):
-            return answer
-        return (*tokenizer.encode(ANSWER[len(text) :]), *tokenizer.eos_ids)
-
-    def make(**options: Any) -> Upstream:
-        return Upstream(continuation, tokenizer.decode, to_tokens, **options)
-
-    return make
-
-
-@asynccontextmanager
-async def remote(folder: Path, *upstreams: Upstream, **settings: Any) -> AsyncIterator[RemoteEngine]:
-    urls = tuple(upstream.url for upstream in upstreams)
-    own = RemoteSettings(base_urls=urls, **settings.pop("remote", {}))
-    engine = create_engine("target", EngineSettings(model=str(folder), kind="remote", remote=own, **settings))
-    assert isinstance(engine, RemoteEngine)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-async def whole(engine: RemoteEngine, prompt: Prefix, **options: Any) -> tuple[int, ...]:
-    return (await engine.submit(EngineRequest(prompt, 200, **options)).result()).tokens
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 50])
@@ -249,110 +176,6 @@ async def test_a_constrained_text_that_broke_off_is_not_gone_on_with(
             upstream.faults = [Fault("break", after=3)]
             with pytest.raises(EngineError, match="under a constraint cannot be continued"):
                 await engine.submit(EngineRequest(prompt, 200, constraint=constraint)).result()
-
-
-FAULTS = [
-    Fault("status", status=500),
-    Fault("status", status=429, headers={"Retry-After": "0.2"}),
-    Fault("break"),
-    Fault("break", after=7),
-    Fault("stall", after=9, seconds=2),
-    Fault("garbage", after=3),
-    Fault("error event", after=12),
-    Fault("odd ending", after=5),
-]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind} {fault.after}")
-@pytest.mark.parametrize("takes_tokens", [True, False])
-async def test_a_request_that_failed_goes_on_and_loses_nothing(
-    make_upstream: Callable[..., Upstream],
-    folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, fault: Fault, takes_tokens: bool,
-) -> None:  # fmt: skip
-    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
-        async with remote(folder, upstream, remote={"idle_timeout": 0.5}) as engine:
-            upstream.faults = [fault]
-            result = await engine.submit(EngineRequest(prompt, 200)).result()
-    assert (result.text, result.finish) == (ANSWER, "eos")
-    assert tokenizer.decode(result.tokens) == ANSWER
-    if fault.kind != "odd ending":
-        assert len(upstream.streams) == 2
-
-
-async def test_another_server_takes_over_at_once(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...]
-) -> None:
-    with serving(make_upstream(seconds_per_chunk=0.005)) as first, serving(make_upstream()) as second:
-        async with remote(folder, first, second) as engine:
-            for upstream in (first, second):
-                upstream.faults = [Fault("break", after=6)] * 2
-            results = await asyncio.gather(*(whole(engine, prompt) for _ in range(6)))
-            stats = await engine.stats()
-    assert set(results) == {answer}
-    assert (stats.num_running, stats.num_waiting) == (0, 0)
-
-
-async def test_a_server_that_dies_is_left_alone_and_the_rest_goes_on(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...]
-) -> None:
-    with serving(make_upstream(seconds_per_chunk=0.01)) as staying:
-        dying = make_upstream(seconds_per_chunk=0.01)
-        async with remote(folder, staying, dying) as engine:
-            writing = [asyncio.create_task(whole(engine, prompt)) for _ in range(4)]
-            await asyncio.sleep(0.15)
-            assert dying.num_live == 2
-            dying.faults = [Fault("break")] * 100
-            dying.close()
-            more = [asyncio.create_task(whole(engine, prompt)) for _ in range(4)]
-            assert set(await asyncio.gather(*writing, *more)) == {answer}
-
-
-async def test_what_goes_on_failing_ends_with_its_reason(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
-) -> None:
-    with serving(make_upstream()) as upstream:
-        async with remote(folder, upstream, remote={"max_retries": 2}) as engine:
-            upstream.faults = [Fault("status", status=503)] * 9
-            with pytest.raises(EngineError, match=r"'target'.*tried 3 times.*answered 503: as was asked"):
-                await whole(engine, prompt)
-            upstream.faults = []
-            assert await whole(engine, prompt)
-
-
-async def test_a_refusal_is_not_tried_again(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
-) -> None:
-    with serving(make_upstream()) as upstream:
-        async with remote(folder, upstream) as engine:
-            upstream.faults = [Fault("status", status=400)]
-            with pytest.raises(EngineError, match="answered 400: as was asked"):
-                await whole(engine, prompt)
-            assert len(upstream.streams) == 1
-
-
-async def test_a_server_that_asks_for_a_pause_gets_it(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix, answer: tuple[int, ...]
-) -> None:
-    with serving(make_upstream()) as upstream:
-        async with remote(folder, upstream) as engine:
-            upstream.faults = [Fault("status", status=429, headers={"Retry-After": "1"})]
-            started = asyncio.get_running_loop().time()
-            assert await whole(engine, prompt) == answer
-            assert asyncio.get_running_loop().time() - started >= 1.0
-
-
-async def test_deadlines_end_what_does_not_come(
-    make_upstream: Callable[..., Upstream], folder: Path, prompt: Prefix
-) -> None:
-    with serving(make_upstream(seconds_per_chunk=0.05)) as upstream:
-        limits = {"first_token_timeout": 0.3, "max_retries": 0}
-        async with remote(folder, upstream, remote=limits) as engine:
-            upstream.faults = [Fault("stall", seconds=2)]
-            with pytest.raises(EngineError, match=r"sent nothing for 0\.3 seconds"):
-                await whole(engine, prompt)
-        async with remote(folder, upstream, remote={"total_timeout": 0.4}) as engine:
-            with pytest.raises(EngineError, match=r"remote\.total_timeout=0\.4"):
-                await whole(engine, prompt)
 
 
 async def test_cancelling_closes_the_stream(
