@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Self, Unpack
 
 from reason_spec.accelerator.bundle import ModelBundle, create_engines
+from reason_spec.accelerator.engine_drafter import with_fitting_strategy
 from reason_spec.accelerator.generator import Generator, Solution
 from reason_spec.accelerator.load import (
     can_plan,
@@ -78,6 +79,7 @@ class Accelerator:
             settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
         elif flags:
             raise TypeError("give either settings or flags, not both")
+        settings = with_fitting_strategy(settings)
         names = tuple(strategies) or (settings.strategy.name,)
         accelerator = cls(settings, *create_engines(settings, names), None, names)
         for name in names:

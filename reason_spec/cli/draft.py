@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +14,19 @@ from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_fl
 from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
 from reason_spec.errors import SettingsError
 
+
+class DraftKind(StrEnum):
+    MODEL = "model"
+    HEAD = "head"
+
+
 draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target.")
 
 
 @draft_app.command(
     "train",
-    help="Train a draft on the target's own answers: some of its layers, over its embeddings.\n\n"
-    "The target answers the problems (OUTPUT/answers), then the layers are trained on what it wrote. "
+    help="Train a draft on the target's own answers.\n\n"
+    "The target answers the problems (OUTPUT/answers), then the draft is trained on what it wrote. "
     "The answers to one prompt in twenty are held out and measure the draft. A stopped command continues. "
     "Use the draft with --draft OUTPUT.",
 )
@@ -29,9 +36,19 @@ def draft_train(
     flags: Flags,
     sources: SourcesArgument = None,
     hours: Annotated[float, typer.Option(min=0.0, help="Training time, all starts together.")] = 1.0,
+    kind: Annotated[
+        DraftKind,
+        typer.Option(
+            help="model: some of the target's layers, which write tokens and whole steps. head: one layer on "
+            "the target's hidden states (EAGLE-3), which writes tokens, and needs less training."
+        ),
+    ] = DraftKind.MODEL,
     layers: Annotated[
         str,
-        typer.Option(metavar="N|A,B,...", help="Number of layers, spread evenly, or the layers themselves."),
+        typer.Option(
+            metavar="N|A,B,...",
+            help="Of kind model: number of layers, spread evenly, or the layers themselves.",
+        ),
     ] = "4",
     vocabulary: Annotated[
         int,
@@ -54,6 +71,7 @@ def draft_train(
         raise SettingsError(f"target.kind is {settings.target.kind!r}; drafts are trained for kind: torch")
     chosen = flags.problems(settings, sources, read_sources, partial(generate_problems, "train"))
     options = draft_screens.TrainOptions(
+        kind.value,
         hours * 3600,
         draft_screens.parse_layers(layers),
         vocabulary,

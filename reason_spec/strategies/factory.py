@@ -11,6 +11,7 @@ from reason_spec.strategies.autoregressive import (
     Autoregressive,
     DraftModelSpeculation,
     PromptLookup,
+    SelfSpeculation,
 )
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -26,6 +27,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         Autoregressive,
         PromptLookup,
         DraftModelSpeculation,
+        SelfSpeculation,
         Lookahead,
         SpecReason,
         Rsd,

@@ -8,7 +8,8 @@ defines the mask.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -211,12 +212,32 @@ class BlockTensors:
         return visible
 
 
+Part: TypeAlias = Literal["attention", "mlp"]
+
+
+class Sublayer(NamedTuple):
+    """The attention or the MLP of a layer."""
+
+    layer: int
+    part: Part
+
+
 class ActivePass:
     """The current pass, for the attention layers of the model."""
 
     def __init__(
-        self, layout: PassLayout, store: KeyValueStore, device: torch.device, dtype: torch.dtype
+        self,
+        layout: PassLayout,
+        store: KeyValueStore,
+        device: torch.device,
+        dtype: torch.dtype,
+        skipped: frozenset[Sublayer] = frozenset(),
+        tapped: Sequence[int] = (),
     ) -> None:
+        self.skipped = skipped
+        """Sublayers that the pass leaves out."""
+        self.states: dict[int, Tensor | None] = dict.fromkeys(tapped)
+        """Hidden states [tokens, hidden size] before some layers, filled in by the pass."""
         self._store = store
         self._slots = _span_or_index(np.asarray(layout.slots, dtype=np.int64), device)
         self._blocks = [BlockTensors(block, store.num_slots, device, dtype) for block in layout.blocks]
@@ -254,6 +275,10 @@ def set_active_pass(active: ActivePass | None) -> None:
     """
     global _active
     _active = active
+
+
+def active_pass() -> ActivePass | None:
+    return _active
 
 
 def slot_attention(

@@ -105,8 +105,13 @@ class FusedDecoder:
         states = functional.embedding(tokens, self._embedding)
         cos, sin = self.rotations.cos[positions], self.rotations.sin[positions]
         for index, layer in enumerate(self._layers):
-            attended = self._attend(index, layer, states, cos, sin, active)
-            states = _add_product(states, attended, layer.output, layer.output_bias)
+            if index in active.states:
+                active.states[index] = states
+            if (index, "attention") not in active.skipped:
+                attended = self._attend(index, layer, states, cos, sin, active)
+                states = _add_product(states, attended, layer.output, layer.output_bias)
+            if (index, "mlp") in active.skipped:
+                continue
             gate, up = _product(layer.mlp_norm(states), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             states = _add_product(states, functional.silu(gate) * up, layer.down, layer.down_bias)
         logits: Tensor = self.head(self._norm(states[logits_entries]))

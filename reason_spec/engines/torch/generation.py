@@ -11,7 +11,7 @@ from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.texts import Places, SharedArray
-from reason_spec.speculation.draft_calibration import HintRate
+from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
@@ -30,6 +30,7 @@ class GenerationSequence(Sequence):
     Args:
         earlier: earlier texts to draft from; None for none.
         hint_rate: the acceptance rate of hints over all requests of the same cache key.
+        model_drafts: corrects the chances of drafts by a model in the engine, for the same requests.
     """
 
     def __init__(
@@ -43,13 +44,14 @@ class GenerationSequence(Sequence):
         choice: TokenChoice | None = None,
         hint_rate: HintRate | None = None,
         places: Places | None = None,
+        model_drafts: DraftCalibration | None = None,
     ) -> None:
         super().__init__(number, request.prefix, trie, request.priority, places)
         self.request = request
         self.output = RequestOutput(request, tokenizer, max_context - self.num_prefix)
         self.choice = choice or TokenChoice(request)
         self.drafter = SequenceDrafter(
-            request, self.tokens, self.output, self.choice, earlier, HintRate(hint_rate)
+            request, self.tokens, self.output, self.choice, earlier, HintRate(hint_rate), model_drafts
         )
         self._passes_by_accepted: list[int] = []
         self.count(num_prompt_tokens=self.num_prefix)
@@ -96,10 +98,11 @@ class GenerationSequence(Sequence):
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """The sources of one pass's drafts: a hint, and the proposal of earlier texts after it."""
+    """The sources of one pass's drafts: a hint and the proposal of earlier texts after it, or a model."""
 
     hinted: tuple[int, ...] = ()
     proposal: Proposal = field(default_factory=Proposal)
+    by_model: Proposal = field(default_factory=Proposal)
 
 
 class SequenceDrafter:
@@ -119,6 +122,7 @@ class SequenceDrafter:
         choice: TokenChoice,
         earlier: EarlierTexts | None,
         hint_rate: HintRate,
+        model_drafts: DraftCalibration | None = None,
     ) -> None:
         self._request = request
         self._tokens = tokens
@@ -127,6 +131,8 @@ class SequenceDrafter:
         self._earlier = earlier if request.text is not None else None
         self._hint_rate = hint_rate
         self._hints: dict[int, HintDrafter] = {}
+        self._model_drafts = model_drafts or DraftCalibration()
+        self._by_model = Proposal()
         self._drafted = _Drafted()
 
     def offer_hint(self, hint: Hint) -> None:
@@ -134,6 +140,21 @@ class SequenceDrafter:
         if hint.index not in self._hints:
             self._hints[hint.index] = HintDrafter(generated=self._output.tokens)
         self._hints[hint.index].offer(hint.tokens, hint.start)
+
+    @property
+    def model_budget(self) -> int:
+        """The most tokens that a model in the engine may draft for the next pass; 0 where a hint applies."""
+        if self._request.token_drafter != "model" or any(hint.propose(1) for hint in self._hints.values()):
+            return 0
+        return max(0, min(self._request.num_draft_tokens, self._room))
+
+    def corrected_chance(self, chance: float) -> float:
+        """Return the measured acceptance rate of drafts to which the model gave this chance."""
+        return self._model_drafts.corrected(chance)
+
+    def offer_model_draft(self, draft: Proposal) -> None:
+        """Take what a model in the engine has drafted for the next pass."""
+        self._by_model = draft
 
     @property
     def reads_earlier(self) -> bool:
@@ -148,7 +169,10 @@ class SequenceDrafter:
         longest_hint = max((len(hint.propose(_NO_LIMIT)) for hint in self._hints.values()), default=0)
         if longest_hint > 0:
             most = min(longest_hint, TIMES_IF_LIKELY * budget, self._room)
-        elif self._request.token_drafter == "none":
+        elif self._by_model.tokens:
+            most = min(len(self._by_model.tokens), self._room)
+            return Demand(self._by_model.chances[-1] ** (1 / len(self._by_model.tokens)), max(0, most))
+        elif self._request.token_drafter != "prompt_lookup":
             most = 0
         return Demand(self._hint_rate.chance(1), max(0, most))
 
@@ -171,6 +195,7 @@ class SequenceDrafter:
         """Update the acceptance rates by the tokens that the pass made certain."""
         hinted, proposal = self._drafted.hinted, self._drafted.proposal
         self._hint_rate.learn(hinted, certain)
+        self._model_drafts.learn(self._drafted.by_model, certain)
         if self._earlier is None or not proposal.tokens or tuple(certain[: len(hinted)]) != hinted:
             return
         assert self._request.text is not None
@@ -198,6 +223,10 @@ class SequenceDrafter:
                     return drafts
             paths = [hinted] if hinted else []
             longest = max(longest, len(hinted))
+        by_model, self._by_model = self._by_model, Proposal()
+        if not paths and by_model.tokens:
+            self._drafted = _Drafted(by_model=by_model)
+            paths = [list(by_model.tokens)]
         if not paths and self._request.token_drafter == "prompt_lookup":
             paths = [look_up(self._tokens.values, longest)]
         return TokenTree.merge([path[:longest] for path in paths if path], max(budget, longest))

@@ -10,6 +10,7 @@ import torch
 from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompiler
 from reason_spec.engines.text_updates import apply_update
 from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch.drafters import load_drafter
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -33,6 +34,7 @@ def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loade
     # Now, as later requests would wait for it.
     constraints = BackgroundCompiler(lambda: ConstraintCompiler(tokenizer, model.vocab_size))
     constraints.prepare()
+    drafter = load_drafter(settings, model, report)
     report("timing passes")
     scheduler = Scheduler(
         model,
@@ -41,6 +43,7 @@ def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loade
         max_running=settings.max_running,
         earlier=texts,
         constraints=constraints,
+        draft_model=drafter,
     )
     ready = Ready(
         max_context=model.max_context,

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reason_spec.engines.torch.attention import ActivePass, KeyValueStore, set_active_pass
+from reason_spec.engines.torch.attention import ActivePass, KeyValueStore, Sublayer, set_active_pass
 from reason_spec.engines.torch.fused import FusedDecoder
 from reason_spec.engines.torch.layout import Chain, PassBuilder, PassLayout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+class StatesTap(Protocol):
+    """Takes hidden states [entries, layers * hidden size] before some layers."""
+
+    @property
+    def layers(self) -> tuple[int, ...]: ...
+
+    def take(self, layout: PassLayout, states: Tensor) -> None: ...
 
 
 @dataclass(slots=True)
@@ -30,13 +39,19 @@ class Model:
     max_context: int
     fused: FusedDecoder | None = None
     """The module's layers in few operations; None if the module runs them itself."""
+    tap: StatesTap | None = None
+    """Takes the hidden states of every pass over all layers."""
 
-    def run(self, layout: PassLayout) -> Tensor:
+    def run(self, layout: PassLayout, skipped: frozenset[Sublayer] = frozenset()) -> Tensor:
         """Run one pass; return the logits [entries with logits, vocabulary].
 
         It writes the keys and values of all entries to their slots.
+
+        Args:
+            skipped: sublayers to leave out. Those of a module that is not fused need `prepare_sublayers`.
         """
-        active = ActivePass(layout, self.store, self.device, self.dtype)
+        tapped = () if self.tap is None or skipped else self.tap.layers
+        active = ActivePass(layout, self.store, self.device, self.dtype, skipped, tapped)
         tokens = torch.tensor(layout.tokens, device=self.device)
         positions = torch.tensor(layout.positions, device=self.device)
         entries = torch.tensor(layout.logits_entries, dtype=torch.long, device=self.device)
@@ -44,7 +59,13 @@ class Model:
             logits = self.fused.run(tokens, positions, active, entries)
         else:
             logits = self._run_module(tokens, positions, active, entries)
-        assert active.num_calls == self.store.num_layers, "a layer's attention did not run"
+        num_skipped = sum(one.part == "attention" for one in skipped)
+        assert active.num_calls + num_skipped == self.store.num_layers, "a layer's attention did not run"
+        if self.tap is not None and tapped:
+            states = [active.states[layer] for layer in tapped]
+            taken = [part for part in states if part is not None]
+            assert len(taken) == len(tapped), "the hidden states of a layer were not taken"
+            self.tap.take(layout, torch.cat(taken, dim=-1))
         return logits
 
     def _run_module(self, tokens: Tensor, positions: Tensor, active: ActivePass, entries: Tensor) -> Tensor:

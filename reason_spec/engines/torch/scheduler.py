@@ -25,9 +25,10 @@ from reason_spec.engines.torch.pass_plan import PassPlanner, ScheduledSequence
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence
 from reason_spec.engines.torch.texts import Places
+from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.speculation.draft_calibration import HintRate, entry_of
+from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate, entry_of
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.types import Prefix, Usage
 
@@ -60,6 +61,7 @@ class Scheduler:
         kept_prediction_bytes: memory for predictions that later requests begin from.
         earlier: earlier texts to draft from; None for none.
         constraints: compiles constraints; None if no request has one.
+        draft_model: drafts tokens for requests with ``token_drafter`` ``model``.
         debug: check the integrity of the slots after each step.
     """
 
@@ -74,6 +76,7 @@ class Scheduler:
         kept_prediction_bytes: int = 1 << 26,
         earlier: EarlierTexts | None = None,
         constraints: BackgroundCompiler | None = None,
+        draft_model: DraftModel | None = None,
         debug: bool = False,
     ) -> None:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
@@ -91,9 +94,13 @@ class Scheduler:
         self._planner = PassPlanner(self._admission, self.pass_times, prefill_chunk, score_chunk)
         self._builder = PassBuilder()
         self._acceptor = Acceptor(self._trie, kept_prediction_bytes)
+        self._drafts: TokenDrafts | None = None
+        if draft_model is not None:
+            self._drafts = TokenDrafts(draft_model, self._trie, self.pass_times)
         self._sequences: dict[int, Sequence] = {}
         # One rate for each tenant and scope: the texts of one must not affect the drafts of another.
         self._hint_rates: dict[tuple[str, str], HintRate] = {}
+        self._model_drafts: dict[tuple[str, str], DraftCalibration] = {}
         self._retired_usage = Usage()
         self.num_tokens_run = 0
 
@@ -118,6 +125,7 @@ class Scheduler:
             TokenChoice(request, compiling),
             entry_of(self._hint_rates, request.cache_key, HintRate),
             self._places,
+            entry_of(self._model_drafts, request.cache_key, DraftCalibration),
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._enqueue(sequence, num_needed=1)
@@ -178,6 +186,7 @@ class Scheduler:
         self._admission.admit()
         self._acceptor.reuse(self._admission.running, report)
         self._retire(report)
+        drafting = 0.0 if self._drafts is None else self._drafts.draft(self._admission.running)
         if scheduled := self._planner.plan(self._sequences.values()):
             layout = self._lay_out(scheduled)
             num_before = _num_tokens(scheduled)
@@ -185,7 +194,8 @@ class Scheduler:
             predictions = self._run(layout)
             seconds = time.perf_counter() - started
             self._acceptor.accept(scheduled, layout, predictions, report)
-            self._record_time(scheduled, layout, _num_tokens(scheduled) - num_before, seconds)
+            num_new = _num_tokens(scheduled) - num_before
+            self._record_time(scheduled, layout, num_new, seconds, drafting)
             self._retire(report)
         if self._debug:
             self.check_integrity()
@@ -231,13 +241,18 @@ class Scheduler:
             return Predictions.of_pass(self._runner.run(layout), layout.logits_entries)
 
     def _record_time(
-        self, scheduled: SequenceOf[ScheduledSequence], layout: PassLayout, num_new: int, seconds: float
+        self,
+        scheduled: SequenceOf[ScheduledSequence],
+        layout: PassLayout,
+        num_new: int,
+        seconds: float,
+        drafting: float,
     ) -> None:
         num_tokens = len(layout.tokens)
         self.num_tokens_run += num_tokens
         self.pass_times.add(num_tokens, seconds)
         if all(one.num_certain == 1 for one in scheduled):
-            self.pass_times.add_generated(num_new, seconds)
+            self.pass_times.add_generated(num_new, seconds + drafting)
             self.pass_times.add_batch(num_tokens, len(scheduled), seconds)
 
     def _retire(self, report: StepReport) -> None:

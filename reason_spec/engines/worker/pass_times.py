@@ -103,6 +103,10 @@ class PassTimes:
         self._generated = self._generated * _DECAY + num_tokens
         self._seconds = self._seconds * _DECAY + seconds
 
+    def tokens_in(self, seconds: float) -> float:
+        """Return how many tokens become certain in that time at the present rate; 0 while it is unknown."""
+        return 0.0 if self._seconds <= 0 else seconds * self._generated / self._seconds
+
     @property
     def least_chance(self) -> float:
         """The acceptance chance above which a drafted token saves time; 0 while it is unknown.

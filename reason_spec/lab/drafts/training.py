@@ -1,4 +1,4 @@
-"""The training of a pruned draft: cross-entropy on the target's own answers, for a given time."""
+"""The training of a draft on the target's own answers, for a given time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
+from pydantic import BaseModel
+from torch import Tensor, nn
 
 from reason_spec.errors import DataError
-from reason_spec.lab.drafts.student import Agreement, Student
+from reason_spec.lab.drafts.student import Agreement
 from reason_spec.lab.drafts.texts import TrainingText, batches
 
 CURVE: Final = "curve.jsonl"
@@ -51,6 +53,22 @@ class CurvePoint:
         return Agreement(self.held_out_loss, self.accepted).tokens_per_pass
 
 
+class TrainedDraft(Protocol):
+    """What `DraftTraining` trains: a pruned model (`Student`) or a head (`HeadStudent`)."""
+
+    parameters: list[nn.Parameter]
+
+    @property
+    def config(self) -> BaseModel:
+        """What a checkpoint must have been made with."""
+
+    def loss(self, batch: Sequence[TrainingText]) -> tuple[Tensor, int]: ...
+
+    def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement: ...
+
+    def save(self, folder: Path) -> None: ...
+
+
 class DraftTraining:
     """Trains a student and keeps the best draft in a folder; a stopped training continues.
 
@@ -61,7 +79,7 @@ class DraftTraining:
 
     def __init__(
         self,
-        student: Student,
+        student: TrainedDraft,
         folder: Path,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,

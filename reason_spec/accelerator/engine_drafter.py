@@ -1,0 +1,58 @@
+"""Drafts inside the target's engine: `self`, or a head (EAGLE-3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from reason_spec.engines.eagle_files import is_head
+from reason_spec.errors import EngineError
+from reason_spec.settings import EngineSettings, Settings
+
+_SELF: Final = "self"
+
+
+def engine_drafter(settings: Settings) -> str | None:
+    """Return the name of what drafts inside the target's engine, None where nothing does."""
+    draft = settings.draft.model
+    if draft == _SELF or is_head(Path(draft).expanduser()):
+        return draft
+    return settings.target.torch.drafter
+
+
+def with_drafter(settings: Settings) -> EngineSettings:
+    """Return the target's settings with the drafter that ``draft.model`` names.
+
+    Raises:
+        EngineError: the target's engine cannot draft in this way.
+    """
+    target, name = settings.target, engine_drafter(settings)
+    if name is None:
+        return target
+    if target.kind == "torch":
+        return target.model_copy(update={"torch": target.torch.model_copy(update={"drafter": name})})
+    if target.kind != "vllm" or name == _SELF:
+        raise EngineError(
+            f"draft {name!r} drafts inside the target's engine, which engine kind {target.kind!r} cannot; "
+            "use target.kind torch, or a draft model"
+        )
+    arguments: dict[str, Any] = target.vllm.arguments | {
+        "speculative_config": {"model": str(Path(name).expanduser())}
+        | (target.vllm.arguments.get("speculative_config") or {})
+    }
+    own: dict[str, Any] = {"token_method": "eagle3", "arguments": arguments}
+    if "draft_tokens" not in target.vllm.model_fields_set:
+        own["draft_tokens"] = 3
+    return target.model_copy(update={"vllm": target.vllm.model_copy(update=own)})
+
+
+def with_fitting_strategy(settings: Settings) -> Settings:
+    """Return the settings with strategy ``self_speculative`` where the draft can do nothing else.
+
+    A strategy that was named is kept, apart from ``speculative``, of which it is a kind.
+    """
+    strategy = settings.strategy
+    is_named = "name" in strategy.model_fields_set and strategy.name != "speculative"
+    if is_named or engine_drafter(settings) != settings.draft.model:
+        return settings
+    return settings.model_copy(update={"strategy": strategy.model_copy(update={"name": "self_speculative"})})

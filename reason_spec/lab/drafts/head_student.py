@@ -1,0 +1,223 @@
+"""A head that is trained on its own drafts (EAGLE-3, arXiv 2503.01840, section 3: training-time test).
+
+In draft step s the head sees, for every place at once, what it would see after s drafted tokens: features of
+the target up to s places before, then its own hidden states. Its loss is the cross-entropy to the target's
+distribution over the predicted tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from reason_spec.engines.eagle_files import CONFIG, WEIGHTS, HeadConfig, middle_layers, vllm_config
+from reason_spec.engines.torch.eagle_head import EagleHead
+from reason_spec.lab.drafts.student import Agreement
+from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
+
+NUM_STEPS: Final = 4
+"""Draft steps of the training."""
+STEP_WEIGHT: Final = 0.8
+"""Weight of the loss of a draft step over that of the one before."""
+
+
+class _DraftAttention:
+    """Attention of one draft step over the keys and values of all steps so far.
+
+    A query of step s at place j sees the keys of step 0 up to place j - s, and of each step i = 1 ... s the
+    key of place j - s + i: those of the tokens that were drafted before it.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend with [texts, places, heads, head size]; the keys and values are kept for later steps."""
+        repeats = query.shape[2] // key.shape[2]
+        self._keys.append(key.repeat_interleave(repeats, 2))
+        self._values.append(value.repeat_interleave(repeats, 2))
+        step, places = len(self._keys) - 1, query.shape[1]
+        scale = query.shape[-1] ** -0.5
+        scores = torch.einsum("bqhd,bkhd->bhqk", query, self._keys[0]) * scale
+        seen = torch.ones(places, places, dtype=torch.bool, device=query.device).tril(-step)
+        # The first token has no feature before it, and no key. Padding is behind all that counts.
+        seen[:, 0] = False
+        seen[0, 0] = True
+        parts = [scores.masked_fill(~seen, float("-inf"))]
+        own = [
+            (_shifted(self._keys[i], step - i), _shifted(self._values[i], step - i))
+            for i in range(1, step + 1)
+        ]
+        parts += [torch.einsum("bqhd,bqhd->bhq", query, one)[..., None] * scale for one, _ in own]
+        weights = torch.softmax(torch.cat(parts, -1).float(), -1).to(query.dtype)
+        output = torch.einsum("bhqk,bkhd->bqhd", weights[..., :places], self._values[0])
+        for index, (_, one) in enumerate(own):
+            output = output + weights[..., places + index].transpose(1, 2)[..., None] * one
+        return output
+
+
+def _shifted(states: Tensor, count: int) -> Tensor:
+    """Move [texts, places, ...] by ``count`` places to the right; the first ones are zero."""
+    if count == 0:
+        return states
+    return torch.cat((torch.zeros_like(states[:, :count]), states[:, :-count]), 1)
+
+
+class HeadStudent:
+    """The head in training, and the frozen target.
+
+    Args:
+        base: folder of the target.
+        name: how the target is named by users; kept in the head's configuration.
+        vocabulary: ids of the tokens that it predicts, ascending; None for all.
+    """
+
+    def __init__(self, base: str, name: str, vocabulary: Sequence[int] | None, device: torch.device) -> None:
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+        module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        self._module = module.requires_grad_(False).to(device).eval()
+        config = module.config
+        head: Any = module.get_output_embeddings()
+        num_tokens = int(head.weight.shape[0])
+        predicted = torch.arange(num_tokens) if vocabulary is None else torch.tensor(list(vocabulary))
+        heads = int(config.num_attention_heads)
+        rope = getattr(config, "rope_parameters", None) or {}
+        self.config = HeadConfig(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_attention_heads=heads,
+            num_key_value_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            vocab_size=num_tokens,
+            draft_vocab_size=len(predicted),
+            rms_norm_eps=config.rms_norm_eps,
+            rope_theta=rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0,
+            base=name,
+            eagle_aux_hidden_state_layer_ids=middle_layers(config.num_hidden_layers),
+        )
+        self._max_positions = int(config.max_position_embeddings)
+        torch.manual_seed(0)
+        self._head = EagleHead(self.config)
+        with torch.no_grad():
+            self._head.lm_head.weight.copy_(head.weight[predicted.to(device)].cpu())
+            self._head.norm.weight.copy_(module.model.norm.weight.cpu())
+        self._head.to(device)
+        self._predicted = predicted.to(device)
+        self._place = torch.full((num_tokens,), IGNORED, device=device)
+        self._place[self._predicted] = torch.arange(len(predicted), device=device)
+        self._target_head = head.weight[self._predicted]
+        self._device = device
+        self.parameters: list[nn.Parameter] = list(self._head.parameters())
+
+    def loss(self, batch: Sequence[TrainingText]) -> tuple[Tensor, int]:
+        """Return the summed loss of the answers' tokens, and their number.
+
+        The loss of a token is a weighted mean over the draft steps. Tokens that the head cannot predict are
+        left out.
+        """
+        total, weights, count = torch.zeros((), device=self._device), 0.0, 0
+        for step, (logits, wanted, _) in enumerate(self._steps(batch, NUM_STEPS)):
+            losses = -(wanted * torch.log_softmax(logits.float(), -1)).sum()
+            total = total + STEP_WEIGHT**step * losses
+            weights += STEP_WEIGHT**step
+            count = count or len(logits)
+        return total / weights, count
+
+    @torch.no_grad()
+    def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement:
+        """Measure on answers that it was not trained on; the head drafts greedily from every place."""
+        total, num_tokens, num_places = 0.0, 0, 0
+        accepted = [0] * num_drafts
+        for batch in batches:
+            right: Tensor | None = None
+            for step, (logits, wanted, places) in enumerate(self._steps(batch, num_drafts)):
+                if step == 0:
+                    total -= float((wanted * torch.log_softmax(logits.float(), -1)).sum())
+                    num_tokens += len(logits)
+                hits = torch.zeros(places.shape, dtype=torch.bool, device=self._device)
+                hits[places >= 0] = logits.argmax(-1) == places[places >= 0]
+                # Places follow each other: a chain goes on where the one before was right.
+                right = hits if right is None else hits & _shifted(right, 1)
+                accepted[step] += int(right.sum())
+                num_places += int((places != IGNORED).sum()) if step == 0 else 0
+        return Agreement(total / max(1, num_tokens), tuple(count / max(1, num_places) for count in accepted))
+
+    def _steps(self, batch: Sequence[TrainingText], count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Run the draft steps.
+
+        Returns:
+            For each step: logits [wanted places, predicted tokens], the target's probabilities of the same
+            shape, and [texts, places] the place in the vocabulary of the token that came, `IGNORED` where no
+            loss is wanted, -1 where the head cannot predict it.
+        """
+        tokens, labels, mask = (part.to(self._device) for part in PaddedBatch.of(batch))
+        states, embedded, target = self._of_target(tokens, mask)
+        came = torch.full_like(tokens, IGNORED)
+        came[:, :-1] = torch.where(labels[:, 1:] == IGNORED, IGNORED, self._place[labels[:, 1:].clamp(min=0)])
+        came[:, :-1] = torch.where((labels[:, 1:] != IGNORED) & (came[:, :-1] == IGNORED), -1, came[:, :-1])
+        came[:, 0] = IGNORED
+        attend = _DraftAttention()
+        places = torch.arange(tokens.shape[1], device=self._device)
+        with torch.autocast(self._device.type, torch.bfloat16):
+            before = _shifted(self._head.features(states), 1)
+        found = []
+        for step in range(count):
+            with torch.autocast(self._device.type, torch.bfloat16):
+                hidden = self._head(embedded, before, places, attend)
+                # The first token has no feature before it, and no place in the context of the head.
+                wanted_at = (came != IGNORED) & (places > step)
+                logits = self._head.logits(hidden[wanted_at & (came >= 0)])
+            wanted = torch.softmax(target[wanted_at & (came >= 0)].float() @ self._target_head.T, -1)
+            found.append((logits, wanted, torch.where(wanted_at, came, IGNORED)))
+            before = _shifted(hidden, 1)
+        return found
+
+    @torch.no_grad()
+    def _of_target(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the target's states [texts, places, 3 * hidden size], embeddings, and last normed states."""
+        inner = self._module.model
+        taken: dict[int, Tensor] = {}
+
+        def tap(layer: int) -> Callable[..., None]:
+            def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                taken[layer] = args[0] if args else kwargs["hidden_states"]
+
+            return take
+
+        hooks = [
+            inner.layers[layer].register_forward_pre_hook(tap(layer), with_kwargs=True)
+            for layer in dict.fromkeys(self.config.target_layers)
+        ]
+        try:
+            with torch.autocast(self._device.type, torch.bfloat16):
+                last = inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
+        finally:
+            for hook in hooks:
+                hook.remove()
+        states = torch.cat([taken[layer] for layer in self.config.target_layers], -1)
+        return states, inner.embed_tokens(tokens), last
+
+    def save(self, folder: Path) -> None:
+        """Write the head in the form that vLLM's method ``eagle3`` reads."""
+        weights = {
+            name: weight.detach().to("cpu", torch.bfloat16).contiguous()
+            for name, weight in self._head.state_dict().items()
+        }
+        predicted = self._predicted.cpu()
+        weights["d2t"] = predicted - torch.arange(len(predicted))
+        weights["t2d"] = torch.isin(torch.arange(self.config.vocab_size), predicted)
+        unfinished = folder / f"{WEIGHTS}.part"
+        save_file(weights, unfinished, metadata={"format": "pt"})
+        unfinished.replace(folder / WEIGHTS)
+        config = vllm_config(self.config, self._max_positions)
+        (folder / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")

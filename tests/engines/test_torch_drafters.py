@@ -1,0 +1,209 @@
+"""What drafts inside the target's engine: answers stay the target's, drafts are those of the training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.torch import token_drafts
+from reason_spec.engines.torch.eagle_drafts import EagleDrafts
+from reason_spec.engines.torch.eagle_head import EagleHead
+from reason_spec.engines.torch.kv import PrefixTrie
+from reason_spec.engines.torch.layer_skipping import TRIAL_EVERY, WINDOW, LayerSkipping
+from reason_spec.engines.torch.load import load_model
+from reason_spec.engines.torch.model import Model
+from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.engines.torch.sublayers import layers_of
+from reason_spec.engines.torch.token_drafts import DraftLane, DraftModel, TokenDrafts
+from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.lab.drafts.head_student import HeadStudent
+from reason_spec.lab.drafts.texts import TrainingText
+from reason_spec.settings import EngineSettings
+from reason_spec.settings.engines import TorchSettings
+from reason_spec.types import NoiseKey, Prefix, Sampling
+from tests.engines.tiny_models import save_model
+
+PROMPT = tuple(range(40, 70))
+SLOTS = 2048
+
+
+@pytest.fixture
+def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny random models never draft well; here they draft all the same."""
+    monkeypatch.setattr(TokenDrafts, "_is_worth_it", lambda *_: True)
+
+
+@pytest.fixture(params=["fused", "module"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Model]]:
+    folder = save_model("llama", tmp_path / "target")
+    settings = EngineSettings(
+        model=str(folder), cache_tokens=SLOTS, torch=TorchSettings(layers=request.param), device="cpu"
+    )
+    return str(folder), load_model(settings)
+
+
+def made_head(folder: str, place: Path, vocabulary: list[int] | None = None) -> HeadStudent:
+    student = HeadStudent(folder, folder, vocabulary, torch.device("cpu"))
+    place.mkdir(exist_ok=True)
+    student.save(place)
+    return student
+
+
+def write(
+    model: Model, folder: str, drafter: DraftModel | None, requests: list[EngineRequest]
+) -> list[tuple[int, ...]]:
+    scheduler = Scheduler(
+        model, load_tokenizer(folder, None), num_slots=SLOTS, debug=True, draft_model=drafter
+    )
+    found: dict[int, Any] = {}
+    for number, request in enumerate(requests):
+        scheduler.submit(number, request)
+    while scheduler.has_work:
+        found.update(scheduler.step().results)
+    if drafter is not None:
+        assert sum(result.usage.num_drafted_tokens for result in found.values()) > 0
+    return [found[number].tokens for number in range(len(requests))]
+
+
+def requests_of(temperature: float) -> list[EngineRequest]:
+    """Three texts at once; two of them share their prompt."""
+    return [
+        EngineRequest(
+            Prefix(prompt),
+            40,
+            sampling=Sampling(temperature=temperature, noise=NoiseKey(seed=3, problem=index)),
+            token_drafter="model",
+            num_draft_tokens=4,
+        )
+        for index, prompt in enumerate((PROMPT, PROMPT, (*PROMPT[:7], 9, 8, 7)))
+    ]
+
+
+@pytest.mark.usefixtures("always_worth_it")
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("kind", ["self", "head"])
+def test_drafts_do_not_change_the_tokens(
+    target: tuple[str, Model], kind: str, temperature: float, tmp_path: Path
+) -> None:
+    folder, model = target
+    expected = write(model, folder, None, requests_of(temperature))
+    drafter: DraftModel
+    if kind == "self":
+        drafter = LayerSkipping(folder, model)
+    else:
+        made_head(folder, tmp_path / "head")
+        drafter = EagleDrafts("head", EagleHead.load(tmp_path / "head"), model, SLOTS)
+    assert write(model, folder, drafter, requests_of(temperature)) == expected
+
+
+@pytest.mark.usefixtures("always_worth_it")
+def test_a_head_drafts_what_it_would_have_drafted_in_training(
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = target
+    vocabulary = list(range(0, model.vocab_size, 2))
+    student = made_head(folder, tmp_path / "head", vocabulary)
+    head = EagleHead.load(tmp_path / "head")
+    # The stored weights are rounded, and so are sums in bfloat16: both sides take the former in float32.
+    student._head.load_state_dict(head.state_dict())
+    monkeypatch.setattr(torch, "autocast", lambda *_args, **_options: torch.enable_grad())
+    seen: list[tuple[tuple[int, ...], int, torch.Tensor]] = []
+    choose = token_drafts._choose
+
+    def record(lanes: list[DraftLane], logits: torch.Tensor) -> None:
+        for row, lane in enumerate(lanes):
+            text = tuple(lane.sequence.tokens.values.tolist()) + tuple(lane.tokens)
+            seen.append((text, len(lane.tokens), logits[row, vocabulary].clone()))
+        choose(lanes, logits)
+
+    monkeypatch.setattr(token_drafts, "_choose", record)
+    write(model, folder, EagleDrafts("head", head, model, SLOTS), requests_of(0.0)[:2])
+    assert {num_drafted for _, num_drafted, _ in seen} == {0, 1, 2, 3}
+    for text, num_drafted, logits in seen[:24]:
+        # One more token, which the head can predict, so that the last place of the text has a loss.
+        batch = [TrainingText(text[:1], (*text[1:], 0))]
+        expected, _, places = student._steps(batch, num_drafted + 1)[num_drafted]
+        row = int((places[0, : len(text)] >= 0).sum()) - 1
+        torch.testing.assert_close(logits, expected[row].detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_training_on_its_own_drafts_makes_chains_longer(tmp_path: Path) -> None:
+    folder = str(save_model("llama", tmp_path / "target"))
+    texts = [TrainingText((60, start, 61), tuple(range(start, start + 12))) for start in range(65, 95)]
+    student = HeadStudent(folder, folder, None, torch.device("cpu"))
+    # The target is random and does not write these texts: its own distribution is no goal here.
+    student._target_head = torch.zeros_like(student._target_head)
+    optimizer = torch.optim.Adam(student.parameters, 3e-3)
+    before = student.loss(texts)[0].item()
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss, num_tokens = student.loss(texts)
+        (loss / num_tokens).backward()
+        optimizer.step()
+    assert student.loss(texts)[0].item() < before
+    agreement = student.agreement([texts], 4)
+    assert list(agreement.accepted) == sorted(agreement.accepted, reverse=True)
+
+
+def test_a_skipping_model_that_skips_nothing_is_the_target(target: tuple[str, Model]) -> None:
+    folder, model = target
+    skipping = LayerSkipping(folder, model)
+    skipping.attach(PrefixTrie(SLOTS))
+    assert skipping.speed(frozenset(), 1.0) == pytest.approx(1.0, abs=0.01)
+    every = frozenset(skipping._candidates)
+    assert skipping.speed(every, 0.9) > skipping.speed(every, 0.5)
+
+
+@pytest.mark.usefixtures("always_worth_it")
+def test_a_search_finds_better_layers_and_the_next_start_begins_with_them(
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = target
+    kept = tmp_path / "kept.json"
+    drafter = LayerSkipping(folder, model, kept)
+    # Every candidate that skips more is better: the tiny model has few layers to choose from.
+    monkeypatch.setattr(drafter, "_matchness", lambda *_: 0.9)
+    start = drafter._start()
+    long = [
+        EngineRequest(Prefix(PROMPT), WINDOW + 12 * TRIAL_EVERY, token_drafter="model", num_draft_tokens=2)
+    ]
+    write(model, folder, drafter, long)
+    best = drafter._tasks[""].best
+    assert drafter.speed(best, 0.9) >= drafter.speed(start, 0.9)
+    if best != start:
+        assert LayerSkipping(folder, model, kept)._tasks[""].best == best
+    kept.write_text("{damaged")
+    assert LayerSkipping(folder, model, kept)._tasks == {}
+
+
+def test_a_head_of_another_model_is_refused(target: tuple[str, Model], tmp_path: Path) -> None:
+    folder, model = target
+    made_head(folder, tmp_path / "head")
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert is_head(tmp_path / "head")
+    assert not is_head(Path(folder))
+    head = EagleHead.load(tmp_path / "head")
+    object.__setattr__(head.config, "vocab_size", 7)
+    with pytest.raises(EngineError, match="made for"):
+        EagleDrafts("head", head, model, SLOTS)
+    (tmp_path / "head" / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
+    with pytest.raises(EngineError, match="hidden_size"):
+        EagleHead.load(tmp_path / "head")
+    (tmp_path / "head" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "head" / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(EngineError, match="train it again"):
+        EagleHead.load(tmp_path / "head")
+
+
+def test_layers_unlike_llama_are_refused(tmp_path: Path) -> None:
+    settings = EngineSettings(model=str(save_model("gpt2", tmp_path / "gpt2")), cache_tokens=SLOTS)
+    with pytest.raises(UnsupportedModelError, match="not made like Llama"):
+        layers_of("gpt2", load_model(settings).module)
