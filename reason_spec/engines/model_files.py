@@ -1,4 +1,4 @@
-"""The files of a model, given by folder, Hugging Face id, GGUF file or LoRA adapter."""
+"""The files of a model, given by folder, Hugging Face id, packaged name, GGUF file or LoRA adapter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reason_spec.engines.gguf import dequantized, find_gguf
 from reason_spec.engines.lora import find_adapter, merged
+from reason_spec.engines.model_package import find_packaged
 from reason_spec.engines.pruned import composed, find_pruned
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings
@@ -26,10 +27,13 @@ def resolve_model(name: str, model: str) -> str:
     composed with it (`reason_spec.engines.gguf`, `lora`, `pruned`).
 
     Raises:
-        EngineError: there is no such embedded model, or a model cannot be converted.
+        EngineError: there is no such embedded model, a model cannot be converted, or its package is not
+            installed.
         MissingDependencyError: a package that reading GGUF takes is not installed.
+        SettingsError: there is no such packaged model.
     """
     if model != "embedded":
+        model = str(find_packaged(model) or model)
         gguf = find_gguf(model)
         if gguf is not None:
             return str(dequantized(gguf))

@@ -10,6 +10,7 @@ from typing import Final
 
 from reason_spec.engines.digests import digest_file
 from reason_spec.engines.gguf import find_gguf
+from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import DataError, ReasonSpecError
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings, Settings
@@ -92,6 +93,7 @@ def _digest_files(role: str, engine: EngineSettings) -> str | None:
 
 def _digest_local(model: str) -> str | None:
     try:
+        model = str(find_packaged(model) or model)
         gguf = find_gguf(model)
     except ReasonSpecError as error:
         raise DataError(str(error)) from None

