@@ -12,6 +12,7 @@ from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
 from reason_spec.errors import SettingsError
+from reason_spec.lab.drafts.schedule import ScheduleName
 
 draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target.")
 
@@ -37,6 +38,13 @@ def draft_train(
         int,
         typer.Option(min=0, help="Tokens that the draft predicts, the most frequent ones; 0: all."),
     ] = 8192,
+    objective: Annotated[
+        ScheduleName,
+        typer.Option(
+            help="What the draft learns: the target's tokens, its distribution (kl), that on text of the "
+            "draft itself (on-policy), or all three in turn (phased). Each begins with cross-entropy."
+        ),
+    ] = "cross-entropy",
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at once.")] = 16,
     device: Annotated[str, typer.Option(help="Device of the training: auto, cpu, cuda.")] = "auto",
@@ -57,6 +65,7 @@ def draft_train(
         hours * 3600,
         draft_screens.parse_layers(layers),
         vocabulary,
+        objective,
         samples,
         concurrency,
         device,

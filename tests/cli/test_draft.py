@@ -49,12 +49,22 @@ def test_a_draft_is_trained_continued_and_loaded(arguments: list[str], tmp_path:
     assert not (tmp_path / "draft" / "layers.safetensors").exists()
 
 
+def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, [*arguments, "--objective", "phased", "--hours", "0.001"])
+    assert found.exit_code == 0, found.output
+    assert "Now on-policy" in found.output
+    lines = (tmp_path / "draft" / "curve.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["objective"] == "cross-entropy"
+    assert json.loads(lines[-1])["objective"] == "on-policy"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--layers", "x"], "--layers is 'x'; give a number"),
         (["--layers", "0"], "a draft has 1 layer or more"),
         (["--layers", "1,0"], "layers must ascend"),
+        (["--objective", "mse"], "is not one of 'cross-entropy', 'kl', 'on-policy', 'phased'"),
         (["--engine", "vllm"], "No such option"),
         (["--set", "target.kind=vllm"], "drafts are trained for kind: torch"),
     ],
