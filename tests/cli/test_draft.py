@@ -64,7 +64,7 @@ def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path:
         (["--layers", "x"], "--layers is 'x'; give a number"),
         (["--layers", "0"], "a draft has 1 layer or more"),
         (["--layers", "1,0"], "layers must ascend"),
-        (["--objective", "mse"], "is not one of 'cross-entropy', 'kl', 'on-policy', 'phased'"),
+        (["--objective", "mse"], "'mse' is not one of"),
         (["--engine", "vllm"], "No such option"),
         (["--set", "target.kind=vllm"], "drafts are trained for kind: torch"),
     ],
