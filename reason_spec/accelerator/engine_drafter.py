@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings, Settings
 
@@ -15,9 +16,13 @@ _SELF: Final = "self"
 def engine_drafter(settings: Settings) -> str | None:
     """Return the name of what drafts inside the target's engine, None where nothing does."""
     draft = settings.draft.model
-    if draft == _SELF or is_head(Path(draft).expanduser()):
+    if draft == _SELF or is_head(_folder(draft)):
         return draft
     return settings.target.torch.drafter
+
+
+def _folder(name: str) -> Path:
+    return find_packaged(name) or Path(name).expanduser()
 
 
 def with_drafter(settings: Settings) -> EngineSettings:
@@ -29,6 +34,7 @@ def with_drafter(settings: Settings) -> EngineSettings:
     target, name = settings.target, engine_drafter(settings)
     if name is None:
         return target
+    name = name if name == _SELF else str(_folder(name))
     if target.kind == "torch":
         return target.model_copy(update={"torch": target.torch.model_copy(update={"drafter": name})})
     if target.kind != "vllm" or name == _SELF:
@@ -37,8 +43,7 @@ def with_drafter(settings: Settings) -> EngineSettings:
             "use target.kind torch, or a draft model"
         )
     arguments: dict[str, Any] = target.vllm.arguments | {
-        "speculative_config": {"model": str(Path(name).expanduser())}
-        | (target.vllm.arguments.get("speculative_config") or {})
+        "speculative_config": {"model": name} | (target.vllm.arguments.get("speculative_config") or {})
     }
     own: dict[str, Any] = {"token_method": "eagle3", "arguments": arguments}
     if "draft_tokens" not in target.vllm.model_fields_set:

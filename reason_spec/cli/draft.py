@@ -13,6 +13,7 @@ from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
 from reason_spec.errors import SettingsError
+from reason_spec.lab.drafts.schedule import ScheduleName
 
 
 class DraftKind(StrEnum):
@@ -54,6 +55,13 @@ def draft_train(
         int,
         typer.Option(min=0, help="Tokens that the draft predicts, the most frequent ones; 0: all."),
     ] = 8192,
+    objective: Annotated[
+        ScheduleName,
+        typer.Option(
+            help="What the draft learns: the target's tokens, its distribution (kl), that on text of the "
+            "draft itself (on-policy), or all three in turn (phased). Each begins with cross-entropy."
+        ),
+    ] = "cross-entropy",
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at once.")] = 16,
     device: Annotated[str, typer.Option(help="Device of the training: auto, cpu, cuda.")] = "auto",
@@ -69,12 +77,17 @@ def draft_train(
     settings = flags.resolve()
     if settings.target.kind != "torch":
         raise SettingsError(f"target.kind is {settings.target.kind!r}; drafts are trained for kind: torch")
+    if kind is DraftKind.HEAD and objective != "cross-entropy":
+        raise SettingsError(
+            f"--objective {objective} is for --kind model; a head is trained on its own drafts in any case"
+        )
     chosen = flags.problems(settings, sources, read_sources, partial(generate_problems, "train"))
     options = draft_screens.TrainOptions(
         kind.value,
         hours * 3600,
         draft_screens.parse_layers(layers),
         vocabulary,
+        objective,
         samples,
         concurrency,
         device,

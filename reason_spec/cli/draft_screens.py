@@ -14,11 +14,12 @@ from reason_spec.engines.model_files import resolve_model
 from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.amounts import counted
 from reason_spec.evaluation.sources import Sources
+from reason_spec.lab.drafts.schedule import ScheduleName
 from reason_spec.settings import Settings
 
 if TYPE_CHECKING:
     from reason_spec.lab.drafts.texts import TrainingText
-    from reason_spec.lab.drafts.training import CurvePoint
+    from reason_spec.lab.drafts.training import CurvePoint, DraftTraining
 
 ANSWERS, PICTURE = "answers", "curve.png"
 _HELD_OUT = 0.05
@@ -32,6 +33,7 @@ class TrainOptions:
     seconds: float
     layers: int | tuple[int, ...]
     vocabulary: int
+    objective: ScheduleName
     samples: int
     concurrency: int
     device: str
@@ -100,14 +102,44 @@ def train_draft(
     settings: Settings, texts: Sequence[TrainingText], options: TrainOptions, output: Path, screen: Screen
 ) -> None:
     """Train a draft on answers of the target, and print how it agrees with those that were held out."""
+    from reason_spec.lab.drafts.texts import hold_out
+
+    trained, held_out = hold_out(texts, _HELD_OUT)
+    training = _training(settings, trained, options, output)
+    screen.say(
+        f"Training {training.student.description} on "
+        f"{counted(len(trained), 'answer')}, {len(held_out)} held out"
+    )
+    objective = training.objective
+    with screen.bar("%") as bar:
+        task = bar.add_task("Training", total=100, completed=round(100 * training.share_done))
+        for point in training.run(trained, held_out):
+            bar.update(task, completed=round(100 * training.share_done))
+            if point is None:
+                continue
+            screen.say(
+                f"{point.seconds / 60:6.1f} min  {point.num_tokens:9,} tokens  "
+                f"loss {point.train_loss:.3f}, held out {point.held_out_loss:.3f}  "
+                f"first token {point.accepted[0]:.0%}, {point.tokens_per_pass:.2f} tokens a pass"
+            )
+            if point.objective != objective:
+                objective = point.objective
+                screen.say(f"Now {objective}; its loss is another one")
+    _report(training.curve, output, screen)
+
+
+def _training(
+    settings: Settings, trained: Sequence[TrainingText], options: TrainOptions, output: Path
+) -> DraftTraining:
+    """Return the training that the options ask for, where it was stopped."""
     import torch
 
     from reason_spec.lab.drafts.head_student import HeadStudent
     from reason_spec.lab.drafts.student import Student, evenly_spread
-    from reason_spec.lab.drafts.texts import frequent_tokens, hold_out, target_tokenizer
+    from reason_spec.lab.drafts.texts import frequent_tokens, target_tokenizer
     from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
+    from reason_spec.lab.drafts.writing import Writing
 
-    trained, held_out = hold_out(texts, _HELD_OUT)
     base = resolve_model("target", settings.target.model)
     num_layers, size = _shape_of(base)
     layers = (
@@ -115,18 +147,13 @@ def train_draft(
     )
     if layers[-1] >= num_layers:
         raise SettingsError(f"--layers names {layers[-1]}, and the target has {num_layers} layers")
+    tokenizer = target_tokenizer(settings)
     vocabulary = None
     if options.vocabulary and options.vocabulary < size:
-        tokenizer = target_tokenizer(settings)
         vocabulary = frequent_tokens(trained, tokenizer.special_ids, options.vocabulary, size)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = torch.device(auto_device() if options.device == "auto" else options.device)
-    what = f"{counted(len(layers), 'layer')} ({', '.join(map(str, layers))})"
-    screen.say(
-        f"Training {'a head' if options.kind == 'head' else what} on "
-        f"{counted(len(trained), 'answer')}, {len(held_out)} held out"
-    )
     named = Path(settings.target.model).expanduser()
     # A relative path would depend on where the draft is used.
     name = (
@@ -138,19 +165,14 @@ def train_draft(
     if options.kind == "head":
         student = HeadStudent(base, name, vocabulary, device)
     else:
-        student = Student(base, name, layers, vocabulary, device)
-    training = DraftTraining(student, output, options.seconds)
-    with screen.bar("%") as bar:
-        task = bar.add_task("Training", total=100, completed=round(100 * training.share_done))
-        for point in training.run(trained, held_out):
-            bar.update(task, completed=round(100 * training.share_done))
-            if point is not None:
-                screen.say(
-                    f"{point.seconds / 60:6.1f} min  {point.num_tokens:9,} tokens  "
-                    f"loss {point.train_loss:.3f}, held out {point.held_out_loss:.3f}  "
-                    f"first token {point.accepted[0]:.0%}, {point.tokens_per_pass:.2f} tokens a pass"
-                )
-    _report(training.curve, output, screen)
+        keep_target = options.objective != "cross-entropy"
+        student = Student(base, name, layers, vocabulary, device, keep_target=keep_target)
+    writing = Writing(
+        end_ids=tuple(sorted(tokenizer.eos_ids)),
+        max_tokens=max(len(text.answer) for text in trained),
+        temperature=settings.sampling.temperature or 1.0,
+    )
+    return DraftTraining(student, output, options.seconds, options.objective, writing)
 
 
 def _shape_of(base: str) -> tuple[int, int]:

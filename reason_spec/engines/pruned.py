@@ -21,6 +21,8 @@ CONFIG: Final = "pruned_draft.json"
 WEIGHTS: Final = "layers.safetensors"
 VOCABULARY: Final = "draft_vocabulary.json"
 """In the composed folder: the ids of the tokens that the draft predicts, ascending."""
+PER_LAYER: Final = ("layer_types", "no_rope_layers")
+"""Entries of a model's configuration that have an item for each layer."""
 _LAYOUT: Final = 1
 """The version of the folders in the cache; older ones are not read."""
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reason_spec.engines.model_files import INDEX, read_json
-from reason_spec.engines.pruned import CONFIG, VOCABULARY, WEIGHTS, PrunedConfig
+from reason_spec.engines.pruned import CONFIG, PER_LAYER, VOCABULARY, WEIGHTS, PrunedConfig
 
 _LAYER: Final = re.compile(r"\.layers\.\d+\.")
 
@@ -50,7 +50,7 @@ def compose(base: Path, draft: Path, folder: Path) -> None:
         if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
             shutil.copyfile(path, folder / path.name)
     model_config["num_hidden_layers"] = len(config.layers)
-    for name in ("layer_types", "no_rope_layers"):
+    for name in PER_LAYER:
         if isinstance(kinds := model_config.get(name), list):
             model_config[name] = [kinds[layer] for layer in config.layers]
     (folder / "config.json").write_text(json.dumps(model_config, indent=2), encoding="utf-8")

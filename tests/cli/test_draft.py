@@ -49,12 +49,22 @@ def test_a_draft_is_trained_continued_and_loaded(arguments: list[str], tmp_path:
     assert not (tmp_path / "draft" / "layers.safetensors").exists()
 
 
+def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, [*arguments, "--objective", "phased", "--hours", "0.001"])
+    assert found.exit_code == 0, found.output
+    assert "Now on-policy" in found.output
+    lines = (tmp_path / "draft" / "curve.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["objective"] == "cross-entropy"
+    assert json.loads(lines[-1])["objective"] == "on-policy"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--layers", "x"], "--layers is 'x'; give a number"),
         (["--layers", "0"], "a draft has 1 layer or more"),
         (["--layers", "1,0"], "layers must ascend"),
+        (["--objective", "mse"], "'mse' is not one of"),
         (["--engine", "vllm"], "No such option"),
         (["--set", "target.kind=vllm"], "drafts are trained for kind: torch"),
     ],
@@ -66,6 +76,20 @@ def test_impossible_options_are_refused_before_anything_runs(
     assert result.exit_code != 0
     assert message in " ".join(result.output.split())
     assert not (tmp_path / "draft").exists()
+
+
+def test_a_head_is_trained_and_drafts_for_its_target(arguments: list[str], tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, [*arguments, "--kind", "head", "--objective", "kl"])
+    assert "a head is trained on its own drafts" in " ".join(refused.output.split())
+    trained = CliRunner().invoke(app, [*arguments, "--kind", "head"])
+    assert trained.exit_code == 0, trained.output
+    assert "Training a head on" in trained.output
+    target, head = str(tmp_path / "target"), str(tmp_path / "draft")
+    common = ["solve", "How many?", "--target", target, "--prompt", "plain", "--max-tokens", "12", "--json"]
+    own = CliRunner().invoke(app, [*common, "--strategy", "autoregressive"])
+    drafted = CliRunner().invoke(app, [*common, "--draft", head])
+    assert drafted.exit_code == 0, drafted.output
+    assert json.loads(drafted.stdout)["text"] == json.loads(own.stdout)["text"]
 
 
 def test_layers_are_a_number_or_a_list() -> None:

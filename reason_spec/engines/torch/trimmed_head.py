@@ -31,8 +31,12 @@ class TrimmedHead(nn.Module):
         bias: Tensor | None = head.bias
         self._bias = None if bias is None else bias.detach()[self._tokens]
 
+    def trimmed_logits(self, states: Tensor) -> Tensor:
+        """Return the logits [..., predicted tokens] alone."""
+        return functional.linear(states, self._weight, self._bias)
+
     def forward(self, states: Tensor) -> Tensor:
-        predicted = functional.linear(states, self._weight, self._bias)
+        predicted = self.trimmed_logits(states)
         logits = predicted.new_full((*states.shape[:-1], self._size), float("-inf"))
         return logits.index_copy_(-1, self._tokens, predicted)
 

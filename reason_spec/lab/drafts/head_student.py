@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from reason_spec.engines.eagle_files import CONFIG, WEIGHTS, HeadConfig, middle_layers, vllm_config
 from reason_spec.engines.torch.eagle_head import EagleHead
+from reason_spec.lab.drafts.objectives import Loss
+from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.student import Agreement
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
 
@@ -85,7 +87,7 @@ class HeadStudent:
 
         transformers_logging.disable_progress_bar()
         module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-        self._module = module.requires_grad_(False).to(device).eval()
+        self.module = module.requires_grad_(False).to(device).eval()
         config = module.config
         head: Any = module.get_output_embeddings()
         num_tokens = int(head.weight.shape[0])
@@ -119,8 +121,12 @@ class HeadStudent:
         self._device = device
         self.parameters: list[nn.Parameter] = list(self._head.parameters())
 
-    def loss(self, batch: Sequence[TrainingText]) -> tuple[Tensor, int]:
-        """Return the summed loss of the answers' tokens, and their number.
+    description: Final = "a head"
+    keeps_target: Final = False
+    """It is trained to the target's distribution and on its own drafts in any case."""
+
+    def loss(self, batch: Sequence[TrainingText], objective: Objective = "cross-entropy") -> Loss:
+        """Return the cross-entropy to the target's distribution.
 
         The loss of a token is a weighted mean over the draft steps. Tokens that the head cannot predict are
         left out.
@@ -131,7 +137,7 @@ class HeadStudent:
             total = total + STEP_WEIGHT**step * losses
             weights += STEP_WEIGHT**step
             count = count or len(logits)
-        return total / weights, count
+        return Loss(total / weights, count)
 
     @torch.no_grad()
     def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement:
@@ -185,7 +191,7 @@ class HeadStudent:
     @torch.no_grad()
     def _of_target(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the target's states [texts, places, 3 * hidden size], embeddings, and last normed states."""
-        inner = self._module.model
+        inner = self.module.model
         taken: dict[int, Tensor] = {}
 
         def tap(layer: int) -> Callable[..., None]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
 
-from reason_spec.engines.pruned import CONFIG, WEIGHTS, PrunedConfig
+from reason_spec.engines.pruned import CONFIG, PER_LAYER, WEIGHTS, PrunedConfig
+from reason_spec.engines.torch.trimmed_head import TrimmedHead
 from reason_spec.errors import UnsupportedModelError
+from reason_spec.lab.drafts.objectives import Loss, cross_entropy, forward_kl
+from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
 
 
@@ -40,6 +43,34 @@ def evenly_spread(num_layers: int, count: int) -> tuple[int, ...]:
     return tuple(sorted({round(place * (num_layers - 1) / (count - 1)) for place in range(count)}))
 
 
+class Predictions(NamedTuple):
+    """Logits [answer tokens, draft vocabulary], and the tokens' places in it, text after text.
+
+    A token outside the draft's vocabulary has the place `IGNORED`.
+    """
+
+    logits: Tensor
+    labels: Tensor
+
+
+def pruned_copy(module: Any, layers: Sequence[int]) -> Any:
+    """Return a copy of a language model that has some of its layers; embeddings and head are shared."""
+    inner, whole = module.model, module.model.layers
+    shared = module.get_input_embeddings(), module.get_output_embeddings()
+    inner.layers = nn.ModuleList([whole[layer] for layer in layers])
+    copy = deepcopy(module, {id(part): part for part in shared})
+    inner.layers = whole
+    for index, layer in enumerate(copy.model.layers):
+        for part in layer.modules():
+            if hasattr(part, "layer_idx"):
+                part.layer_idx = index
+    copy.config.num_hidden_layers = len(layers)
+    for name in PER_LAYER:
+        if isinstance(kinds := getattr(copy.config, name, None), list):
+            setattr(copy.config, name, [kinds[layer] for layer in layers])
+    return copy
+
+
 class Student:
     """The trained layers, and the target's weights around them.
 
@@ -48,6 +79,7 @@ class Student:
         name: how the target is named by users; kept in the draft's configuration.
         layers: the target's layers that it begins as, ascending.
         vocabulary: ids of the tokens that it predicts, ascending; None for all.
+        keep_target: keep the whole target in memory, for `target_logits`.
 
     Raises:
         UnsupportedModelError: the target's layers are not where Llama's are.
@@ -60,56 +92,69 @@ class Student:
         layers: Sequence[int],
         vocabulary: Sequence[int] | None,
         device: torch.device,
+        *,
+        keep_target: bool = False,
     ) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, GenerationConfig
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
-        module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-        inner: Any = getattr(module, "model", None)
+        target: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        inner: Any = getattr(target, "model", None)
         if not isinstance(getattr(inner, "layers", None), nn.ModuleList) or not hasattr(inner, "norm"):
             raise UnsupportedModelError(
-                f"model {name!r} ({type(module).__name__}) has no list of layers like Llama's, so no draft "
+                f"model {name!r} ({type(target).__name__}) has no list of layers like Llama's, so no draft "
                 "can be pruned from it"
             )
         self.config = PrunedConfig(
             base=name, layers=tuple(layers), vocabulary=None if vocabulary is None else tuple(vocabulary)
         )
-        module.requires_grad_(False)
-        inner.layers = nn.ModuleList([inner.layers[layer] for layer in layers])
-        for index, layer in enumerate(inner.layers):
-            for part in layer.modules():
-                if hasattr(part, "layer_idx"):
-                    part.layer_idx = index
-        module.config.num_hidden_layers = len(layers)
-        self._inner = inner.to(device)
-        head = module.get_output_embeddings().to(device)
-        predicted = torch.arange(head.out_features) if vocabulary is None else torch.tensor(vocabulary)
-        self._place = torch.full((head.out_features,), IGNORED).index_copy_(
-            0, predicted, torch.arange(len(predicted))
-        )
-        self._place = self._place.to(device)
-        # The trimmed logits alone: most of the whole vocabulary would be minus infinity.
-        self._head = (
-            head.weight[predicted.to(device)],
-            None if head.bias is None else head.bias[predicted.to(device)],
-        )
         self._device = device
-        self.parameters: list[nn.Parameter] = [*inner.layers.parameters(), *inner.norm.parameters()]
+        target.requires_grad_(False).to(device)
+        head = target.get_output_embeddings()
+        predicted = range(head.out_features) if vocabulary is None else vocabulary
+        self._place = torch.full((head.out_features,), IGNORED, device=device)
+        self._place[list(predicted)] = torch.arange(len(predicted), device=device)
+        # The trimmed logits alone: most of the whole vocabulary would be minus infinity.
+        self._head = TrimmedHead(head, predicted)
+        self.module = pruned_copy(target, layers)
+        self.module.set_output_embeddings(self._head)
+        # The target's own file may ask for sampling and penalties.
+        self.module.generation_config = GenerationConfig()
+        self._inner = self.module.model
+        self._target = inner if keep_target else None
+        self.parameters: list[nn.Parameter] = [
+            *self._inner.layers.parameters(),
+            *self._inner.norm.parameters(),
+        ]
         for weight in self.parameters:
             weight.requires_grad_(True)
 
-    def loss(self, batch: Sequence[TrainingText]) -> tuple[Tensor, int]:
-        """Return the summed cross-entropy of the answers' tokens, and their number.
+    @property
+    def keeps_target(self) -> bool:
+        return self._target is not None
 
-        Tokens outside the vocabulary are left out: the draft cannot predict them.
-        """
-        return self._loss(*self._predict(batch))
+    @property
+    def description(self) -> str:
+        layers = self.config.layers
+        return f"{len(layers)} layer{'s' if len(layers) > 1 else ''} ({', '.join(map(str, layers))})"
 
-    @staticmethod
-    def _loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        losses = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        return losses, int((labels != IGNORED).sum())
+    def loss(self, batch: Sequence[TrainingText], objective: Objective) -> Loss:
+        """Return the loss of a batch; all but ``cross-entropy`` take the kept target."""
+        logits, labels = self.predict(batch)
+        if objective == "cross-entropy":
+            return cross_entropy(logits, labels)
+        return forward_kl(logits, self.target_logits(batch), labels)
+
+    def predict(self, batch: Sequence[TrainingText]) -> Predictions:
+        """Return what it predicts at the answers' tokens."""
+        return self._predict(self._inner, batch)
+
+    @torch.no_grad()
+    def target_logits(self, batch: Sequence[TrainingText]) -> Tensor:
+        """Return the target's logits in the places of `predict`."""
+        assert self._target is not None
+        return self._predict(self._target, batch).logits
 
     @torch.no_grad()
     def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement:
@@ -117,8 +162,8 @@ class Student:
         total, num_tokens, num_places = 0.0, 0, 0
         accepted = [0] * num_drafts
         for batch in batches:
-            logits, labels = self._predict(batch)
-            losses, count = self._loss(logits, labels)
+            logits, labels = self.predict(batch)
+            losses, count = cross_entropy(logits, labels)
             total, num_tokens = total + float(losses), num_tokens + count
             hits = (logits.argmax(-1) == labels).tolist()
             start = 0
@@ -133,18 +178,14 @@ class Student:
                         accepted[ahead] += 1
         return Agreement(total / max(1, num_tokens), tuple(count / max(1, num_places) for count in accepted))
 
-    def _predict(self, batch: Sequence[TrainingText]) -> tuple[Tensor, Tensor]:
-        """Return logits [answer tokens, draft vocabulary] and the tokens' places in it, text after text.
-
-        A token outside the draft's vocabulary has the place `IGNORED`.
-        """
+    def _predict(self, inner: Any, batch: Sequence[TrainingText]) -> Predictions:
         tokens, labels, mask = (part.to(self._device) for part in PaddedBatch.of(batch))
         with torch.autocast(self._device.type, torch.bfloat16):
-            states = self._inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
+            states = inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
             wanted = labels[:, 1:] != IGNORED
             # The head is as large as several layers: it reads only what is needed.
-            logits = functional.linear(states[:, :-1][wanted], *self._head)
-        return logits, self._place[labels[:, 1:][wanted]]
+            logits = self._head.trimmed_logits(states[:, :-1][wanted])
+        return Predictions(logits, self._place[labels[:, 1:][wanted]])
 
     def save(self, folder: Path) -> None:
         """Write the draft: its own layers and norm, and its configuration."""

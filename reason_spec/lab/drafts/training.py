@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,15 +14,20 @@ from typing import Any, Final, Protocol
 
 import torch
 from pydantic import BaseModel
-from torch import Tensor, nn
+from torch import nn
 
 from reason_spec.errors import DataError
+from reason_spec.lab.drafts.objectives import Loss
+from reason_spec.lab.drafts.schedule import SCHEDULES, Objective, ScheduleName, objective_at
 from reason_spec.lab.drafts.student import Agreement
 from reason_spec.lab.drafts.texts import TrainingText, batches
+from reason_spec.lab.drafts.writing import Writing
 
 CURVE: Final = "curve.jsonl"
 CHECKPOINT: Final = "checkpoint.pt"
 _BATCH_TOKENS = 2048
+_NUM_WRITTEN = 32
+"""Answers that the draft writes at once; more are faster, and older when they are trained on."""
 _RATE, _WARM_UP, _LAST_RATE = 1e-3, 0.02, 0.05
 """Learning rate, the share of the time in which it rises, and its last value as a share of it."""
 _NUM_CHECKS = 40
@@ -38,8 +44,9 @@ class CurvePoint:
         seconds: training time so far, all starts together.
         num_tokens: answer tokens seen so far.
         train_loss: mean loss since the last point, in nats a token.
-        held_out_loss: loss on held-out answers.
+        held_out_loss: cross-entropy on held-out answers.
         accepted: see `Agreement`.
+        objective: what it was trained for at this point; ``train_loss`` is of it, or of the one before too.
     """
 
     seconds: float
@@ -47,6 +54,7 @@ class CurvePoint:
     train_loss: float
     held_out_loss: float
     accepted: tuple[float, ...]
+    objective: Objective = "cross-entropy"
 
     @property
     def tokens_per_pass(self) -> float:
@@ -58,11 +66,21 @@ class TrainedDraft(Protocol):
 
     parameters: list[nn.Parameter]
 
+    module: Any
+    """Writes answers, for objective ``on-policy``."""
+
     @property
     def config(self) -> BaseModel:
         """What a checkpoint must have been made with."""
 
-    def loss(self, batch: Sequence[TrainingText]) -> tuple[Tensor, int]: ...
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def keeps_target(self) -> bool:
+        """Whether it can be trained for other objectives than ``cross-entropy``."""
+
+    def loss(self, batch: Sequence[TrainingText], objective: Objective) -> Loss: ...
 
     def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement: ...
 
@@ -74,7 +92,13 @@ class DraftTraining:
 
     Args:
         seconds: how long to train, all starts together.
+        schedule: the objectives, one after the other.
+        writing: how the student writes answers; only for schedules with ``on-policy``.
         clock: monotonic seconds.
+
+    Raises:
+        DataError: the folder's checkpoint is damaged or of another draft.
+        ValueError: the schedule takes a target or a way of writing, and there is none.
     """
 
     def __init__(
@@ -82,10 +106,17 @@ class DraftTraining:
         student: TrainedDraft,
         folder: Path,
         seconds: float,
+        schedule: ScheduleName = "cross-entropy",
+        writing: Writing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        objectives = {phase.objective for phase in SCHEDULES[schedule]}
+        if objectives != {"cross-entropy"} and not student.keeps_target:
+            raise ValueError(f"{schedule} takes a student that keeps its target")
+        if "on-policy" in objectives and writing is None:
+            raise ValueError(f"{schedule} takes a way of writing")
         self.student, self.folder, self.seconds = student, folder, seconds
-        self._clock = clock
+        self._schedule, self._writing, self._clock = schedule, writing, clock
         self._optimizer = torch.optim.AdamW(
             student.parameters, lr=_RATE, betas=(0.9, 0.98), weight_decay=0.01
         )
@@ -97,18 +128,21 @@ class DraftTraining:
     def share_done(self) -> float:
         return min(1.0, self.spent / self.seconds) if self.seconds > 0 else 1.0
 
+    @property
+    def objective(self) -> Objective:
+        return objective_at(self._schedule, self.share_done)
+
     def run(
         self, texts: Sequence[TrainingText], held_out: Sequence[TrainingText]
     ) -> Iterator[CurvePoint | None]:
         """Train to the end; yields a point where one was measured, else None after each batch."""
         checks = list(batches(held_out, _BATCH_TOKENS, 0))
+        stream = self._stream(texts)
         losses: list[float] = []
         num_new = 0
-        for batch in self._batches(texts):
-            if self.share_done >= 1.0:
-                return
+        while self.share_done < 1.0:
             started = self._clock()
-            total, num_tokens = self._train(batch)
+            total, num_tokens = self._train(next(stream))
             losses.append(total)
             num_new += num_tokens
             self._num_batches += 1
@@ -121,6 +155,15 @@ class DraftTraining:
             yield self._measure(checks, sum(losses) / max(1, num_new))
             losses, num_new = [], 0
 
+    def _stream(self, texts: Sequence[TrainingText]) -> Iterator[list[TrainingText]]:
+        """Yield batches for the objective of the moment."""
+        stored = self._batches(texts)
+        while True:
+            if self.objective == "on-policy":
+                yield from self._written(texts)
+            else:
+                yield next(stored)
+
     def _batches(self, texts: Sequence[TrainingText]) -> Iterator[list[TrainingText]]:
         """Yield batches, epoch after epoch, without those of earlier starts."""
         num_seen = 0
@@ -130,11 +173,22 @@ class DraftTraining:
                 if num_seen > self._num_batches:
                     yield batch
 
+    def _written(self, texts: Sequence[TrainingText]) -> Iterator[list[TrainingText]]:
+        """Let the student answer some of the prompts; yield its answers in batches.
+
+        It depends on the number of batches so far alone, so that a stopped training can write them again.
+        """
+        assert self._writing is not None
+        rng = random.Random(self._num_batches)
+        chosen = rng.sample(texts, min(_NUM_WRITTEN, len(texts)))
+        own = self._writing.answers(self.student.module, [text.prompt for text in chosen], rng)
+        return batches(own, _BATCH_TOKENS, self._num_batches)
+
     def _train(self, batch: list[TrainingText]) -> tuple[float, int]:
         rate = min(1.0, self.share_done / _WARM_UP + 0.01) * max(_LAST_RATE, 1.0 - self.share_done)
         for group in self._optimizer.param_groups:
             group["lr"] = _RATE * rate
-        loss, num_tokens = self.student.loss(batch)
+        loss, num_tokens = self.student.loss(batch, self.objective)
         if num_tokens:
             (loss / num_tokens).backward()
             torch.nn.utils.clip_grad_norm_(self.student.parameters, 1.0)
@@ -144,7 +198,9 @@ class DraftTraining:
 
     def _measure(self, checks: Sequence[Sequence[TrainingText]], train_loss: float) -> CurvePoint:
         found = self.student.agreement(checks, NUM_DRAFTS)
-        point = CurvePoint(self.spent, self._num_tokens, train_loss, found.loss, found.accepted)
+        point = CurvePoint(
+            self.spent, self._num_tokens, train_loss, found.loss, found.accepted, self.objective
+        )
         best = max((one.tokens_per_pass for one in self.curve), default=0.0)
         self.curve.append(point)
         if point.tokens_per_pass > best:
