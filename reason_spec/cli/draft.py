@@ -11,7 +11,13 @@ import typer
 
 from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
-from reason_spec.cli.options import FreshOption, JsonOption, QuietOption, SourcesArgument
+from reason_spec.cli.options import (
+    FreshOption,
+    JsonOption,
+    OutputOption,
+    QuietOption,
+    SourcesArgument,
+)
 from reason_spec.errors import SettingsError
 from reason_spec.lab.drafts.schedule import ScheduleName
 
@@ -21,7 +27,7 @@ class DraftKind(StrEnum):
     HEAD = "head"
 
 
-draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target.")
+draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target, and measure one.")
 
 
 @draft_app.command(
@@ -98,3 +104,39 @@ def draft_train(
     draft_screens.prepare(output, fresh=fresh)
     texts = run_interruptible(draft_screens.collect_texts(settings, chosen, options, output, screen))
     draft_screens.train_draft(settings, texts, options, output, screen)
+
+
+@draft_app.command(
+    "eval",
+    help="Measure a draft: accepted tokens and steps, its cost, and the speed-up that is expected and "
+    "measured.\n\n"
+    "DRAFT is a folder of draft train, or any model with the target's tokenizer and --target. Without files "
+    "the problems of the package are used. Texts are measured up to where they begin to loop. A stopped "
+    "command continues.",
+)
+@takes_flags("task", "limit", "skip_bad", "prompt", "target", "verifier", "depth", "seed", "max_tokens")
+def draft_eval(
+    draft: Annotated[str, typer.Argument(metavar="DRAFT", help="Folder of the draft.", show_default=False)],
+    flags: Flags,
+    sources: SourcesArgument = None,
+    output: OutputOption = None,
+    fresh: FreshOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import draft_eval_screens
+    from reason_spec.cli.screen import Screen
+    from reason_spec.evaluation.sources import read_sources, sample_of
+    from reason_spec.lab.drafts.evaluation import evaluate_draft
+
+    settings = draft_eval_screens.settings_for_draft(flags, draft)
+    chosen = read_sources(
+        sources or [],
+        settings.task.name,
+        sample=sample_of(settings, not sources),
+        limit=flags.given["limit"],
+        skip_bad=flags.given["skip_bad"],
+    )
+    screen = Screen(quiet=quiet, as_json=as_json)
+    report = run_interruptible(evaluate_draft(settings, chosen, output, screen, fresh=fresh))
+    draft_eval_screens.show_report(report, screen)

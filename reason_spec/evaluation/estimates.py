@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,6 +82,21 @@ def estimate_ratio(
         return Estimate(ratio, None)
     half = -_tail_quantile(len(above), strata) * error / mean
     return Estimate(ratio, Interval(max(0.0, ratio - half), ratio + half), error / mean)
+
+
+def estimate_pooled_share(
+    parts: Sequence[float] | Floats, wholes: Sequence[float] | Floats, strata: Strata | None = None
+) -> Estimate:
+    """Return the share of all items of all problems that have a property: `estimate_ratio` within [0, 1].
+
+    Args:
+        parts: items of each problem that have it.
+        wholes: items of each problem.
+    """
+    found = estimate_ratio(parts, wholes, strata)
+    if found.interval is None:
+        return found
+    return replace(found, interval=Interval(found.interval.low, min(1.0, found.interval.high)))
 
 
 def estimate_share(

@@ -36,6 +36,23 @@ class Agreement(NamedTuple):
         return 1.0 + sum(self.accepted)
 
 
+def accepted_in_a_row(rows: Sequence[Sequence[bool]], num_drafts: int) -> tuple[float, ...]:
+    """Return the share of positions from which the next 1, 2, ... ``num_drafts`` tokens are all right.
+
+    Args:
+        rows: for each text, whether the token drafted at each position is the target's.
+    """
+    accepted = [0] * num_drafts
+    for row in rows:
+        for place in range(len(row)):
+            for ahead, is_right in enumerate(row[place : place + num_drafts]):
+                if not is_right:
+                    break
+                accepted[ahead] += 1
+    num_places = sum(map(len, rows))
+    return tuple(count / max(1, num_places) for count in accepted)
+
+
 def evenly_spread(num_layers: int, count: int) -> tuple[int, ...]:
     """Return ``count`` layers from the first to the last one."""
     if count == 1:
@@ -159,8 +176,8 @@ class Student:
     @torch.no_grad()
     def agreement(self, batches: Sequence[Sequence[TrainingText]], num_drafts: int) -> Agreement:
         """Measure it on answers that it was not trained on."""
-        total, num_tokens, num_places = 0.0, 0, 0
-        accepted = [0] * num_drafts
+        total, num_tokens = 0.0, 0
+        rows: list[list[bool]] = []
         for batch in batches:
             logits, labels = self.predict(batch)
             losses, count = cross_entropy(logits, labels)
@@ -168,15 +185,9 @@ class Student:
             hits = (logits.argmax(-1) == labels).tolist()
             start = 0
             for text in batch:
-                row = hits[start : start + len(text.answer)]
+                rows.append(hits[start : start + len(text.answer)])
                 start += len(text.answer)
-                num_places += len(row)
-                for place in range(len(row)):
-                    for ahead in range(min(num_drafts, len(row) - place)):
-                        if not row[place + ahead]:
-                            break
-                        accepted[ahead] += 1
-        return Agreement(total / max(1, num_tokens), tuple(count / max(1, num_places) for count in accepted))
+        return Agreement(total / max(1, num_tokens), accepted_in_a_row(rows, num_drafts))
 
     def _predict(self, inner: Any, batch: Sequence[TrainingText]) -> Predictions:
         tokens, labels, mask = (part.to(self._device) for part in PaddedBatch.of(batch))

@@ -1,0 +1,108 @@
+"""What ``draft eval`` reads and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from rich import box
+from rich.table import Table
+
+from reason_spec.cli.flags import Flags
+from reason_spec.cli.screen import Screen
+from reason_spec.engines.pruned import find_pruned
+from reason_spec.errors import SettingsError
+from reason_spec.evaluation.amounts import counted, percent, percent_range, range_text, times_text
+from reason_spec.evaluation.estimates import Estimate
+from reason_spec.lab.drafts.evaluation import DraftReport
+from reason_spec.settings import Settings
+
+
+def settings_for_draft(flags: Flags, draft: str) -> Settings:
+    """Return the settings of an evaluation; the target is the one that a pruned draft was made of.
+
+    Raises:
+        SettingsError: no target is named, or an engine is not the torch engine.
+        EngineError: the files of a pruned draft are damaged.
+    """
+    pruned = None if draft == "embedded" else find_pruned(draft)
+    defaults = {} if pruned is None else {"target.model": pruned.config.base}
+    settings = flags.resolve({"draft.model": draft}, defaults)
+    unnamed = pruned is None and flags.given["target"] is None and settings.target.model == "embedded"
+    if unnamed and draft != "embedded":
+        raise SettingsError(f"draft {draft!r} does not say what its target is; name it with --target")
+    for role, engine in (("target", settings.target), ("draft", settings.draft)):
+        if engine.kind != "torch":
+            raise SettingsError(f"{role}.kind is {engine.kind!r}; drafts are measured with kind: torch")
+    return settings
+
+
+def show_report(report: DraftReport, screen: Screen) -> None:
+    """Print the measurements of a draft, as JSON where that is wanted."""
+    if screen.as_json:
+        tokens_per_pass = report.alpha_token[0].tokens_per_pass
+        screen.write_json(asdict(report) | {"tokens_per_pass": tokens_per_pass})
+        return
+    for table in (_token_table(report), _step_table(report), _speed_table(report)):
+        screen.print_table(table)
+    for name, reason in report.left_out.items():
+        screen.say(f"verifier {name} is left out: {reason}")
+    screen.print(
+        f"c = {report.c:.3f}: a draft token takes {report.draft_token_ms:.2f} ms, a target token "
+        f"{report.target_token_ms:.2f} ms, each model alone."
+    )
+    shares = ", ".join(f"{percent(share)} at T = {at}" for at, share in report.looping.items())
+    screen.print(f"Left out, as the text loops there: {shares} of the target's tokens.")
+    screen.say(f"Answers: {report.folder}")
+
+
+def _token_table(report: DraftReport) -> Table:
+    greedy = report.alpha_token[0]
+    table = _table("Draft tokens", ("", "share", "95 %", "tokens"))
+    for each in report.alpha_token:
+        name = f"accepted at T = {each.temperature:g}"
+        table.add_row(name, *_share_cells(each.alpha), f"{each.num_tokens:,}")
+    for place, accepted in enumerate(greedy.in_a_row[1:], start=2):
+        table.add_row(f"{place} greedy ones in a row", percent(accepted), "", "")
+    table.add_row(
+        f"tokens of a pass with {len(greedy.in_a_row)} drafts", f"{greedy.tokens_per_pass:.2f}", "", ""
+    )
+    return table
+
+
+def _step_table(report: DraftReport) -> Table:
+    table = _table("Draft steps, at T = 0", ("verifier", "accepted", "95 %", "steps", ""))
+    for each in report.alpha_step:
+        judged = "judges the draft's step alone" if each.alone else ""
+        table.add_row(each.verifier, *_share_cells(each.alpha), f"{each.num_steps:,}", judged)
+    return table
+
+
+def _speed_table(report: DraftReport) -> Table:
+    title = f"Speed-up over the target alone, {counted(report.num_problems, 'problem')}, T = 0"
+    table = _table(
+        title, ("strategy", "formula", "simulated", "measured", "95 %", "same tokens", "best split")
+    )
+    for each in report.speedups:
+        split = f"{counted(each.split.depth, 'step')} ahead, {counted(each.split.num_drafts, 'draft token')}"
+        table.add_row(
+            each.strategy,
+            times_text(each.split.speedup),
+            times_text(each.simulated),
+            times_text(each.measured.value),
+            range_text(each.measured.interval, lambda value: f"{value:.2f}"),
+            f"{each.num_identical}/{each.num_problems}",
+            split,
+        )
+    return table
+
+
+def _share_cells(estimate: Estimate) -> tuple[str, str]:
+    return percent(estimate.value), percent_range(estimate.interval)
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    return table

@@ -1,0 +1,355 @@
+"""Measures a draft for a target: what is accepted, what it costs, what that promises, and what it brings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Final, NamedTuple, Protocol
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.control.costs import Costs
+from reason_spec.control.measuring import measure_costs
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.errors import DataError, ReasonSpecError, SettingsError
+from reason_spec.evaluation.estimates import Estimate
+from reason_spec.evaluation.grouping import BASELINE, by_strategy, pair_up
+from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job, start_engines
+from reason_spec.evaluation.loops import until_loop
+from reason_spec.evaluation.metrics import ALL_TASKS
+from reason_spec.evaluation.outcome import Outcome, StepRecord
+from reason_spec.evaluation.paired import compare_pairs
+from reason_spec.evaluation.prompts import messages_for
+from reason_spec.evaluation.sources import Sources
+from reason_spec.evaluation.store import RESULTS, read_outcomes
+from reason_spec.evaluation.timeline import read_timelines
+from reason_spec.evaluation.view import RunView
+from reason_spec.lab.drafts.step_acceptance import StepAcceptance, StepPair, draft_steps, step_acceptance
+from reason_spec.lab.drafts.texts import TrainingText, target_tokenizer
+from reason_spec.lab.drafts.token_acceptance import ModelPair, TokenAcceptance
+from reason_spec.lab.planning.prediction import SIMULATED_STEPS
+from reason_spec.lab.planning.simulator import Scheme, simulate
+from reason_spec.lab.planning.workload import Split, Workload, expected_split
+from reason_spec.settings import Settings
+from reason_spec.types import Problem
+from reason_spec.verifiers.base import Verifier, measure_verdict, verifier_names
+
+SPECULATING: Final = ("speculative", "lookahead")
+SAMPLED_TEMPERATURE: Final = 0.6
+NUM_DRAFTS: Final = 8
+"""Drafted tokens in a row whose acceptance is measured."""
+VERDICT_SECONDS: Final = 60.0
+"""Deadline of a verdict here: all steps of a problem are judged at once."""
+_SAMPLED_FOLDER = "sampled"
+
+
+class EvaluationView(RunView, Protocol):
+    """A view with a bar for parts that answer no problems."""
+
+    def counting(
+        self, text: str, total: int | None, unit: str = ""
+    ) -> AbstractContextManager[Callable[[], None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """The speed-up of a strategy over the target alone: expected by the rates and costs, and measured.
+
+    Attributes:
+        split: the fastest division of a pass by the formulas of ``plan``; its ``speedup`` is theirs.
+        simulated: speed-up of that division in the simulation of ``plan``.
+        measured: median over problems of the ratio of seconds, with the interval of the sign test.
+        num_identical: answers with the tokens of the target alone, of ``num_problems``.
+    """
+
+    strategy: str
+    split: Split
+    simulated: float
+    measured: Estimate
+    num_problems: int
+    num_identical: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftReport:
+    """The measurements of a draft.
+
+    Attributes:
+        looping: share of the target's tokens after the beginning of a loop, at each temperature. They are
+            left out of all that follows.
+        alpha_token: at temperature 0, and at 0.6.
+        alpha_step: by verifier, at temperature 0.
+        left_out: verifiers that cannot be used here, with the reason.
+        c: time of a draft token over that of a target token, each model alone.
+    """
+
+    target: str
+    draft: str
+    num_problems: int
+    looping: Mapping[str, float]
+    alpha_token: tuple[TokenAcceptance, ...]
+    alpha_step: tuple[StepAcceptance, ...]
+    left_out: Mapping[str, str]
+    c: float
+    draft_token_ms: float
+    target_token_ms: float
+    speedups: tuple[Speedup, ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers of a run by strategy, as they were written, and without their loops."""
+
+    temperature: float
+    folder: Path
+    written: Mapping[str, Sequence[Outcome]]
+    kept: Mapping[str, Sequence[Outcome]]
+
+    @classmethod
+    def of(cls, folder: Path, temperature: float) -> _Answers:
+        """Read the answers of a run folder.
+
+        Raises:
+            DataError: the target wrote no token, or a file is damaged.
+        """
+        written = by_strategy(read_outcomes(folder / RESULTS))
+        if not any(outcome.tokens for outcome in written.get(BASELINE, ())):
+            raise DataError(f"{folder}: the target wrote no token; give problems that it answers")
+        timelines = {timeline.key: timeline for timeline in read_timelines(folder)}
+        kept = {
+            name: [until_loop(outcome, timelines.get(outcome.key)) for outcome in outcomes]
+            for name, outcomes in written.items()
+        }
+        return cls(temperature, folder, written, kept)
+
+    @property
+    def looping(self) -> float:
+        """Share of the target's tokens that lie after the beginning of a loop."""
+        all_tokens, left = (
+            sum(outcome.tokens for outcome in part[BASELINE]) for part in (self.written, self.kept)
+        )
+        return 1.0 - left / all_tokens
+
+    def texts(self, settings: Settings, problems: Sequence[Problem]) -> list[TrainingText]:
+        """Return the target's answers with their prompts, in its tokens."""
+        tokenizer, by_id = target_tokenizer(settings), {problem.id: problem for problem in problems}
+        return [
+            TrainingText(
+                tuple(tokenizer.encode_chat(messages_for(by_id[outcome.id], settings))), outcome.token_ids
+            )
+            for outcome in self.kept[BASELINE]
+            if outcome.token_ids
+        ]
+
+    def whole_steps(self) -> dict[str, list[StepRecord]]:
+        """Return the target's steps before a loop, by problem."""
+        pairs = zip(self.written[BASELINE], self.kept[BASELINE], strict=True)
+        return {
+            whole.id: [
+                own for own, cut in zip(whole.steps, kept.steps, strict=False) if cut.tokens == own.tokens > 0
+            ]
+            for whole, kept in pairs
+        }
+
+
+class _Measured(NamedTuple):
+    """What was measured while the engines were running."""
+
+    accepted: tuple[StepAcceptance, ...]
+    left_out: dict[str, str]
+    costs: Costs
+
+
+async def evaluate_draft(
+    settings: Settings, sources: Sources, output: Path | None, view: EvaluationView, *, fresh: bool = False
+) -> DraftReport:
+    """Measure a draft on problems; a stopped evaluation continues with the answers in its folder.
+
+    Args:
+        settings: models, limits, and the verifier of ``lookahead``. Sampling is not truncated.
+        output: folder of the answers; None names one after the problems.
+        fresh: replace earlier answers.
+
+    Raises:
+        DataError: there is no answer to measure on, or the folder cannot be written.
+        EngineError: a model fails.
+        ResumeError: the folder belongs to another run.
+        SettingsError: the models have different tokenizers.
+    """
+    check_tokenizers(settings)
+    greedy, sampled = (_at(settings, temperature) for temperature in (0.0, SAMPLED_TEMPERATURE))
+    accelerator = Accelerator.from_settings(greedy, strategies=(BASELINE, *SPECULATING))
+    try:
+        answers, samples = await _answer(accelerator, greedy, sampled, sources, output, view, fresh=fresh)
+        if not accelerator.bundle.is_started:
+            await start_engines(accelerator, greedy, view)
+        measured = await _measure(accelerator, sources.problems, answers.whole_steps(), view)
+    finally:
+        await accelerator.close()
+    # The engines have freed their memory.
+    alpha_token = _compare_tokens(settings, sources.problems, (answers, samples), view)
+    verifier = next(iter(measured.accepted))
+    return DraftReport(
+        target=settings.target.model,
+        draft=settings.draft.model,
+        num_problems=len(answers.kept[BASELINE]),
+        looping={f"{each.temperature:g}": each.looping for each in (answers, samples)},
+        alpha_token=alpha_token,
+        alpha_step=measured.accepted,
+        left_out=measured.left_out,
+        c=measured.costs.c,
+        draft_token_ms=1000 * measured.costs.draft_token,
+        target_token_ms=1000 * measured.costs.target.seconds(1),
+        speedups=_speedups(settings, answers, _workload(answers, alpha_token[0], verifier, measured.costs)),
+        folder=str(answers.folder),
+    )
+
+
+def _at(settings: Settings, temperature: float) -> Settings:
+    """Return the settings at a temperature, without truncation: rates are those of whole distributions."""
+    changes = {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    return settings.model_copy(update={"sampling": settings.sampling.model_copy(update=changes)})
+
+
+async def _answer(
+    accelerator: Accelerator,
+    greedy: Settings,
+    sampled: Settings,
+    sources: Sources,
+    output: Path | None,
+    view: EvaluationView,
+    *,
+    fresh: bool,
+) -> tuple[_Answers, _Answers]:
+    """Write the answers that the folder lacks: of all strategies in turn, and samples of the target."""
+    backend = LocalBackend(accelerator)
+    options = RunOptions((BASELINE, *SPECULATING), output=output, fresh=fresh, num_retries=2, timelines=True)
+    folder = (await run_job(greedy, sources, options, view, backend)).path
+    options = replace(options, strategies=(BASELINE,), output=folder / _SAMPLED_FOLDER)
+    # What was left out of the sources has been said.
+    await run_job(sampled, replace(sources, bad_lines=(), notices=()), options, view, backend)
+    return _Answers.of(folder, 0.0), _Answers.of(folder / _SAMPLED_FOLDER, SAMPLED_TEMPERATURE)
+
+
+async def _measure(
+    accelerator: Accelerator,
+    problems: Sequence[Problem],
+    steps: Mapping[str, Sequence[StepRecord]],
+    view: EvaluationView,
+) -> _Measured:
+    """Measure the costs of both models, and what each verifier accepts; lookahead's comes first."""
+    assert accelerator.draft is not None, "a draft is evaluated"
+    generator = accelerator.generator
+    await generator.prepare("lookahead")
+    pairs: list[Sequence[StepPair]] = []
+    with view.counting("Drafting steps", len(problems), "problems") as advance:
+        for problem in problems:
+            pairs.append(await draft_steps(generator, problem, steps.get(problem.id, ())))
+            advance()
+    if not any(pairs):
+        raise DataError("the target wrote no whole step before a loop; give other problems")
+    own = accelerator.verifier_for("lookahead")
+    assert own is not None, "lookahead has a verifier"
+    accepted: list[StepAcceptance] = []
+    left_out: dict[str, str] = {}
+    names = tuple(dict.fromkeys((own.name, *verifier_names())))
+    with view.counting("Judging steps", len(names) * len(problems), "verdicts") as advance:
+        for name in names:
+            try:
+                verifier = _patient_verifier(accelerator, name)
+                await verifier.start()
+            except ReasonSpecError as error:
+                left_out[name] = str(error)
+                continue
+            accepted.append(await step_acceptance(verifier, pairs, advance))
+    await generator.prepare("lookahead")
+    verdict = await measure_verdict(own)
+    costs = await measure_costs(accelerator.target, accelerator.draft, verdict=verdict)
+    return _Measured(tuple(accepted), left_out, costs)
+
+
+def _patient_verifier(accelerator: Accelerator, name: str) -> Verifier:
+    """Return a verifier with a long deadline: all steps of a problem are judged at once.
+
+    Raises:
+        SettingsError, MissingDependencyError: it cannot be used with this target.
+    """
+    settings = accelerator.settings.verifier
+    patient = settings.model_copy(update={"deadline": max(VERDICT_SECONDS, settings.deadline)})
+    return accelerator.bundle.verifier(name, patient)
+
+
+def _compare_tokens(
+    settings: Settings, problems: Sequence[Problem], runs: Sequence[_Answers], view: EvaluationView
+) -> tuple[TokenAcceptance, ...]:
+    texts = [run.texts(settings, problems) for run in runs]
+    with view.status("Loading both models"):
+        pair = ModelPair(settings)
+    with view.counting("Comparing tokens", sum(map(len, texts)), "answers") as advance:
+        return tuple(
+            pair.acceptance(of_run, run.temperature, NUM_DRAFTS, advance)
+            for run, of_run in zip(runs, texts, strict=True)
+        )
+
+
+# Speed-ups -----------------------------------------------------------------------------------
+
+
+def _workload(answers: _Answers, token: TokenAcceptance, step: StepAcceptance, costs: Costs) -> Workload:
+    """Return what ``plan`` starts from; draft tokens are written before the pass that checks them."""
+    outcomes = answers.kept[BASELINE]
+    lengths = [step.tokens for outcome in outcomes for step in outcome.steps]
+    return Workload(
+        alpha_step=step.alpha.value,
+        c_step=min(1.0, costs.c),
+        alpha_token=token.alpha.value,
+        c_token=costs.c,
+        verification=costs.verdict / (costs.target.seconds(1) * fmean(lengths)),
+        step_tokens=fmean(lengths),
+        step_tokens_std=pstdev(lengths),
+        answer_steps=len(lengths) / sum(outcome.tokens > 0 for outcome in outcomes),
+        pass_cost=costs.target,
+    )
+
+
+def _speedups(settings: Settings, answers: _Answers, workload: Workload) -> tuple[Speedup, ...]:
+    most = settings.strategy.num_draft_tokens
+    depths = {"speculative": (0,), "lookahead": range(1, max(1, settings.strategy.depth) + 1)}
+    found: list[Speedup] = []
+    for name in SPECULATING:
+        pairs = pair_up(answers.kept[BASELINE], answers.kept.get(name, ()))
+        if not pairs:
+            continue
+        compared = compare_pairs(ALL_TASKS, pairs)
+        splits = (
+            expected_split(workload, depth, num_drafts)
+            for depth in depths[name]
+            for num_drafts in range(1 if name == "speculative" else 0, most + 1)
+        )
+        split = max(splits, key=lambda one: one.speedup)
+        scheme = Scheme(split.depth, num_drafts=split.num_drafts)
+        simulated = simulate(workload, scheme, num_steps=SIMULATED_STEPS)
+        found.append(
+            Speedup(name, split, simulated, compared.paired_speedup, len(pairs), compared.num_identical)
+        )
+    return tuple(found)
+
+
+def check_tokenizers(settings: Settings) -> None:
+    """Refuse models of different tokenizers: their tokens cannot be compared.
+
+    Raises:
+        SettingsError: they differ.
+        EngineError: a tokenizer cannot be read.
+    """
+    draft = load_tokenizer(resolve_model("draft", settings.draft.model), settings.draft.revision)
+    if draft.tokenizer_id != target_tokenizer(settings).tokenizer_id:
+        raise SettingsError(
+            f"draft {settings.draft.model!r} has another tokenizer than target {settings.target.model!r}: "
+            "their tokens cannot be compared. 'reason-spec eval --compare autoregressive,lookahead' measures "
+            "such a pair"
+        )

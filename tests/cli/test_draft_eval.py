@@ -1,0 +1,95 @@
+"""``draft eval`` from a trained draft, or a pair of models, to a table or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from reason_spec.cli.main import app
+from reason_spec.engines.pruned import CONFIG
+from tests.engines.tiny_models import save_model
+
+
+@pytest.fixture
+def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps({"question": f"How many is {n}?"}) + "\n" for n in range(3)))
+    return file
+
+
+@pytest.fixture
+def draft(questions: Path, tmp_path: Path) -> Path:
+    """A draft of a tiny target, as ``draft train`` leaves it."""
+    target, output = save_model("llama", tmp_path / "target"), tmp_path / "draft"
+    result = CliRunner().invoke(app, [
+        "draft", "train", str(questions), "--target", str(target), "--max-tokens", "12", "--prompt", "plain",
+        "--output", str(output), "--hours", "0.0003", "--layers", "1", "--vocabulary", "100",
+    ])  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return output
+
+
+def evaluate(draft: Path, questions: Path, *more: str) -> Any:
+    return CliRunner().invoke(app, [
+        "draft", "eval", str(draft), str(questions), "--max-tokens", "16", "--prompt", "plain", *more,
+    ])  # fmt: skip
+
+
+def test_a_trained_draft_is_measured_on_the_target_that_it_names(
+    draft: Path, questions: Path, tmp_path: Path
+) -> None:
+    result = evaluate(draft, questions, "--json", "--output", "measured")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["target"] == str(tmp_path / "target")
+    greedy, sampled = found["alpha_token"]
+    assert (greedy["temperature"], sampled["temperature"]) == (0.0, 0.6)
+    assert len(greedy["in_a_row"]) == 8
+    assert found["tokens_per_pass"] == pytest.approx(1 + sum(greedy["in_a_row"]))
+    assert 0 < sampled["alpha"]["value"] < 1
+    verifiers = {each["verifier"]: each for each in found["alpha_step"]}
+    assert {"semantic", "exact", "numbers", "likelihood"} <= verifiers.keys()
+    assert verifiers["likelihood"]["alone"]
+    assert not verifiers["exact"]["alone"]
+    assert "reward" in found["left_out"]
+    assert found["c"] == pytest.approx(found["draft_token_ms"] / found["target_token_ms"])
+    speeds = {each["strategy"]: each for each in found["speedups"]}
+    assert speeds["speculative"]["num_identical"] == 3
+    assert speeds["speculative"]["split"]["depth"] == 0
+    assert speeds["lookahead"]["measured"]["value"] > 0
+    results = tmp_path / "measured" / "results.jsonl"
+    before = results.read_text()
+    again = evaluate(draft, questions, "--output", "measured")
+    assert again.exit_code == 0, again.output
+    assert "All 9 answers are in measured already" in " ".join(again.output.split())
+    assert "Speed-up over the target alone, 3 problems, T = 0" in again.stdout
+    assert results.read_text() == before
+
+
+def test_what_cannot_be_measured_is_refused_by_name(questions: Path, tmp_path: Path) -> None:
+    target = save_model("llama", tmp_path / "target")
+    unnamed = evaluate(target, questions)
+    assert unnamed.exit_code != 0
+    assert "does not say what its target is; name it with --target" in " ".join(unnamed.output.split())
+    other = evaluate(target, questions, "--target", "embedded")
+    assert other.exit_code != 0
+    assert "another tokenizer than target 'embedded'" in " ".join(other.output.split())
+    kind = evaluate(target, questions, "--target", str(target), "--set", "target.kind=vllm")
+    assert kind.exit_code != 0
+    assert "drafts are measured with kind: torch" in " ".join(kind.output.split())
+    missing = evaluate(target, tmp_path / "none.jsonl", "--target", str(target))
+    assert missing.exit_code != 0
+    assert "none.jsonl" in missing.output
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / CONFIG).write_text("{}")
+    result = evaluate(damaged, questions)
+    assert result.exit_code != 0
+    assert "train the draft again" in " ".join(result.output.split())
+    assert not (tmp_path / "runs").exists()
