@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["fused", "module"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Model]]:
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Model]:
     folder = save_model("llama", tmp_path / "target")
     settings = EngineSettings(
         model=str(folder), cache_tokens=SLOTS, torch=TorchSettings(layers=request.param), device="cpu"

@@ -14,7 +14,7 @@ from reason_spec.lab.drafts.objectives import cross_entropy, forward_kl
 from reason_spec.lab.drafts.schedule import SCHEDULES, ScheduleName, objective_at
 from reason_spec.lab.drafts.student import Student
 from reason_spec.lab.drafts.texts import TrainingText
-from reason_spec.lab.drafts.training import DraftTraining
+from reason_spec.lab.drafts.training import DraftTraining, TrainedDraft
 from reason_spec.lab.drafts.writing import Writing
 from tests.engines.tiny_models import save_model
 
@@ -42,7 +42,8 @@ def training(base: Path, folder: Path, schedule: ScheduleName, seconds: float = 
 
 
 @torch.no_grad()
-def divergence(draft: Student) -> float:
+def divergence(draft: TrainedDraft) -> float:
+    assert isinstance(draft, Student)
     logits, labels = draft.predict(HELD_OUT)
     total, count = forward_kl(logits, draft.target_logits(HELD_OUT), labels)
     return float(total) / count

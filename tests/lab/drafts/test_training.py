@@ -17,7 +17,7 @@ from reason_spec.errors import DataError, UnsupportedModelError
 from reason_spec.lab.drafts.figures import draw_curve
 from reason_spec.lab.drafts.student import Student, evenly_spread
 from reason_spec.lab.drafts.texts import TrainingText
-from reason_spec.lab.drafts.training import CURVE, NUM_DRAFTS, CurvePoint, DraftTraining
+from reason_spec.lab.drafts.training import CURVE, NUM_DRAFTS, CurvePoint, DraftTraining, TrainedDraft
 from tests.engines.tiny_models import save_model
 
 CPU = torch.device("cpu")
@@ -90,7 +90,8 @@ def test_the_best_draft_is_kept_and_loads_as_it_was_trained(base: Path, tmp_path
     assert hits == (student_hits(training.student, text))
 
 
-def student_hits(trained: Student, text: TrainingText) -> bool:
+def student_hits(trained: TrainedDraft, text: TrainingText) -> bool:
+    assert isinstance(trained, Student)
     return trained.agreement([[text]], len(text.answer)).accepted[-1] > 0
 
 
