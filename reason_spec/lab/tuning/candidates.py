@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.accelerator.engine_drafter import engine_drafter
 from reason_spec.accelerator.load import can_plan
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.evaluation.grouping import BASELINE
@@ -126,6 +127,8 @@ def _entries(strategy: str, base: Settings, generator: Generator, grid: Grid) ->
     takes_hints = generator.target.takes_hints
     if strategy in ("prompt_lookup", "speculative") and not takes_hints:
         raise SettingsError("the target's engine takes no token drafts; it may draft by itself")
+    if strategy == "self_speculative" and engine_drafter(base) is None:
+        raise SettingsError("nothing drafts inside the target's engine; name --draft self, or a head")
     sizes = (grid.draft_tokens if takes_hints else ()) or (base.strategy.num_draft_tokens,)
     for verifier, size in product(_verifiers(strategy, generator, base, grid), sizes):
         judged = base if verifier is None else _with(base, verifier={"name": verifier})
@@ -160,7 +163,7 @@ class _Threshold:
 
 def _shapes(strategy: str, generator: Generator, grid: Grid) -> Sequence[_Shape]:
     """Return the depths and widths to try."""
-    if strategy in ("prompt_lookup", "speculative"):
+    if strategy in ("prompt_lookup", "speculative", "self_speculative"):
         return (_Shape(),)
     if strategy == "scot":
         # scot picks among drafts: width 1 means 5 of them.
