@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reason_spec.accelerator.cores import CoreAllocator, available_cores, share_out_cores
-from reason_spec.accelerator.engine_drafter import engine_drafter, with_drafter
+from reason_spec.accelerator.engine_drafter import only_drafts_tokens, with_drafter
 from reason_spec.accelerator.verifier_models import models_to_ask
 from reason_spec.engines.base import Engine
 from reason_spec.engines.weights import identify_model
@@ -40,11 +40,12 @@ def create_engines(settings: Settings, strategies: Sequence[str]) -> Engines:
     from reason_spec.engines.factory import create_engine
 
     with_draft = any(strategy_class(name).needs_draft for name in strategies)
-    if with_draft and (name := engine_drafter(settings)) is not None and name == settings.draft.model:
+    if with_draft and only_drafts_tokens(settings):
         writers = ", ".join(name for name in strategies if strategy_class(name).needs_draft)
         raise EngineError(
-            f"draft {name!r} drafts tokens inside the target, and {writers} needs a draft model that writes "
-            "on its own: use strategy self_speculative, or name a draft model and set target.torch.drafter"
+            f"draft {settings.draft.model!r} drafts tokens inside the target, and {writers} needs a draft "
+            "model that writes on its own: use strategy self_speculative, or name a draft model and set "
+            "target.torch.drafter"
         )
     cores = share_out_cores(settings, available_cores(), with_draft)
     suffix = settings.suffix if settings.suffix.use in ("tokens", "both") else None

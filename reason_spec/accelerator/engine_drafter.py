@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from reason_spec.engines.eagle_files import is_head
 from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import EngineError
 from reason_spec.settings import EngineSettings, Settings
-
-_SELF: Final = "self"
+from reason_spec.settings.engines import SELF_DRAFT
 
 
 def engine_drafter(settings: Settings) -> str | None:
     """Return the name of what drafts inside the target's engine, None where nothing does."""
     draft = settings.draft.model
-    if draft == _SELF or is_head(_folder(draft)):
+    if draft == SELF_DRAFT or is_head(_folder(draft)):
         return draft
     return settings.target.torch.drafter
+
+
+def only_drafts_tokens(settings: Settings) -> bool:
+    """Return whether ``draft.model`` names no model that writes on its own, but `self` or a head."""
+    return engine_drafter(settings) == settings.draft.model
 
 
 def _folder(name: str) -> Path:
@@ -34,10 +38,10 @@ def with_drafter(settings: Settings) -> EngineSettings:
     target, name = settings.target, engine_drafter(settings)
     if name is None:
         return target
-    name = name if name == _SELF else str(_folder(name))
+    name = name if name == SELF_DRAFT else str(_folder(name))
     if target.kind == "torch":
         return target.model_copy(update={"torch": target.torch.model_copy(update={"drafter": name})})
-    if target.kind != "vllm" or name == _SELF:
+    if target.kind != "vllm" or name == SELF_DRAFT:
         raise EngineError(
             f"draft {name!r} drafts inside the target's engine, which engine kind {target.kind!r} cannot; "
             "use target.kind torch, or a draft model"
@@ -58,6 +62,6 @@ def with_fitting_strategy(settings: Settings) -> Settings:
     """
     strategy = settings.strategy
     is_named = "name" in strategy.model_fields_set and strategy.name != "speculative"
-    if is_named or engine_drafter(settings) != settings.draft.model:
+    if is_named or not only_drafts_tokens(settings):
         return settings
     return settings.model_copy(update={"strategy": strategy.model_copy(update={"name": "self_speculative"})})

@@ -81,12 +81,14 @@ def prepare(output: Path, *, fresh: bool) -> None:
     """Make the folder of a draft; ``fresh`` deletes an earlier training in it, and nothing else.
 
     Raises:
-        DataError: it cannot be made.
+        DataError: it cannot be made, or holds a model that is no draft.
     """
     from reason_spec.engines import eagle_files
     from reason_spec.engines.pruned import CONFIG, WEIGHTS
     from reason_spec.lab.drafts.training import CHECKPOINT, CURVE
 
+    if (output / eagle_files.CONFIG).exists() and not eagle_files.is_head(output):
+        raise DataError(f"{output} holds another model, which a head would replace; name another --output")
     try:
         output.mkdir(parents=True, exist_ok=True)
         of_head = eagle_files.CONFIG, eagle_files.WEIGHTS

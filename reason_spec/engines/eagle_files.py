@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from reason_spec.errors import EngineError
+from reason_spec.engines.config_files import read_config_file
 
 ARCHITECTURE: Final = "LlamaForCausalLMEagle3"
 CONFIG: Final = "config.json"
@@ -56,15 +56,7 @@ def read_head_config(folder: Path) -> HeadConfig:
     Raises:
         EngineError: it cannot be read; the message names the file and the field.
     """
-    place = folder / CONFIG
-    try:
-        return HeadConfig.model_validate_json(place.read_bytes())
-    except OSError as error:
-        raise EngineError(f"{str(place)!r} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "content"
-        raise EngineError(f"{str(place)!r}: {field}: {first['msg']}; train the head again") from None
+    return read_config_file(folder / CONFIG, HeadConfig, "the head")
 
 
 def vllm_config(config: HeadConfig, max_positions: int) -> dict[str, Any]:

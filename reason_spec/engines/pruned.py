@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from reason_spec.engines.config_files import read_config_file
 from reason_spec.engines.model_cache import joined_with_base
 from reason_spec.errors import EngineError
 
@@ -69,14 +70,7 @@ def find_pruned(model: str) -> PrunedDraft | None:
     place = folder / CONFIG
     if not place.is_file():
         return None
-    try:
-        config = PrunedConfig.model_validate_json(place.read_bytes())
-    except OSError as error:
-        raise EngineError(f"{str(place)!r} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "content"
-        raise EngineError(f"{str(place)!r}: {field}: {first['msg']}; train the draft again") from None
+    config = read_config_file(place, PrunedConfig, "the draft")
     if Path(config.base).expanduser().resolve() == folder.resolve():
         raise EngineError(f"{str(place)!r}: base names the draft itself; train the draft again")
     if not (folder / WEIGHTS).is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,8 @@ from reason_spec.settings.base import BaseUrls, Section
 EngineKind: TypeAlias = Literal["torch", "vllm", "remote", "scripted"]
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
+SELF_DRAFT: Final = "self"
+"""The name of a draft that is the target itself, with fewer layers."""
 _LOCAL = ("device", "dtype", "cores", "cache_tokens", "trust_remote_code")
 _UNUSED: dict[EngineKind, tuple[str, ...]] = {
     "torch": ("vllm", "remote"),

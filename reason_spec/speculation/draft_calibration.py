@@ -95,6 +95,24 @@ class HintRate:
         return float((self._right / self._count) ** num_hinted)
 
 
+class ModelDraftRates:
+    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities."""
+
+    def __init__(self) -> None:
+        self._chains = DraftCalibration()
+        self._next = HintRate()
+
+    def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
+        """Take a verified chain and the tokens that followed."""
+        self._chains.learn(drafted, came)
+        self._next.learn(drafted.tokens, came)
+
+    def chance_of_next(self, drafted: Proposal) -> float:
+        """Return the chance that a chain is accepted with one more token."""
+        so_far = self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
+        return so_far * self._next.chance(1)
+
+
 def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:
     """Return whether each drafted token was right; None if the text has not reached it."""
     outcomes: list[bool | None] = []

@@ -79,6 +79,10 @@ def test_impossible_options_are_refused_before_anything_runs(
 
 
 def test_a_head_is_trained_and_drafts_for_its_target(arguments: list[str], tmp_path: Path) -> None:
+    over_the_target = [*arguments, "--output", str(tmp_path / "target"), "--fresh"]
+    kept = CliRunner().invoke(app, over_the_target)
+    assert "holds another model" in " ".join(kept.output.split())
+    assert (tmp_path / "target" / "model.safetensors").exists()
     refused = CliRunner().invoke(app, [*arguments, "--kind", "head", "--objective", "kl"])
     assert "a head is trained on its own drafts" in " ".join(refused.output.split())
     trained = CliRunner().invoke(app, [*arguments, "--kind", "head"])
@@ -89,7 +93,7 @@ def test_a_head_is_trained_and_drafts_for_its_target(arguments: list[str], tmp_p
     own = CliRunner().invoke(app, [*common, "--strategy", "autoregressive"])
     drafted = CliRunner().invoke(app, [*common, "--draft", head])
     assert drafted.exit_code == 0, drafted.output
-    assert json.loads(drafted.stdout)["text"] == json.loads(own.stdout)["text"]
+    assert json.loads(drafted.stdout)["response"] == json.loads(own.stdout)["response"]
 
 
 def test_layers_are_a_number_or_a_list() -> None:

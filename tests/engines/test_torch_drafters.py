@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import token_drafts
 from reason_spec.engines.torch.eagle_drafts import EagleDrafts
 from reason_spec.engines.torch.eagle_head import EagleHead
-from reason_spec.engines.torch.kv import PrefixTrie
-from reason_spec.engines.torch.layer_skipping import TRIAL_EVERY, WINDOW, LayerSkipping
+from reason_spec.engines.torch.layer_skipping import WINDOW, LayerSkipping
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -37,7 +37,7 @@ SLOTS = 2048
 @pytest.fixture
 def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny random models never draft well; here they draft all the same."""
-    monkeypatch.setattr(TokenDrafts, "_is_worth_it", lambda *_: True)
+    monkeypatch.setattr(TokenDrafts, "_pays", lambda *_: True)
 
 
 @pytest.fixture(params=["fused", "module"])
@@ -155,7 +155,6 @@ def test_training_on_its_own_drafts_makes_chains_longer(tmp_path: Path) -> None:
 def test_a_skipping_model_that_skips_nothing_is_the_target(target: tuple[str, Model]) -> None:
     folder, model = target
     skipping = LayerSkipping(folder, model)
-    skipping.attach(PrefixTrie(SLOTS))
     assert skipping.speed(frozenset(), 1.0) == pytest.approx(1.0, abs=0.01)
     every = frozenset(skipping._candidates)
     assert skipping.speed(every, 0.9) > skipping.speed(every, 0.5)
@@ -167,13 +166,11 @@ def test_a_search_finds_better_layers_and_the_next_start_begins_with_them(
 ) -> None:
     folder, model = target
     kept = tmp_path / "kept.json"
-    drafter = LayerSkipping(folder, model, kept)
+    drafter = LayerSkipping(folder, model, kept, clock=itertools.count(0.0, 0.5).__next__)
     # Every candidate that skips more is better: the tiny model has few layers to choose from.
     monkeypatch.setattr(drafter, "_matchness", lambda *_: 0.9)
     start = drafter._start()
-    long = [
-        EngineRequest(Prefix(PROMPT), WINDOW + 12 * TRIAL_EVERY, token_drafter="model", num_draft_tokens=2)
-    ]
+    long = [EngineRequest(Prefix(PROMPT), WINDOW + 100, token_drafter="model", num_draft_tokens=2)]
     write(model, folder, drafter, long)
     best = drafter._tasks[""].best
     assert drafter.speed(best, 0.9) >= drafter.speed(start, 0.9)
@@ -181,6 +178,23 @@ def test_a_search_finds_better_layers_and_the_next_start_begins_with_them(
         assert LayerSkipping(folder, model, kept)._tasks[""].best == best
     kept.write_text("{damaged")
     assert LayerSkipping(folder, model, kept)._tasks == {}
+
+
+def test_drafts_that_never_pay_are_tried_again(
+    target: tuple[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = target
+    monkeypatch.setattr(TokenDrafts, "_pays", lambda *_: False)
+    scheduler = Scheduler(
+        model, load_tokenizer(folder, None), num_slots=SLOTS, draft_model=LayerSkipping(folder, model)
+    )
+    num_passes = 2 * token_drafts._TRY_EVERY + 10
+    scheduler.submit(1, EngineRequest(Prefix(PROMPT), num_passes, token_drafter="model"))
+    results: dict[int, Any] = {}
+    while scheduler.has_work:
+        results.update(scheduler.step().results)
+    # One token each time.
+    assert results[1].usage.num_drafted_tokens == 2
 
 
 def test_a_head_of_another_model_is_refused(target: tuple[str, Model], tmp_path: Path) -> None:
@@ -206,3 +220,5 @@ def test_layers_unlike_llama_are_refused(tmp_path: Path) -> None:
     settings = EngineSettings(model=str(save_model("gpt2", tmp_path / "gpt2")), cache_tokens=SLOTS)
     with pytest.raises(UnsupportedModelError, match="not made like Llama"):
         layers_of("gpt2", load_model(settings).module)
+    with pytest.raises(UnsupportedModelError, match="not made like Llama"):
+        HeadStudent(settings.model, "gpt2", None, torch.device("cpu"))

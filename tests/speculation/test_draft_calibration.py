@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate
+from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate, ModelDraftRates
 from reason_spec.suffix.base import Proposal
 
 CHANCES = st.floats(0.0, 1.0)
@@ -73,3 +73,14 @@ def test_what_is_not_checked_of_a_hint_does_not_count_as_wrong() -> None:
         rate.learn(range(16), (0, 1))
         rate.learn((), (3,))
     assert rate.chance(1) > before
+
+
+def test_a_models_drafts_that_are_refused_have_a_low_chance_of_a_next_one() -> None:
+    refused, accepted = ModelDraftRates(), ModelDraftRates()
+    drafted = Proposal((1, 2), (-1, 0), (0.9, 0.8))
+    for _ in range(60):
+        refused.learn(drafted, (7,))
+        accepted.learn(drafted, (1, 2, 3))
+    assert refused.chance_of_next(Proposal()) < 0.3 < 0.9 < accepted.chance_of_next(Proposal())
+    assert refused.chance_of_next(drafted) < accepted.chance_of_next(drafted)
+    assert accepted.chance_of_next(drafted) <= accepted.chance_of_next(Proposal())

@@ -14,12 +14,11 @@ from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.token_drafts import DraftModel
 from reason_spec.engines.weights import digest_folder
 from reason_spec.settings import EngineSettings
-
-SELF = "self"
+from reason_spec.settings.engines import SELF_DRAFT
 
 
 def load_drafter(settings: EngineSettings, model: Model, report: Callable[[str], None]) -> DraftModel | None:
-    """Return what drafts tokens inside the engine, None for nothing.
+    """Return the draft model that the settings name; None where they name none.
 
     Raises:
         EngineError: the head cannot be loaded, or was made for another model.
@@ -28,7 +27,7 @@ def load_drafter(settings: EngineSettings, model: Model, report: Callable[[str],
     name = settings.torch.drafter
     if name is None:
         return None
-    if name != SELF:
+    if name != SELF_DRAFT:
         report("loading the head")
         return EagleDrafts(name, EagleHead.load(Path(name).expanduser()), model, settings.cache_tokens)
     folder = Path(settings.model)

@@ -67,10 +67,7 @@ class EagleDrafts:
         self._features.index_copy_(0, slots, self._head.features(states))
         self._is_computed[layout.slots] = False
 
-    def attach(self, trie: PrefixTrie) -> None:
-        """Do nothing: the head needs no slots of its own."""
-
-    def improve(self, sequences: SequenceOf[GenerationSequence]) -> None:
+    def improve(self, sequences: SequenceOf[GenerationSequence], trie: PrefixTrie) -> None:
         """Do nothing: the head stays as it was trained."""
 
     def run(self, lanes: SequenceOf[DraftLane]) -> Tensor:

@@ -108,7 +108,8 @@ class EagleHead(nn.Module):
         head = cls(read_head_config(folder))
         try:
             weights = load_file(folder / WEIGHTS)
-            offsets = weights.pop("d2t")
+            # vLLM takes these two only where the vocabulary is trimmed.
+            offsets = weights.pop("d2t", torch.zeros(head.config.draft_vocab_size, dtype=torch.long))
             weights.pop("t2d", None)
             head.load_state_dict(weights)
         except Exception as error:

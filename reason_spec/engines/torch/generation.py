@@ -11,7 +11,7 @@ from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.texts import Places, SharedArray
-from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate
+from reason_spec.speculation.draft_calibration import HintRate, ModelDraftRates
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
@@ -30,7 +30,7 @@ class GenerationSequence(Sequence):
     Args:
         earlier: earlier texts to draft from; None for none.
         hint_rate: the acceptance rate of hints over all requests of the same cache key.
-        model_drafts: corrects the chances of drafts by a model in the engine, for the same requests.
+        model_drafts: acceptance rates of drafts by a model in the engine, over the same requests.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class GenerationSequence(Sequence):
         choice: TokenChoice | None = None,
         hint_rate: HintRate | None = None,
         places: Places | None = None,
-        model_drafts: DraftCalibration | None = None,
+        model_drafts: ModelDraftRates | None = None,
     ) -> None:
         super().__init__(number, request.prefix, trie, request.priority, places)
         self.request = request
@@ -122,7 +122,7 @@ class SequenceDrafter:
         choice: TokenChoice,
         earlier: EarlierTexts | None,
         hint_rate: HintRate,
-        model_drafts: DraftCalibration | None = None,
+        model_drafts: ModelDraftRates | None = None,
     ) -> None:
         self._request = request
         self._tokens = tokens
@@ -131,7 +131,7 @@ class SequenceDrafter:
         self._earlier = earlier if request.text is not None else None
         self._hint_rate = hint_rate
         self._hints: dict[int, HintDrafter] = {}
-        self._model_drafts = model_drafts or DraftCalibration()
+        self._model_drafts = model_drafts or ModelDraftRates()
         self._by_model = Proposal()
         self._drafted = _Drafted()
 
@@ -148,9 +148,9 @@ class SequenceDrafter:
             return 0
         return max(0, min(self._request.num_draft_tokens, self._room))
 
-    def corrected_chance(self, chance: float) -> float:
-        """Return the measured acceptance rate of drafts to which the model gave this chance."""
-        return self._model_drafts.corrected(chance)
+    def chance_of_next(self, drafted: Proposal) -> float:
+        """Return the chance that a draft of a model in the engine is accepted with one more token."""
+        return self._model_drafts.chance_of_next(drafted)
 
     def offer_model_draft(self, draft: Proposal) -> None:
         """Take what a model in the engine has drafted for the next pass."""

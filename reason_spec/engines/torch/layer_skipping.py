@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import random
+import time
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +35,13 @@ START_SHARE: Final = 0.45
 """Share of the sublayers that is skipped at first; section 5.1 of the paper."""
 WINDOW: Final = 32
 """Tokens of an answer on which candidates are compared, as in the paper."""
-TRIAL_EVERY: Final = 8
-MAX_TRIALS: Final = 80
-"""Passes between two trials, and trials of a task until the search ends."""
+MAX_TRIALS: Final = 200
+"""Trials of a task until the search ends."""
+SEARCH_SHARE: Final = 0.05
+"""The share of the time that the search may take."""
+_LONGEST_PASS = 1.0
+"""Seconds between two calls that count at most: the engine may have been idle."""
 _MAX_DRAFTS = 8
-_MATCH_DECAY = 0.8
 
 
 @dataclass(slots=True)
@@ -45,9 +49,7 @@ class SkipSearch:
     """The best set of skipped sublayers of one task, and how far the search is."""
 
     best: Skipped
-    matchness: float | None = None
     num_trials: int = 0
-    num_passes: int = 0
 
 
 class LayerSkipping:
@@ -55,19 +57,28 @@ class LayerSkipping:
 
     Args:
         kept: file in which the sets of all tasks are kept; None for none.
+        clock: monotonic seconds.
 
     Raises:
         UnsupportedModelError: the layers are not made like Llama's.
     """
 
-    def __init__(self, name: str, model: Model, kept: Path | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        kept: Path | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         layers = layers_of(name, model.module)
         if model.fused is None:
             prepare_sublayers(name, model.module)
         self._model = model
         self._kept = kept
         self._rng = random.Random(seed)
-        self._trie: PrefixTrie | None = None
+        self._clock = clock
+        self._called_at, self._seconds_left = clock(), 0.0
         head = model.module.get_output_embeddings().weight.numel()
         parts: tuple[Part, ...] = ("attention", "mlp")
         sizes = {
@@ -82,26 +93,25 @@ class LayerSkipping:
         self._candidates = inner or list(sizes)
         self._tasks: dict[str, SkipSearch] = self._load()
 
-    def attach(self, trie: PrefixTrie) -> None:
-        """Take the slots that trials run in."""
-        self._trie = trie
-
     def run(self, lanes: SequenceOf[DraftLane]) -> Tensor:
         chains, slots = [], []
         for lane in lanes:
             chain, own = lane.chain(0, len(lane.sequence.tokens) + len(lane.tokens) - 1)
             chains.append(chain)
             slots += own
+        # One pass has one set, whatever the tasks of its other lanes: drafts are verified in any case.
         task = self._task(lanes[0].sequence)
         return self._model.run(PassBuilder().build(chains, slots), task.best)
 
-    def improve(self, sequences: SequenceOf[GenerationSequence]) -> None:
-        for sequence in sequences:
+    def improve(self, sequences: SequenceOf[GenerationSequence], trie: PrefixTrie) -> None:
+        now = self._clock()
+        self._seconds_left += SEARCH_SHARE * min(now - self._called_at, _LONGEST_PASS)
+        self._called_at = now
+        for sequence in sequences if self._seconds_left > 0 else ():
             task = self._task(sequence)
-            task.num_passes += 1
-            due = task.num_passes % TRIAL_EVERY == 0 and task.num_trials < MAX_TRIALS
-            if due and len(sequence.output.tokens) > WINDOW:
-                self._try_candidate(task, sequence)
+            if task.num_trials < MAX_TRIALS and len(sequence.output.tokens) > WINDOW:
+                self._try_candidate(task, sequence, trie)
+                self._seconds_left -= self._clock() - now
                 return
 
     def speed(self, skipped: Skipped, matchness: float) -> float:
@@ -117,16 +127,15 @@ class LayerSkipping:
             best = max(best, expected / (1 + count * cost))
         return best
 
-    def _try_candidate(self, task: SkipSearch, sequence: GenerationSequence) -> None:
+    def _try_candidate(self, task: SkipSearch, sequence: GenerationSequence, trie: PrefixTrie) -> None:
         candidate = self._neighbour(task.best)
-        own, found = self._matchness(sequence, task.best), self._matchness(sequence, candidate)
+        own, found = (self._matchness(sequence, one, trie) for one in (task.best, candidate))
         if own is None or found is None:
             return
         task.num_trials += 1
-        task.matchness = own if task.matchness is None else task.matchness
-        task.matchness += (1 - _MATCH_DECAY) * (own - task.matchness)
-        if self.speed(candidate, found) > self.speed(task.best, own):
-            task.best, task.matchness = candidate, found
+        # No set may be fast enough yet to be worth it: then the one that predicts more is nearer to that.
+        if (self.speed(candidate, found), found) > (self.speed(task.best, own), own):
+            task.best = candidate
             self._save()
 
     def _neighbour(self, skipped: Skipped) -> Skipped:
@@ -142,19 +151,18 @@ class LayerSkipping:
         )
         return (skipped - set(dropped)) | set(added)
 
-    def _matchness(self, sequence: GenerationSequence, skipped: Skipped) -> float | None:
+    def _matchness(self, sequence: GenerationSequence, skipped: Skipped, trie: PrefixTrie) -> float | None:
         """Return the share of the last tokens that the skipping model predicts; None without free slots."""
-        assert self._trie is not None
         end = len(sequence.path)
         start = end - WINDOW
-        slots = self._trie.take(WINDOW)
+        slots = trie.take(WINDOW)
         if start < 1 or slots is None:
-            self._trie.give_back(slots or ())
+            trie.give_back(slots or ())
             return None
         tokens = sequence.tokens.values
         chain = Chain(tokens[start:end].tolist(), sequence.path.slots[:start], 0, WINDOW, 0, 0)
         logits = self._model.run(PassBuilder().build([chain], slots), skipped)
-        self._trie.give_back(slots)
+        trie.give_back(slots)
         came = tokens[start + 1 : end + 1].tolist()
         hits = [one == other for one, other in zip(logits.argmax(-1).tolist(), came, strict=True)]
         return float(sum(hits)) / WINDOW

@@ -28,7 +28,7 @@ from reason_spec.engines.torch.texts import Places
 from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate, entry_of
+from reason_spec.speculation.draft_calibration import HintRate, ModelDraftRates, entry_of
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.types import Prefix, Usage
 
@@ -100,7 +100,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         # One rate for each tenant and scope: the texts of one must not affect the drafts of another.
         self._hint_rates: dict[tuple[str, str], HintRate] = {}
-        self._model_drafts: dict[tuple[str, str], DraftCalibration] = {}
+        self._model_drafts: dict[tuple[str, str], ModelDraftRates] = {}
         self._retired_usage = Usage()
         self.num_tokens_run = 0
 
@@ -125,7 +125,7 @@ class Scheduler:
             TokenChoice(request, compiling),
             entry_of(self._hint_rates, request.cache_key, HintRate),
             self._places,
-            entry_of(self._model_drafts, request.cache_key, DraftCalibration),
+            entry_of(self._model_drafts, request.cache_key, ModelDraftRates),
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._enqueue(sequence, num_needed=1)

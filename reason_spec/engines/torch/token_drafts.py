@@ -1,7 +1,7 @@
 """Draft tokens that a model inside the target's engine writes between the target's passes.
 
 The target itself with fewer layers (`layer_skipping`) and a head on its hidden states (`eagle_drafts`) draft
-in this way: a token of every request at a time, in temporary slots. The target's next pass verifies them.
+between passes: a token of every request at a time, in temporary slots. The target's next pass verifies them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +26,10 @@ from reason_spec.speculation.acceptance import choose_token
 from reason_spec.suffix.base import Proposal
 
 _TRY_EVERY = 64
-"""Passes without drafts after which drafts are tried again: the acceptance rate may have risen."""
+"""Passes without drafts after which one is tried."""
+_LEAST_CHANCE = 0.1
+"""A less likely token is not drafted, also where the times of passes are not known yet."""
 _TIME_DECAY = 0.9
-_TYPICAL_CHANCE = 0.5
-"""Assumed share of accepted drafts after an accepted one, where there is no draft yet."""
 
 
 @dataclass(slots=True)
@@ -48,13 +49,6 @@ class DraftLane:
     @property
     def proposal(self) -> Proposal:
         return Proposal(tuple(self.tokens), tuple(range(-1, len(self.tokens) - 1)), tuple(self.chances))
-
-    @property
-    def expected_next(self) -> float:
-        """The estimated chance that one more drafted token is accepted."""
-        if not self.chances:
-            return _TYPICAL_CHANCE
-        return self.sequence.drafter.corrected_chance(self.chances[-1])
 
     def chain(self, first: int, start: int) -> tuple[Chain, list[int]]:
         """Return the tokens of text and drafts from place ``start`` on as a chain, and their slots.
@@ -80,83 +74,90 @@ class DraftLane:
 class DraftModel(Protocol):
     """Writes draft tokens after texts of the target."""
 
-    def attach(self, trie: PrefixTrie) -> None:
-        """Take the slots of the target."""
-
     def run(self, lanes: SequenceOf[DraftLane]) -> Tensor:
         """Return logits [lanes, vocabulary] of the token after each lane's last one."""
 
-    def improve(self, sequences: SequenceOf[GenerationSequence]) -> None:
-        """Improve the draft model by what the target has written; called between passes."""
+    def improve(self, sequences: SequenceOf[GenerationSequence], trie: PrefixTrie) -> None:
+        """Improve the draft model by what the target has written; called between passes.
+
+        Args:
+            trie: lends slots for passes of its own.
+        """
 
 
 class TokenDrafts:
-    """Lets a draft model write draft tokens for the sequences that ask for it."""
+    """Lets a draft model write draft tokens for the sequences that ask for it.
+
+    One more token of each sequence is drafted as long as that is expected to save time: the chance that they
+    are accepted is compared with the tokens that the target would write in the time of drafting and verifying
+    them. Without drafts for some passes one token is tried, as the acceptance rate may have risen.
+    """
 
     def __init__(self, model: DraftModel, trie: PrefixTrie, pass_times: PassTimes) -> None:
         self._model = model
-        model.attach(trie)
         self._trie = trie
         self._pass_times = pass_times
-        self._seconds_per_pass = 0.0
+        self._seconds_per_token = 0.0
         self._num_passes_without = 0
 
     def draft(self, running: Iterable[Sequence]) -> float:
         """Draft for the next pass; return the seconds it took."""
+        generating = [one for one in running if isinstance(one, GenerationSequence) and not one.finished]
+        # The first token of a text has nothing before it, from which a draft model could go on.
         waiting = [
-            one for one in running if isinstance(one, GenerationSequence) and one.drafter.model_budget > 0
+            one for one in generating if one.num_pending == 1 and len(one.path) and one.drafter.model_budget
         ]
-        waiting = [one for one in waiting if one.num_pending == 1 and len(one.path) and not one.finished]
         if not waiting:
             return 0.0
         started = time.perf_counter()
         with torch.inference_mode():
-            self._model.improve(waiting)
-            if self._is_worth_it([DraftLane(0, one, []) for one in waiting]):
+            self._model.improve(waiting, self._trie)
+            if self._begins(waiting):
                 self._write(waiting)
         return time.perf_counter() - started
 
+    def _begins(self, sequences: SequenceOf[GenerationSequence]) -> bool:
+        """Return whether to draft at all."""
+        if self._pays([one.drafter.chance_of_next(Proposal()) for one in sequences]):
+            self._num_passes_without = 0
+            return True
+        self._num_passes_without = (self._num_passes_without + 1) % _TRY_EVERY
+        return self._num_passes_without == 0
+
     def _write(self, sequences: SequenceOf[GenerationSequence]) -> None:
         budgets = [one.drafter.model_budget for one in sequences]
+        # One more each for the last token of the text, whose keys and values are not computed yet.
         slots = self._trie.take(sum(budget + 1 for budget in budgets))
         if slots is None:
             return
-        lanes, start = [], 0
-        for number, (one, budget) in enumerate(zip(sequences, budgets, strict=True)):
-            lanes.append(DraftLane(number, one, slots[start : start + budget + 1]))
-            start += budget + 1
+        left = iter(slots)
+        lanes = [
+            DraftLane(number, one, list(islice(left, budget + 1)))
+            for number, (one, budget) in enumerate(zip(sequences, budgets, strict=True))
+        ]
         live = lanes
-        while live and self._is_worth_it(live):
+        while live:
             started = time.perf_counter()
             _choose(live, self._model.run(live))
-            self._record(time.perf_counter() - started, is_first=live is lanes)
+            # The first pass may hold a whole prompt.
+            if len(live[0].tokens) > 1:
+                self._record(time.perf_counter() - started)
             live = [lane for lane in live if len(lane.tokens) < len(lane.slots) - 1]
+            if not self._pays([lane.sequence.drafter.chance_of_next(lane.proposal) for lane in live]):
+                break
         self._trie.give_back(slots)
         for lane in lanes:
             lane.sequence.drafter.offer_model_draft(lane.proposal)
 
-    def _is_worth_it(self, lanes: SequenceOf[DraftLane]) -> bool:
-        """Return whether one more token of each lane is expected to save more time than it takes.
+    def _pays(self, chances: SequenceOf[float]) -> bool:
+        """Return whether one more draft token of each sequence is expected to save time."""
+        cost = self._pass_times.tokens_in(self._seconds_per_token)
+        least = max(_LEAST_CHANCE, self._pass_times.least_chance)
+        return sum(chances) > cost + least * len(chances)
 
-        In the time that it takes to draft and to verify them the target would make some tokens certain.
-        """
-        expected = sum(lane.expected_next for lane in lanes)
-        cost = self._pass_times.tokens_in(self._seconds_per_pass)
-        cost += self._pass_times.least_chance * len(lanes)
-        if expected > cost:
-            self._num_passes_without = 0
-            return True
-        if any(lane.tokens for lane in lanes):
-            return False
-        self._num_passes_without = (self._num_passes_without + 1) % _TRY_EVERY
-        return self._num_passes_without == 0
-
-    def _record(self, seconds: float, *, is_first: bool) -> None:
-        # The first pass may have a prompt; it counts where it is as short as the others.
-        if self._seconds_per_pass == 0.0 or (is_first and seconds > 2 * self._seconds_per_pass):
-            self._seconds_per_pass = self._seconds_per_pass or (0.0 if is_first else seconds)
-            return
-        self._seconds_per_pass = _TIME_DECAY * self._seconds_per_pass + (1 - _TIME_DECAY) * seconds
+    def _record(self, seconds: float) -> None:
+        before = self._seconds_per_token or seconds
+        self._seconds_per_token = _TIME_DECAY * before + (1 - _TIME_DECAY) * seconds
 
 
 def _choose(lanes: SequenceOf[DraftLane], logits: Tensor) -> None:

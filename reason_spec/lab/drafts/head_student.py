@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from reason_spec.engines.eagle_files import CONFIG, WEIGHTS, HeadConfig, middle_layers, vllm_config
 from reason_spec.engines.torch.eagle_head import EagleHead
+from reason_spec.engines.torch.sublayers import layers_of
 from reason_spec.lab.drafts.objectives import Loss
 from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.student import Agreement
@@ -79,6 +80,9 @@ class HeadStudent:
         base: folder of the target.
         name: how the target is named by users; kept in the head's configuration.
         vocabulary: ids of the tokens that it predicts, ascending; None for all.
+
+    Raises:
+        UnsupportedModelError: the target's layers are not made like Llama's.
     """
 
     def __init__(self, base: str, name: str, vocabulary: Sequence[int] | None, device: torch.device) -> None:
@@ -87,6 +91,7 @@ class HeadStudent:
 
         transformers_logging.disable_progress_bar()
         module: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        layers_of(name, module)
         self.module = module.requires_grad_(False).to(device).eval()
         config = module.config
         head: Any = module.get_output_embeddings()
@@ -220,8 +225,9 @@ class HeadStudent:
             for name, weight in self._head.state_dict().items()
         }
         predicted = self._predicted.cpu()
-        weights["d2t"] = predicted - torch.arange(len(predicted))
-        weights["t2d"] = torch.isin(torch.arange(self.config.vocab_size), predicted)
+        if len(predicted) < self.config.vocab_size:
+            weights["d2t"] = predicted - torch.arange(len(predicted))
+            weights["t2d"] = torch.isin(torch.arange(self.config.vocab_size), predicted)
         unfinished = folder / f"{WEIGHTS}.part"
         save_file(weights, unfinished, metadata={"format": "pt"})
         unfinished.replace(folder / WEIGHTS)

@@ -127,6 +127,8 @@ def _entries(strategy: str, base: Settings, generator: Generator, grid: Grid) ->
     takes_hints = generator.target.takes_hints
     if strategy in ("prompt_lookup", "speculative") and not takes_hints:
         raise SettingsError("the target's engine takes no token drafts; it may draft by itself")
+    if strategy_class(strategy).needs_draft and generator.draft is None:
+        raise SettingsError("it needs a draft model that writes on its own")
     if strategy == "self_speculative" and engine_drafter(base) is None:
         raise SettingsError("nothing drafts inside the target's engine; name --draft self, or a head")
     sizes = (grid.draft_tokens if takes_hints else ()) or (base.strategy.num_draft_tokens,)

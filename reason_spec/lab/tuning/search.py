@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.accelerator.engine_drafter import only_drafts_tokens
 from reason_spec.accelerator.load import measure_planner, with_new_planner
 from reason_spec.control.controller import SpeculationController
 from reason_spec.errors import DataError, EngineError, SettingsError
@@ -342,7 +343,7 @@ def _num_planned(candidates: Sequence[Candidate], plan: SearchPlan) -> int:
 
 def _make_accelerator(settings: Settings, strategies: Sequence[str]) -> Accelerator:
     names = strategies or strategy_names()
-    with_draft = any(strategy_class(name).needs_draft for name in names)
+    with_draft = any(strategy_class(name).needs_draft for name in names) and not only_drafts_tokens(settings)
     # Strategies without a verifier: those of candidates are made with the candidates.
     return Accelerator.from_settings(
         settings, strategies=(BASELINE, "speculative") if with_draft else (BASELINE,)
