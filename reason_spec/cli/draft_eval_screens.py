@@ -8,6 +8,7 @@ from dataclasses import asdict
 from rich import box
 from rich.table import Table
 
+from reason_spec.accelerator.engine_drafter import only_drafts_tokens
 from reason_spec.cli.flags import Flags
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.pruned import find_pruned
@@ -22,12 +23,17 @@ def settings_for_draft(flags: Flags, draft: str) -> Settings:
     """Return the settings of an evaluation; the target is the one that a pruned draft was made of.
 
     Raises:
-        SettingsError: no target is named, or an engine is not the torch engine.
+        SettingsError: no target is named, an engine is not the torch engine, or the draft is no model.
         EngineError: the files of a pruned draft are damaged.
     """
     pruned = None if draft == "embedded" else find_pruned(draft)
     defaults = {} if pruned is None else {"target.model": pruned.config.base}
     settings = flags.resolve({"draft.model": draft}, defaults)
+    if only_drafts_tokens(settings):
+        raise SettingsError(
+            f"draft {draft!r} drafts inside the target, and draft eval measures models only. 'reason-spec eval "
+            "--compare autoregressive,self_speculative' with --target and --draft times it"
+        )
     unnamed = pruned is None and flags.given["target"] is None and settings.target.model == "embedded"
     if unnamed and draft != "embedded":
         raise SettingsError(f"draft {draft!r} does not say what its target is; name it with --target")

@@ -77,6 +77,8 @@ def test_what_cannot_be_measured_is_refused_by_name(questions: Path, tmp_path: P
     unnamed = evaluate(target, questions)
     assert unnamed.exit_code != 0
     assert "does not say what its target is; name it with --target" in " ".join(unnamed.output.split())
+    inside = CliRunner().invoke(app, ["draft", "eval", "self"])
+    assert "drafts inside the target" in " ".join(inside.output.split())
     other = evaluate(target, questions, "--target", "embedded")
     assert other.exit_code != 0
     assert "another tokenizer than target 'embedded'" in " ".join(other.output.split())
