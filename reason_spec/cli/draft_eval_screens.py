@@ -31,8 +31,8 @@ def settings_for_draft(flags: Flags, draft: str) -> Settings:
     settings = flags.resolve({"draft.model": draft}, defaults)
     if only_drafts_tokens(settings):
         raise SettingsError(
-            f"draft {draft!r} drafts inside the target, and draft eval measures models only. 'reason-spec eval "
-            "--compare autoregressive,self_speculative' with --target and --draft times it"
+            f"draft {draft!r} drafts inside the target, and draft eval measures models only. "
+            "'reason-spec eval --compare autoregressive,self_speculative' with --target and --draft times it"
         )
     unnamed = pruned is None and flags.given["target"] is None and settings.target.model == "embedded"
     if unnamed and draft != "embedded":
