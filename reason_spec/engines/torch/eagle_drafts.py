@@ -20,6 +20,7 @@ from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import PassBuilder, PassLayout
 from reason_spec.engines.torch.model import Model
+from reason_spec.engines.torch.products import pack_linears
 from reason_spec.engines.torch.sublayers import prepare_sublayers
 from reason_spec.engines.torch.token_drafts import DraftLane
 from reason_spec.errors import EngineError
@@ -48,6 +49,7 @@ class EagleDrafts:
         if model.fused is None:
             prepare_sublayers(name, model.module)
         self._head = head.to(model.device, model.dtype)
+        pack_linears(self._head)
         self._tokens = head.tokens.to(model.device)
         self._embedding = embedding.detach()
         self._model = model

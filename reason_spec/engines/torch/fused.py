@@ -3,12 +3,13 @@
 The time of a pass of one token through a small model is that of launching its operations. So queries, keys
 and values are one product, gate and up another; norms and rotations of queries and keys are done together;
 and the product adds the residual. Matrices are stored as [in, out], the order in which they are read. The
-module's own matrices become views of them, so none is in memory twice.
+module's own matrices become views of them, so none is in memory twice. On a CPU large ones are then packed
+(`products`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reason_spec.engines.torch.attention import ActivePass
+from reason_spec.engines.torch.products import PackedLinear, Product, release, try_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,20 +61,16 @@ class Rotations(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One decoder layer; products are [in, out]."""
+    """One decoder layer."""
 
     input_norm: _RmsNorm
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Product | PackedLinear
     qk_norm: Tensor | None
     """[heads + key-value heads, head size]."""
-    output: Tensor
-    output_bias: Tensor | None
+    output: Product | PackedLinear
     mlp_norm: _RmsNorm
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Product | PackedLinear
+    down: Product | PackedLinear
 
 
 class FusedDecoder:
@@ -96,7 +94,8 @@ class FusedDecoder:
         self._norm = _norm_like(inner.norm)
         unit = torch.ones(self._head_size, device=self._embedding.device, dtype=self._embedding.dtype)
         self._unit = _RmsNorm(unit, inner.norm.variance_epsilon)
-        self._layers = [self._take_over(layer) for layer in inner.layers]
+        self._modules: list[Any] = list(inner.layers)
+        self._layers = [self._take_over(layer) for layer in self._modules]
         self._rotary: Any = inner.rotary_emb
         self.rotations = self.make_rotations(max_context)
 
@@ -109,19 +108,18 @@ class FusedDecoder:
                 active.states[index] = states
             if (index, "attention") not in active.skipped:
                 attended = self._attend(index, layer, states, cos, sin, active)
-                states = _add_product(states, attended, layer.output, layer.output_bias)
+                states = layer.output.add_to(states, attended)
             if (index, "mlp") in active.skipped:
                 continue
-            gate, up = _product(layer.mlp_norm(states), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            states = _add_product(states, functional.silu(gate) * up, layer.down, layer.down_bias)
+            gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, dim=-1)
+            states = layer.down.add_to(states, functional.silu(gate) * up)
         logits: Tensor = self.head(self._norm(states[logits_entries]))
         return logits
 
     def _attend(
         self, index: int, layer: _Layer, states: Tensor, cos: Tensor, sin: Tensor, active: ActivePass
     ) -> Tensor:
-        normed = layer.input_norm(states)
-        projected = _product(normed, layer.qkv, layer.qkv_bias).view(len(states), -1, self._head_size)
+        projected = layer.qkv(layer.input_norm(states)).view(len(states), -1, self._head_size)
         rotated = projected[:, : self._num_heads + self._num_kv_heads]
         if layer.qk_norm is not None:
             rotated = self._unit(rotated) * layer.qk_norm
@@ -133,10 +131,6 @@ class FusedDecoder:
 
     def _take_over(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
-        qkv, qkv_bias = _take_over(attention.q_proj, attention.k_proj, attention.v_proj)
-        output, output_bias = _take_over(attention.o_proj)
-        gate_up, gate_up_bias = _take_over(mlp.gate_proj, mlp.up_proj)
-        down, down_bias = _take_over(mlp.down_proj)
         qk_norm = None
         if hasattr(attention, "q_norm"):
             norms = [attention.q_norm.weight] * self._num_heads + [
@@ -145,17 +139,29 @@ class FusedDecoder:
             qk_norm = torch.stack(norms).detach()
         return _Layer(
             input_norm=_norm_like(layer.input_layernorm),
-            qkv=qkv,
-            qkv_bias=qkv_bias,
+            qkv=_take_over(attention.q_proj, attention.k_proj, attention.v_proj),
             qk_norm=qk_norm,
-            output=output,
-            output_bias=output_bias,
+            output=_take_over(attention.o_proj),
             mlp_norm=_norm_like(layer.post_attention_layernorm),
-            gate_up=gate_up,
-            gate_up_bias=gate_up_bias,
-            down=down,
-            down_bias=down_bias,
+            gate_up=_take_over(mlp.gate_proj, mlp.up_proj),
+            down=_take_over(mlp.down_proj),
         )
+
+    def pack(self) -> None:
+        """Store the weights in oneDNN's order where that is faster; those of the module are freed."""
+        packed = []
+        for layer, own in zip(self._layers, self._modules, strict=True):
+            attention, mlp = own.self_attn, own.mlp
+            packed.append(
+                replace(
+                    layer,
+                    qkv=_pack(layer.qkv, attention.q_proj, attention.k_proj, attention.v_proj),
+                    output=_pack(layer.output, attention.o_proj),
+                    gate_up=_pack(layer.gate_up, mlp.gate_proj, mlp.up_proj),
+                    down=_pack(layer.down, mlp.down_proj),
+                )
+            )
+        self._layers = packed
 
     def make_rotations(self, max_context: int) -> Rotations:
         """Return the rotations of the first positions."""
@@ -185,28 +191,28 @@ def can_fuse(module: PreTrainedModel) -> bool:
     )
 
 
-def _take_over(*products: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Join linear modules into one [in, out] weight and one bias; their weights become views of it."""
+def _take_over(*products: nn.Module) -> Product:
+    """Join linear modules into one product; their weights become views of its weight."""
     linears: list[Any] = list(products)
     joined = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()
     start = 0
     for linear in linears:
         linear.weight.data = joined[:, start : start + linear.out_features].t()
         start += linear.out_features
-    if linears[0].bias is None and all(linear.bias is None for linear in linears):
-        return joined, None
+    if all(linear.bias is None for linear in linears):
+        return Product(joined, None)
     biases = [
         joined.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
         for linear in linears
     ]
-    return joined, torch.cat(biases)
+    return Product(joined, torch.cat(biases))
 
 
-def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.mm(states, weight) if bias is None else torch.addmm(bias, states, weight)
-
-
-def _add_product(residual: Tensor, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is not None:
-        residual = residual + bias
-    return torch.addmm(residual, states, weight)
+def _pack(product: Product | PackedLinear, *linears: Any) -> Product | PackedLinear:
+    """Pack a product, if that is faster, and free the weights of its modules."""
+    packed = try_packing(product.weight.t(), product.bias) if isinstance(product, Product) else None
+    if packed is None:
+        return product
+    for linear in linears:
+        release(linear)
+    return packed

@@ -79,7 +79,7 @@ class LayerSkipping:
         self._rng = random.Random(seed)
         self._clock = clock
         self._called_at, self._seconds_left = clock(), 0.0
-        head = model.module.get_output_embeddings().weight.numel()
+        head = model.module.get_input_embeddings().weight.numel()
         parts: tuple[Part, ...] = ("attention", "mlp")
         sizes = {
             Sublayer(index, part): sum(weight.numel() for weight in module.parameters())

@@ -13,6 +13,7 @@ from reason_spec.engines.torch.attention import KeyValueStore, register_attentio
 from reason_spec.engines.torch.check import check_against_plain_forward
 from reason_spec.engines.torch.fused import FusedDecoder, can_fuse
 from reason_spec.engines.torch.model import Model
+from reason_spec.engines.torch.products import pack_linears
 from reason_spec.engines.torch.trimmed_head import TrimmedHead, read_vocabulary
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.loading import LOADING
@@ -50,16 +51,13 @@ def load_model(settings: EngineSettings) -> Model:
     )
     check_against_plain_forward(settings.model, model)
     if (vocabulary := read_vocabulary(settings.model)) is not None:
-        _trim_head(module, model.fused, vocabulary)
+        module.set_output_embeddings(TrimmedHead(module.get_output_embeddings(), vocabulary))
+    if model.fused is not None:
+        model.fused.pack()
+    pack_linears(module, shared=module.get_input_embeddings().weight)
+    if model.fused is not None:
+        model.fused.head = module.get_output_embeddings()
     return model
-
-
-def _trim_head(module: PreTrainedModel, fused: FusedDecoder | None, vocabulary: list[int]) -> None:
-    head = module.get_output_embeddings()
-    trimmed = TrimmedHead(head, vocabulary)
-    module.set_output_embeddings(trimmed)
-    if fused is not None:
-        fused.head = trimmed
 
 
 def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -> FusedDecoder | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from reason_spec.engines.pruned import VOCABULARY
 from reason_spec.errors import EngineError
@@ -26,17 +25,16 @@ class TrimmedHead(nn.Module):
         super().__init__()
         self._size = head.out_features
         self._tokens = torch.tensor(tokens, device=head.weight.device)
-        self._weight = head.weight.detach()[self._tokens].contiguous()
         # Annotated as a tensor, and None without one.
         bias: Tensor | None = head.bias
-        self._bias = None if bias is None else bias.detach()[self._tokens]
-
-    def trimmed_logits(self, states: Tensor) -> Tensor:
-        """Return the logits [..., predicted tokens] alone."""
-        return functional.linear(states, self._weight, self._bias)
+        self.trimmed = nn.Linear(head.in_features, len(self._tokens), bias=bias is not None, device="meta")
+        """States to the logits [..., predicted tokens] alone."""
+        self.trimmed.weight = nn.Parameter(head.weight.detach()[self._tokens], requires_grad=False)
+        if bias is not None:
+            self.trimmed.bias = nn.Parameter(bias.detach()[self._tokens], requires_grad=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        predicted = self.trimmed_logits(states)
+        predicted: Tensor = self.trimmed(states)
         logits = predicted.new_full((*states.shape[:-1], self._size), float("-inf"))
         return logits.index_copy_(-1, self._tokens, predicted)
 

@@ -195,7 +195,7 @@ class Student:
             states = inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
             wanted = labels[:, 1:] != IGNORED
             # The head is as large as several layers: it reads only what is needed.
-            logits = self._head.trimmed_logits(states[:, :-1][wanted])
+            logits = self._head.trimmed(states[:, :-1][wanted])
         return Predictions(logits, self._place[labels[:, 1:][wanted]])
 
     def save(self, folder: Path) -> None:
