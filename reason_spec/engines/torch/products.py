@@ -74,7 +74,7 @@ def try_packing(weight: Tensor, bias: Tensor | None) -> PackedLinear | None:
     try:
         with torch.inference_mode():
             return PackedLinear(weight, bias)
-    except RuntimeError:
+    except (AttributeError, RuntimeError):  # Some builds of PyTorch lack the operations.
         return None
 
 
