@@ -60,6 +60,8 @@ def test_large_layers_are_packed_and_freed_but_not_a_weight_that_others_read() -
         found = model["head"](model["layer"](states))
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert isinstance(model["head"], PackedLinear)
+    # Layer skipping weighs sublayers by the number of their weights.
+    assert [weight.shape for weight in model["layer"].parameters()] == [(LARGE, LARGE)]
     assert model["small"] is small
     assert layer.weight.device.type == "meta"
     assert layer.weight.shape == (LARGE, LARGE)

@@ -46,7 +46,8 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # Plain attributes: an opaque tensor is no parameter.
+        # Its shape and dtype, which others read; the values are in the packed one, which can be no parameter.
+        self.weight = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
         self._bias = None if bias is None else bias.detach()
         self(weight.new_zeros(1, self.in_features))
