@@ -175,8 +175,8 @@ async def open_bench(options: argparse.Namespace, chosen: Sequence[Task], stack:
             opened = await open_group(group, options, chosen, stack)
             if opened is not None:
                 bench.opened |= {spec.name: opened for spec in specs if spec.group == group.name}
-    if BASELINE not in bench.opened:
-        raise DataError("the target alone could not be started: there is nothing to compare with")
+            if BASELINE not in bench.opened:
+                raise DataError("the target alone could not be started: there is nothing to compare with")
     running = [spec for spec in specs if spec.name in bench.opened]
     for temperature in options.temperatures:
         bench.arms += [_arm_of(bench, spec, temperature, options.max_tokens) for spec in running]
@@ -332,7 +332,7 @@ def exactness(rows: Sequence[Row]) -> str:
         return (
             f"Exact rows that are not the target's own at T = 0, with the share that is: {', '.join(others)}"
         )
-    return f"{len(exact)} exact rows were compared at T = 0: all wrote the tokens of the target alone."
+    return f"Exact rows that always write the target's tokens at T = 0: {len(exact)} of {len(exact)}."
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
