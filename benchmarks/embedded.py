@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import random
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arms import Arm, Ours, Run, Transformers, settings_of, time_rows, write_rows
 from models import ModelsName, Task, target_flags, tasks_for
 
-from reason_spec.accelerator import Accelerator, Generator, Solution
-from reason_spec.accelerator.load import with_new_planner
+from reason_spec.accelerator import Accelerator
 from reason_spec.control.costs import Costs
-from reason_spec.engines.model_files import resolve_model
 from reason_spec.evaluation.estimates import estimate_gain
-from reason_spec.settings import EngineSettings, Settings, load_settings
+from reason_spec.settings import Settings, load_settings
 from reason_spec.strategies.factory import strategy_class
 
 TEMPERATURES = (0.0, 0.6)
@@ -58,27 +54,6 @@ LOSSY = ("step:semantic", "both:semantic", "both:semantic, depth 4")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One row on one problem."""
-
-    seconds: float
-    num_tokens: int
-    tokens: tuple[int, ...]
-    right: bool
-    solution: Solution | None = None
-
-
-@dataclass(slots=True)
-class Arm:
-    """One row at one temperature, with its measurements."""
-
-    name: str
-    temperature: float
-    solve: Callable[[Task, int], Any]
-    runs: list[Run] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """The printed row of an arm; None if it does not apply or was not measured."""
 
@@ -96,113 +71,6 @@ class Row:
     depth: float | None
     c: float | None
     pass_ms: dict[int, float]
-
-
-class Ours:
-    """The accelerator, under the settings of one row at a time; engines are shared by all rows."""
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        self._generators: dict[str, Generator] = {}
-        # Where no row has a draft nothing is planned.
-        self.costs = None if accelerator.planner is None else accelerator.planner.costs
-
-    def generator(self, settings: Settings) -> Generator:
-        """Return the generator of these settings; its planner has seen only what was written under them."""
-        if settings.hash not in self._generators:
-            base = self._accelerator.generator
-            control = with_new_planner(base.control, settings.strategy, takes_hints=True)
-            self._generators[settings.hash] = replace(base, settings=settings, control=control)
-        return self._generators[settings.hash]
-
-    async def prepare(self, settings: Settings) -> None:
-        """Empty caches, and load what these settings need."""
-        await self.generator(settings).prepare()
-
-    async def solve(self, settings: Settings, problem: Task, index: int) -> Run:
-        """Solve one problem; its index keys the sampling noise, the same for every row."""
-        generator = self.generator(settings)
-        started = time.perf_counter()
-        solution = await generator.answer(generator.request(problem.question, problem=index))
-        seconds = time.perf_counter() - started
-        tokens = tuple(token for step in solution.steps for token in step.tokens)
-        return Run(seconds, len(tokens), tokens, problem.is_right(solution.text), solution)
-
-
-class Transformers:
-    """``generate`` of transformers on the target, with the number of threads that suits it best."""
-
-    def __init__(self, target: EngineSettings, max_tokens: int) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        folder = resolve_model("target", target.model)
-        dtype = torch.float32 if target.dtype == "auto" else getattr(torch, target.dtype)
-        device = "cpu" if target.device == "auto" else target.device
-        self._torch = torch
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._max_tokens = max_tokens
-
-    def calibrate(self, num_cores: int) -> int:
-        """Time a short text on one core and on all, and keep the faster setting."""
-        seconds: dict[int, float] = {}
-        for threads in {1, num_cores}:
-            self._torch.set_num_threads(threads)
-            self.generate("How many?", 0.0, 0, 8)
-            started = time.perf_counter()
-            self.generate("How many?", 0.0, 0, 32)
-            seconds[threads] = time.perf_counter() - started
-        best = min(seconds, key=seconds.__getitem__)
-        self._torch.set_num_threads(best)
-        return best
-
-    def generate(self, question: str, temperature: float, seed: int, max_tokens: int) -> tuple[int, ...]:
-        encoded = self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
-        self._torch.manual_seed(seed)
-        with self._torch.inference_mode():
-            output = self._model.generate(
-                **encoded.to(self._model.device),
-                max_new_tokens=max_tokens,
-                **(sampling or {"do_sample": False}),
-            )
-        return tuple(output[0, encoded["input_ids"].shape[1] :].tolist())
-
-    def solve(self, problem: Task, temperature: float, index: int) -> Run:
-        started = time.perf_counter()
-        tokens = self.generate(problem.question, temperature, index, self._max_tokens)
-        seconds = time.perf_counter() - started
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return Run(seconds, len(tokens), tokens, problem.is_right(text))
-
-
-def settings_of(flags: dict[str, Any], strategy: str, temperature: float, max_tokens: int) -> Settings:
-    return load_settings(
-        flags={
-            **flags,
-            "strategy.name": strategy,
-            "sampling.temperature": temperature,
-            "sampling.max_tokens": max_tokens,
-        }
-    )
-
-
-async def time_rows(arms: Sequence[Arm], chosen: Sequence[Task], seed: int) -> None:
-    """Solve each problem with every arm, in an order of its own; the first problem is a warm-up."""
-    rng = random.Random(seed)
-    for index, problem in enumerate([chosen[0], *chosen]):
-        for arm in rng.sample(arms, len(arms)):
-            run = await arm.solve(problem, index)
-            if index:
-                arm.runs.append(run)
-        sys.stderr.write(f"\r{index} of {len(chosen)} problems timed")
-    sys.stderr.write("\n")
 
 
 async def solve_many(
@@ -298,17 +166,6 @@ def print_rows(rows: Sequence[Row]) -> None:
             *shown,
         )
     Console(width=140).print(table)
-
-
-def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Sequence[Any]], None]) -> None:
-    """Show rows as a table, and write them as JSON to a file; ``-`` is standard output, without the table."""
-    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-    if destination == Path("-"):
-        sys.stdout.write(text)
-        return
-    show(rows)
-    if destination is not None:
-        destination.write_text(text)
 
 
 async def measure(

@@ -26,16 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from embedded import (
-    Arm,
-    Ours,
-    Run,
-    parser_of,
-    settings_of,
-    solve_many,
-    time_rows,
-    write_rows,
-)
+from arms import Arm, Ours, Run, settings_of, time_rows, write_rows
+from embedded import parser_of, solve_many
 from models import Task, tasks_for
 
 from reason_spec.accelerator import Accelerator

@@ -35,7 +35,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from embedded import write_rows
+from arms import write_rows
 from padding import pad
 
 from reason_spec.accelerator import Accelerator, Solution

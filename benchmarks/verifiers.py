@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from embedded import write_rows
+from arms import write_rows
 from rich.console import Console
 from rich.table import Table
 from step_changes import HELD_OUT, Case, cases_of_steps, generated_cases, read_cases, read_steps

@@ -29,7 +29,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from embedded import MAX_TOKENS, write_rows
+from arms import write_rows
+from embedded import MAX_TOKENS
 from models import REAL_TARGET, Task, tasks_for
 from padding import pad
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from reason_spec.engines.base import Engine, EngineRequest
@@ -108,12 +109,15 @@ class CoreAllocator:
             self._moving.cancel()
             await asyncio.wait({self._moving})
 
-    async def calibrate(self) -> None:
+    async def calibrate(self, others: Iterable[Cores] = ()) -> None:
         """Measure on which cores the target is fastest alone, and use them when it is alone.
 
         A baseline that kept to the cores that a draft leaves would be slower than necessary.
+
+        Args:
+            others: further sets of cores to try.
         """
-        candidates = {self.beside_draft, self.every}
+        candidates = {self.beside_draft, self.every, *others}
         if self._is_fixed or len(candidates) < 2:
             return
         seconds = {cores: await self._token_seconds(cores) for cores in candidates}

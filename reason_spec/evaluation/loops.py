@@ -7,7 +7,7 @@ acceptance rate and speed-up: measurements end where one begins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -18,18 +18,39 @@ LOOP_TOKENS: Final = 20
 LOOP_TIMES: Final = 3
 
 
-def loop_start(tokens: Sequence[int], length: int = LOOP_TOKENS, times: int = LOOP_TIMES) -> int | None:
-    """Return where the same ``length`` tokens begin for the ``times``-th time; None where none do.
+class LoopScanner:
+    """Finds the beginning of a loop while a text is written.
 
-    Occurrences may overlap, so a loop of few tokens is found after little more than ``length`` of them.
+    A loop begins where the same ``length`` tokens begin for the ``times``-th time. Occurrences may overlap,
+    so a loop of few tokens is found after little more than ``length`` of them.
     """
-    counts: Counter[tuple[int, ...]] = Counter()
-    for start in range(len(tokens) - length + 1):
-        window = tuple(tokens[start : start + length])
-        counts[window] += 1
-        if counts[window] == times:
-            return start
-    return None
+
+    def __init__(self, length: int = LOOP_TOKENS, times: int = LOOP_TIMES) -> None:
+        self._length, self._times = length, times
+        self._tokens: list[int] = []
+        self._counts: Counter[tuple[int, ...]] = Counter()
+        self.start: int | None = None
+        """Where the loop begins; None while there is none."""
+
+    def feed(self, tokens: Iterable[int]) -> int | None:
+        """Take the next tokens; return ``start``."""
+        for token in tokens:
+            if self.start is not None:
+                break
+            self._tokens.append(token)
+            place = len(self._tokens) - self._length
+            if place < 0:
+                continue
+            window = tuple(self._tokens[place:])
+            self._counts[window] += 1
+            if self._counts[window] == self._times:
+                self.start = place
+        return self.start
+
+
+def loop_start(tokens: Iterable[int]) -> int | None:
+    """Return where a whole text begins to loop; None where it does not."""
+    return LoopScanner().feed(tokens)
 
 
 def seconds_until(marks: Iterable[tuple[int, float]], num_tokens: int) -> float:

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.evaluation.loops import LOOP_TIMES, LOOP_TOKENS, loop_start, seconds_until, until_loop
+from reason_spec.evaluation.loops import (
+    LOOP_TIMES,
+    LOOP_TOKENS,
+    LoopScanner,
+    loop_start,
+    seconds_until,
+    until_loop,
+)
 from reason_spec.evaluation.timeline import Mark, Timeline
 from tests.evaluation.synthetic import make_outcome
 
@@ -24,7 +31,7 @@ def test_a_loop_of_any_length_is_found_where_it_comes_for_the_third_time(period:
 
 @given(st.lists(st.integers(0, 2), max_size=120))
 def test_only_what_is_cut_occurs_a_third_time(tokens: list[int]) -> None:
-    start = loop_start(tokens, length=3)
+    start = LoopScanner(length=3).feed(tokens)
     end = len(tokens) if start is None else start + 2
     windows = [tuple(tokens[place : place + 3]) for place in range(max(0, end - 2))]
     assert max(map(windows.count, windows), default=0) < LOOP_TIMES

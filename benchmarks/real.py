@@ -1,0 +1,400 @@
+"""Time a real target with every source of drafts, beside transformers' and vLLM's own speculation.
+
+    python benchmarks/real.py --draft DIR [--engine torch|vllm] [--target MODEL] [--head DIR]
+        [--problems 60] [--problems-file FILE] [--accuracy N] [--temperatures 0 0.6] [--json [FILE]]
+
+``--engine torch`` runs our rows on the torch engine, and ``generate`` of transformers: alone, with the draft
+as its assistant model, and with its prompt lookup. ``--engine vllm`` runs in the environment of ``make cpu``:
+our rows on vLLM, and vLLM's own methods with the number of draft tokens that is fastest on three problems.
+These are two passes, since the environments differ: ratios are over ``autoregressive`` of the same pass, on
+the number of cores that suits it best. ``torch:autoregressive`` in the vLLM pass compares the two.
+
+Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each;
+a first problem warms up. Nothing else may run meanwhile.
+
+Small models often end in a loop, which flatters drafts. Each text is stopped where the same 20 tokens begin
+for the third time (`evaluation.loops`). Only the tokens before that place count, and the seconds that they
+took; within a step these are interpolated. ``looped`` is the share of texts that were stopped.
+
+``speedup`` is the median over problems of the ratio of seconds a token, with the 95 % interval of the sign
+test: lossy rows, and samples of transformers, write other texts. Accuracy is measured for the target and the
+lossy rows, on texts that are stopped in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from arms import Arm, Run, Transformers, settings_of, time_rows, write_rows
+from embedded import STEP_ALONE, measure_accuracy
+from models import REAL_TARGET, Task
+from real_engines import Opened, groups_of, needs_draft, open_group
+
+from reason_spec.engines.machine import auto_device
+from reason_spec.engines.pruned import find_pruned
+from reason_spec.errors import DataError, ReasonSpecError, SettingsError
+from reason_spec.evaluation.estimates import estimate_gain
+from reason_spec.evaluation.grouping import BASELINE
+from reason_spec.evaluation.prompts import prompt_style
+from reason_spec.evaluation.statistics import median_interval
+from reason_spec.settings import EngineSettings, Settings, load_settings
+from reason_spec.tasks import REAL_SAMPLE_PATH
+from reason_spec.tasks.base import get_task
+from reason_spec.tasks.grading import Grader
+from reason_spec.tasks.loading import load_problems
+from reason_spec.types import Problem
+
+
+class RowSpec(NamedTuple):
+    """A row of ours: its name, group of engines, strategy, and further settings."""
+
+    name: str
+    group: str
+    strategy: str
+    own: Mapping[str, Any] = {}
+
+
+_EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
+OURS: Final = (
+    RowSpec("prompt_lookup", "ours", "prompt_lookup"),
+    RowSpec("model", "ours", "speculative"),
+    RowSpec("steps:exact", "ours", "lookahead", {**_EXACT, **STEP_ALONE}),
+    RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),
+    RowSpec("both:exact", "ours", "lookahead", _EXACT),
+    RowSpec("both:semantic", "ours", "lookahead", _SEMANTIC),
+    RowSpec("hybrid", "ours", "hybrid"),
+)
+ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
+    "torch": (
+        RowSpec(BASELINE, "ours", BASELINE),
+        *OURS,
+        RowSpec("self", "self", "speculative"),
+        RowSpec("head", "head", "speculative"),
+    ),
+    "vllm": (
+        RowSpec(BASELINE, "none", BASELINE),
+        RowSpec("torch:autoregressive", "torch", BASELINE),
+        RowSpec("vllm:ngram", "ngram", BASELINE),
+        RowSpec("vllm:draft_model", "draft_model", BASELINE),
+        RowSpec("vllm:eagle3", "eagle3", BASELINE),
+        *OURS,
+    ),
+}
+LOSSY: Final = ("steps:semantic", "both:semantic", "hybrid")
+TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
+_PROMPT_LOOKUP_TOKENS: Final = 10
+"""The number in the examples of transformers' documentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The printed row of an arm; None if it does not apply or was not measured."""
+
+    model: str
+    draft: str | None
+    engine: str
+    name: str
+    temperature: float
+    num_problems: int
+    num_cores: int | None
+    num_draft_tokens: int | None
+    tokens_per_s: float
+    s_per_problem: float
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    same_tokens: float
+    looped: float
+    accuracy: float | None
+    loss_upper95: float | None
+    passes_per_token: float | None
+    alpha_step: float | None
+    alpha_token: float | None
+
+
+@dataclass(slots=True)
+class Bench:
+    """Arms on running engines; ``opened`` is by row, and rows of transformers have none."""
+
+    arms: list[Arm] = field(default_factory=list)
+    opened: dict[str, Opened] = field(default_factory=dict)
+    settings: dict[tuple[str, float], Settings] = field(default_factory=dict)
+    num_threads: int | None = None  # of transformers
+
+
+def read_tasks(options: argparse.Namespace, grader: Grader) -> list[Task]:
+    """Read the problems as the target is asked them.
+
+    Raises:
+        DataError: the file cannot be read, or accuracy is wanted and an answer is missing.
+        SettingsError: the target is a base model, which `generate` of transformers cannot ask.
+    """
+    style = prompt_style(load_settings(flags={"target.model": options.target}))
+    if style == "examples":
+        raise SettingsError(f"target {options.target!r} has no chat template; name one that has")
+    number = max(options.problems, options.accuracy)
+    file = options.problems_file or REAL_SAMPLE_PATH
+    problems = load_problems(file, "auto", number, require_answer=options.accuracy > 0).problems
+    if not problems:
+        raise DataError(f"{file}: holds no problem")
+    if len(problems) < number:
+        sys.stderr.write(f"{file} has {len(problems)} problems; all of them are used\n")
+    return [_task_of(problem, style, grader) for problem in problems]
+
+
+def _task_of(problem: Problem, style: Any, grader: Grader) -> Task:
+    def is_right(text: str) -> bool:
+        if problem.answer is None:
+            return False
+        return grader.grade(text, problem.answer, problem.task).correct is True
+
+    return Task(get_task(problem.task).prompt(problem.question, style), is_right)
+
+
+# Arms ----------------------------------------------------------------------------------------
+
+
+async def open_bench(options: argparse.Namespace, chosen: Sequence[Task], stack: AsyncExitStack) -> Bench:
+    """Start what the wanted rows need; rows that cannot be had are left out, and the reason is printed."""
+    bench = Bench()
+    specs = [spec for spec in ROWS[options.engine] if _is_wanted(spec.name, options)]
+    missing = [spec.name for spec in specs if _lacks_a_model(spec, options)]
+    if missing:
+        sys.stderr.write(f"left out, --draft or --head is not given: {', '.join(missing)}\n")
+    specs = [spec for spec in specs if spec.name not in missing]
+    for group in groups_of(options):
+        if any(spec.group == group.name for spec in specs):
+            opened = await open_group(group, options, chosen, stack)
+            if opened is not None:
+                bench.opened |= {spec.name: opened for spec in specs if spec.group == group.name}
+            if BASELINE not in bench.opened:
+                raise DataError("the target alone could not be started: there is nothing to compare with")
+    running = [spec for spec in specs if spec.name in bench.opened]
+    for temperature in options.temperatures:
+        bench.arms += [_arm_of(bench, spec, temperature, options.max_tokens) for spec in running]
+    if options.engine == "torch":
+        _add_transformers(bench, options)
+    return bench
+
+
+def _is_wanted(name: str, options: argparse.Namespace) -> bool:
+    return name == BASELINE or not options.rows or name in options.rows
+
+
+def _lacks_a_model(spec: RowSpec, options: argparse.Namespace) -> bool:
+    if spec.group in ("head", "eagle3"):
+        return options.head is None
+    if spec.group == "draft_model" or (spec.group == "ours" and needs_draft(spec.strategy)):
+        return options.draft is None
+    return False
+
+
+def _arm_of(bench: Bench, spec: RowSpec, temperature: float, max_tokens: int) -> Arm:
+    opened = bench.opened[spec.name]
+    settings = settings_of({**opened.group.flags, **spec.own}, spec.strategy, temperature, max_tokens)
+    bench.settings[spec.name, temperature] = settings
+
+    async def solve(problem: Task, index: int) -> Run:
+        await opened.ours.prepare(settings)
+        return await opened.ours.solve(settings, problem, index)
+
+    return Arm(spec.name, temperature, solve)
+
+
+def _add_transformers(bench: Bench, options: argparse.Namespace) -> None:
+    names = [name for name in TRANSFORMERS if _is_wanted(name, options)]
+    if not names:
+        return
+    # As the torch engine has them.
+    device = auto_device() if options.device == "auto" else options.device
+    target = EngineSettings(
+        model=options.target, device=device, dtype="float32" if device == "cpu" else "bfloat16"
+    )
+    plain = Transformers(target, options.max_tokens, until_loop=True)
+    bench.num_threads = plain.calibrate(len(bench.opened[BASELINE].accelerator.bundle.cores.every))
+    sys.stderr.write(f"transformers runs on {bench.num_threads} threads\n")
+    arguments: dict[str, dict[str, Any]] = {
+        "transformers": {},
+        "transformers:prompt_lookup": {"prompt_lookup_num_tokens": _PROMPT_LOOKUP_TOKENS},
+    }
+    if options.draft is None:
+        sys.stderr.write("left out, --draft is not given: transformers:assistant_model\n")
+    elif "transformers:assistant_model" in names:
+        arguments["transformers:assistant_model"] = {"assistant_model": plain.load("draft", options.draft)}
+    for temperature in options.temperatures:
+        for name in names:
+            if name not in arguments:
+                continue
+
+            async def solve(
+                problem: Task, index: int, temperature: float = temperature, name: str = name
+            ) -> Run:
+                return plain.solve(problem, temperature, index, **arguments[name])
+
+            bench.arms.append(Arm(name, temperature, solve))
+
+
+# Rows ----------------------------------------------------------------------------------------
+
+
+def row_of(
+    arm: Arm,
+    baseline: Arm,
+    accuracies: Mapping[tuple[str, float], list[bool]],
+    bench: Bench,
+    options: argparse.Namespace,
+) -> Row:
+    """Summarise an arm beside the target alone at its temperature."""
+    pairs = list(zip(baseline.runs, arm.runs, strict=True))
+    ratios = [_token_seconds(base) / _token_seconds(run) for base, run in pairs]
+    interval = median_interval(ratios)
+    known = accuracies.get((BASELINE, arm.temperature))
+    own = accuracies.get((arm.name, arm.temperature))
+    recorders = [run.solution.recorder for run in arm.runs if run.solution is not None]
+    verdicts = [verdict.accepted for recorder in recorders for verdict in recorder.verdicts]
+    drafted = sum(recorder.target_usage.num_drafted_tokens for recorder in recorders)
+    accepted = sum(recorder.target_usage.num_accepted_draft_tokens for recorder in recorders)
+    written = sum(len(step.tokens) for run in arm.runs if run.solution for step in run.solution.steps)
+    opened = bench.opened.get(arm.name)
+    strategy = "" if opened is None else bench.settings[arm.name, arm.temperature].strategy.name
+    differences = [after - before for before, after in zip(known or (), own or (), strict=False)]
+    return Row(
+        model=options.target,
+        draft=options.draft,
+        engine=options.engine,
+        name=arm.name,
+        temperature=arm.temperature,
+        num_problems=len(arm.runs),
+        num_cores=bench.num_threads if opened is None else opened.num_cores(strategy),
+        num_draft_tokens=None if opened is None else opened.group.num_draft_tokens,
+        tokens_per_s=sum(run.num_tokens for run in arm.runs) / sum(run.seconds for run in arm.runs),
+        s_per_problem=statistics.median(run.seconds for run in arm.runs),
+        speedup=statistics.median(ratios),
+        speedup_low=None if interval is None else interval.low,
+        speedup_high=None if interval is None else interval.high,
+        same_tokens=statistics.fmean(base.tokens == run.tokens for base, run in pairs),
+        looped=statistics.fmean(run.looped for run in arm.runs),
+        accuracy=statistics.fmean(own) if own else None,
+        loss_upper95=estimate_gain(differences).loss_upper if differences and arm.name != BASELINE else None,
+        passes_per_token=sum(recorder.target_usage.num_passes for recorder in recorders) / max(1, written)
+        if recorders
+        else None,
+        alpha_step=statistics.fmean(verdicts) if verdicts else None,
+        alpha_token=accepted / drafted if drafted else None,
+    )
+
+
+def _token_seconds(run: Run) -> float:
+    return run.seconds / max(1, run.num_tokens)
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    headings = "row|T|tokens/s|speed-up|95 %|same|looped|right|loss ≤|passes|α step|α token|cores|drafts"
+    for heading in headings.split("|"):
+        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
+    for row in rows:
+        numbers = (row.accuracy, row.loss_upper95, row.passes_per_token, row.alpha_step, row.alpha_token)
+        interval = "-" if row.speedup_low is None else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}"
+        table.add_row(
+            row.name,
+            f"{row.temperature:g}",
+            f"{row.tokens_per_s:.1f}",
+            f"{row.speedup:.2f}x",
+            interval,
+            f"{row.same_tokens:.0%}",
+            f"{row.looped:.0%}",
+            *("-" if number is None else f"{number:.2f}" for number in numbers),
+            str(row.num_cores or "-"),
+            str(row.num_draft_tokens or "-"),
+        )
+    console = Console(width=150)
+    console.print(table)
+    console.print(exactness(rows))
+
+
+def exactness(rows: Sequence[Row]) -> str:
+    """Say whether the exact rows wrote the tokens of the target alone at temperature 0."""
+    exact = [row for row in rows if not row.temperature and row.name not in (BASELINE, *LOSSY)]
+    others = [f"{row.name} {row.same_tokens:.0%}" for row in exact if row.same_tokens < 1.0]
+    if others:
+        return (
+            f"Exact rows that are not the target's own at T = 0, with the share that is: {', '.join(others)}"
+        )
+    return f"Exact rows that always write the target's tokens at T = 0: {len(exact)} of {len(exact)}."
+
+
+async def measure(options: argparse.Namespace) -> list[Row]:
+    """Measure every row that can be had."""
+    with ExitStack() as graders:
+        chosen = read_tasks(options, graders.enter_context(Grader()))
+        async with AsyncExitStack() as stack:
+            bench = await open_bench(options, chosen, stack)
+            await time_rows(bench.arms, chosen[: options.problems], options.seed)
+            accuracies: dict[tuple[str, float], list[bool]] = {}
+            for (name, temperature), settings in bench.settings.items():
+                if options.accuracy and name in (BASELINE, *LOSSY):
+                    accuracies[name, temperature] = await measure_accuracy(
+                        bench.opened[name].ours, settings, chosen[: options.accuracy], options.at_once
+                    )
+    baselines = {arm.temperature: arm for arm in bench.arms if arm.name == BASELINE}
+    return [row_of(arm, baselines[arm.temperature], accuracies, bench, options) for arm in bench.arms]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    parser.add_argument(
+        "--target", help="a model with a chat template (default: that of the draft, else SmolLM2-135M)"
+    )
+    parser.add_argument("--draft", help="folder of a draft, such as draft train makes")
+    parser.add_argument("--head", help="folder of a draft head: EAGLE-3 under vLLM")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
+    parser.add_argument(
+        "--problems-file", type=Path, help="questions, jsonl (default: the 24 of the package)"
+    )
+    parser.add_argument("--accuracy", type=int, default=0, help="problems for accuracy (default: none)")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.6])
+    parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--at-once", type=int, default=16, help="problems solved together for accuracy")
+    parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
+    parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
+    )
+    options = parser.parse_args()
+    if min(options.problems, options.max_tokens, options.at_once) < 1 or options.accuracy < 0:
+        parser.error("--problems, --max-tokens and --at-once must be at least 1, and --accuracy at least 0")
+    known = {*TRANSFORMERS, *(spec.name for specs in ROWS.values() for spec in specs)}
+    if unknown := set(options.rows or ()) - known:
+        parser.error(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    if options.target is None:
+        pruned = None if options.draft is None else find_pruned(options.draft)
+        options.target = REAL_TARGET if pruned is None else pruned.config.base
+    return options
+
+
+def main() -> None:
+    options = parse()
+    try:
+        rows = asyncio.run(measure(options))
+    except ReasonSpecError as error:
+        sys.exit(f"error: {error}")
+    write_rows(rows, options.json, print_rows)
+
+
+if __name__ == "__main__":
+    main()
