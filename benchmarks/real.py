@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 
 from arms import Arm, Run, Transformers, settings_of, time_rows, write_rows
 from embedded import STEP_ALONE, measure_accuracy
-from models import REAL_TARGET, Task
+from models import Task
 from real_engines import Opened, groups_of, needs_draft, open_group
 
 from reason_spec.engines.machine import auto_device
@@ -76,8 +76,8 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
     "torch": (
         RowSpec(BASELINE, "ours", BASELINE),
         *OURS,
-        RowSpec("self", "self", "speculative"),
-        RowSpec("head", "head", "speculative"),
+        RowSpec("self", "self", "self_speculative"),
+        RowSpec("head", "head", "self_speculative"),
     ),
     "vllm": (
         RowSpec(BASELINE, "none", BASELINE),
@@ -88,6 +88,7 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         *OURS,
     ),
 }
+TARGET: Final = "models:smollm2-gsm8k"
 LOSSY: Final = ("steps:semantic", "both:semantic", "hybrid")
 TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
 _PROMPT_LOOKUP_TOKENS: Final = 10
@@ -356,7 +357,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
     parser.add_argument(
-        "--target", help="a model with a chat template (default: that of the draft, else SmolLM2-135M)"
+        "--target", help=f"a model with a chat template (default: that of the draft, else {TARGET})"
     )
     parser.add_argument("--draft", help="folder of a draft, such as draft train makes")
     parser.add_argument("--head", help="folder of a draft head: EAGLE-3 under vLLM")
@@ -383,7 +384,7 @@ def parse() -> argparse.Namespace:
         parser.error(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     if options.target is None:
         pruned = None if options.draft is None else find_pruned(options.draft)
-        options.target = REAL_TARGET if pruned is None else pruned.config.base
+        options.target = TARGET if pruned is None else pruned.config.base
     return options
 
 

@@ -89,9 +89,9 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
         ours = (*ours, "speculative", "lookahead", "hybrid")
     if options.engine == "torch":
         groups = [Group("ours", common | drafted, ours)]
-        groups.append(Group("self", {**common, "draft.model": "self"}, ("speculative",)))
+        groups.append(Group("self", {**common, "draft.model": "self"}, ("self_speculative",)))
         if options.head is not None:
-            groups.append(Group("head", {**common, "draft.model": options.head}, ("speculative",)))
+            groups.append(Group("head", {**common, "draft.model": options.head}, ("self_speculative",)))
         return groups
     torch = Group("torch", {**common, "target.kind": "torch"}, alone)
     eager = {"enforce_eager": options.eager}
