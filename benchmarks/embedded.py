@@ -1,6 +1,7 @@
-"""Time the torch engine on the demonstration pair: each layer, both, and transformers' generate.
+"""Time the torch engine: each layer, both, and transformers' generate.
 
-    python benchmarks/embedded.py [--problems 60] [--accuracy 500] [--temperatures 0 0.6] [--json [FILE]]
+    python benchmarks/embedded.py [--models real] [--problems 60] [--accuracy 500] [--temperatures 0 0.6]
+        [--json [FILE]]
 
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled
 with the seed, prefix caches are emptied before each, and nothing else runs: stop other work first.
@@ -21,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from arms import Arm, Ours, Run, Transformers, settings_of, time_rows, write_rows
-from models import ModelsName, Task, target_flags, tasks_for
+from models import Models, Task, add_models_arguments, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.control.costs import Costs
 from reason_spec.evaluation.estimates import estimate_gain
 from reason_spec.settings import Settings, load_settings
-from reason_spec.strategies.factory import strategy_class
 
 TEMPERATURES = (0.0, 0.6)
 MAX_TOKENS = 448
@@ -177,14 +177,13 @@ async def measure(
     max_tokens: int = MAX_TOKENS,
     seed: int = 0,
     flags: dict[str, Any] | None = None,
-    models: ModelsName = "demo",
+    models: Models,
 ) -> list[Row]:
-    """Measure every row; ``flags`` are settings for all of them, such as another target."""
+    """Measure every row; ``flags`` are settings for all of them, such as a device."""
     # Under load the load controller lets the target write alone: its answers would be graded as every row's.
-    flags = {"load_control.use": "off", **target_flags(models), **(flags or {})}
-    chosen = tasks_for(models, max(problems_timed, problems_graded), seed)
-    # No draft was trained for the real model.
-    rows = [row for row in ROWS if models == "demo" or not strategy_class(row[1]).needs_draft]
+    flags = {"load_control.use": "off", **models.flags, **(flags or {})}
+    chosen = models.tasks(max(problems_timed, problems_graded), seed)
+    rows = models.usable(ROWS, lambda row: needs_draft(row[1]))
     base = load_settings(flags=flags)
     plain = Transformers(base.target, max_tokens)
     strategies = tuple(strategy for _, strategy, _ in rows)
@@ -234,8 +233,9 @@ def _arms(
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the common options of benchmarks of the demonstration pair."""
+    """Return a parser with the options of benchmarks that time and grade rows."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    add_models_arguments(parser)
     parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
     parser.add_argument(
         "--accuracy", type=int, default=500, help="problems for accuracy; 0: none (default: 500)"
@@ -260,15 +260,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
-    parser.add_argument("--target", type=Path, help="folder of another target")
-    parser.add_argument(
-        "--models",
-        choices=("demo", "real"),
-        default="demo",
-        help="the demonstration pair, or SmolLM2-135M on 24 real problems, without drafts (default: demo)",
-    )
     arguments = parse(parser)
-    target = {"target.model": str(arguments.target)} if arguments.target else {}
     rows = asyncio.run(
         measure(
             problems_timed=arguments.problems,
@@ -277,8 +269,7 @@ def main() -> None:
             at_once=arguments.at_once,
             max_tokens=arguments.max_tokens,
             seed=arguments.seed,
-            flags=target,
-            models=arguments.models,
+            models=models_of(arguments),
         )
     )
     write_rows(rows, arguments.json, print_rows)

@@ -1,6 +1,7 @@
-"""Accuracy against speed: every strategy across its thresholds, on the demonstration pair.
+"""Accuracy against speed: every strategy across its thresholds.
 
-    python benchmarks/frontier.py [--problems 60] [--accuracy 500] [--grades FILE] [--json [FILE]] [--png F]
+    python benchmarks/frontier.py [--models real --draft FOLDER] [--problems 60] [--accuracy 500]
+        [--grades FILE] [--json [FILE]] [--png FILE]
 
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled with
 the seed, caches are emptied before each, and nothing else runs: stop other work first. Seconds are those of
@@ -28,12 +29,13 @@ from typing import Any
 
 from arms import Arm, Ours, Run, settings_of, time_rows, write_rows
 from embedded import parser_of, solve_many
-from models import Task, tasks_for
+from models import Models, Task, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.estimates import estimate_gain
 from reason_spec.evaluation.statistics import exact_interval
 from reason_spec.settings import Settings, load_settings
+from reason_spec.strategies.factory import strategy_class
 
 BASELINE = "autoregressive"
 LIKELIHOODS = (0.9, 0.95)
@@ -116,9 +118,9 @@ class Grades:
                 own[record["problem"]] = Graded(**record["graded"])
 
     @staticmethod
-    def key(settings: Settings, seed: int) -> str:
-        """Return a key of all settings that affect the text of a row."""
-        key = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), seed], sort_keys=True)
+    def key(settings: Settings, problems: int | str) -> str:
+        """Return a key of the problems (their seed or name) and all settings that affect a row's text."""
+        key = json.dumps([settings.model_dump(mode="json", exclude_defaults=True), problems], sort_keys=True)
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def add(self, key: str, problem: int, graded: Graded) -> None:
@@ -256,13 +258,25 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def arms_of(ours: Ours, chosen: Sequence[str], max_tokens: int) -> tuple[list[Arm], dict[str, Settings]]:
+def rows_for(models: Models, chosen: Sequence[str]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return the chosen rows, or all, that can run with these models."""
+    rows = [row for row in ROWS if not chosen or row[0] == BASELINE or row[0] in chosen]
+    usable = models.usable(rows, lambda row: needs_draft(row[1]))
+    if models.is_embedded:
+        return usable
+    rewarded = [name for name, strategy, _ in usable if strategy_class(strategy).default_verifier == "reward"]
+    if rewarded:
+        sys.stderr.write(f"left out, only the demonstration pair has a reward head: {'; '.join(rewarded)}\n")
+    return [row for row in usable if row[0] not in rewarded]
+
+
+def arms_of(
+    ours: Ours, rows: Sequence[tuple[str, str, dict[str, Any]]], models: Models, max_tokens: int
+) -> tuple[list[Arm], dict[str, Settings]]:
     arms: list[Arm] = []
     settings: dict[str, Settings] = {}
-    for name, strategy, own in ROWS:
-        if chosen and name != BASELINE and name not in chosen:
-            continue
-        row_settings = settings_of(own, strategy, 0.0, max_tokens)
+    for name, strategy, own in rows:
+        row_settings = settings_of({**models.flags, **own}, strategy, 0.0, max_tokens)
         settings[name] = row_settings
 
         async def solve(problem: Task, index: int, row_settings: Settings = row_settings) -> Run:
@@ -277,7 +291,7 @@ async def grade(
     ours: Ours, settings: Settings, chosen: Sequence[Task], options: argparse.Namespace, grades: Grades
 ) -> dict[int, Graded]:
     """Grade what was not graded yet, and return all of a row's problems by number."""
-    key = grades.key(settings, options.seed)
+    key = grades.key(settings, options.models if options.models == "real" else options.seed)
     if options.as_graded:
         return grades.of(key)
     # With many problems at once verdicts wait for each other: what counts here is what they say.
@@ -292,15 +306,17 @@ async def grade(
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    chosen = tasks_for("demo", max(options.problems, options.accuracy), options.seed)
-    strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in ROWS))
+    models = models_of(options)
+    chosen = models.tasks(max(options.problems, options.accuracy), options.seed)
+    rows = rows_for(models, options.rows)
+    strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in rows))
     grades = Grades(options.grades)
     # Under load the load controller lets the target write alone: its answers would be graded as every row's.
-    base = load_settings(flags={"load_control.use": "off"})
+    base = load_settings(flags={"load_control.use": "off", **models.flags})
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()
         ours = Ours(accelerator)
-        arms, settings = arms_of(ours, options.rows, options.max_tokens)
+        arms, settings = arms_of(ours, rows, models, options.max_tokens)
         if options.problems:
             await time_rows(arms, chosen[: options.problems], options.seed)
         graded: dict[str, dict[int, Graded]] = {}

@@ -1,12 +1,13 @@
 """Check the torch engine on an accelerator: its tests, bfloat16 against itself, speed, and memory.
 
-    python benchmarks/gpu_check.py [--problems 60] [--accuracy 500] [--out docs/measurements]
+    python benchmarks/gpu_check.py [--models real] [--problems 60] [--accuracy 500] [--out docs/measurements]
 
 Runs the engine tests in float32 on the device, the rows of ``embedded.py`` in bfloat16, and a
-comparison of ``lookahead`` under the exact verifier with plain decoding in bfloat16. Rounding differs
-with the number of tokens in a pass, so there the two may part where two tokens are all but equally
-likely: every parting is shown with the difference of their log-probabilities. What was found is
-written to one JSON file. ``--device cpu`` tries the check itself out where there is no GPU.
+comparison of ``lookahead`` under the exact verifier (without a draft: ``prompt_lookup``) with plain
+decoding in bfloat16. Rounding differs with the number of tokens in a pass, so there the two may part
+where two tokens are all but equally likely: every parting is shown with the difference of their
+log-probabilities. What was found is written to one JSON file. ``--device cpu`` tries the check itself out
+where there is no GPU.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from embedded import measure, print_rows
+from models import Models, add_models_arguments, models_of
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.pair.generator import problems
 from reason_spec.types import Prefix
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -75,17 +75,16 @@ class PeakMemory:
             self.peak = max(self.peak, total - free)
 
 
-async def find_partings(flags: dict[str, Any], count: int) -> list[Parting]:
-    """Solve problems with plain decoding and with both layers, and look at where they part."""
+async def find_partings(flags: dict[str, Any], models: Models, count: int) -> list[Parting]:
+    """Solve problems with plain decoding and with drafts, and look at where they part."""
     found: list[Parting] = []
-    both = {**flags, "verifier.name": "exact", "strategy.planner": False}
+    drafting = "prompt_lookup" if models.draft is None else "lookahead"
+    both = {**models.flags, **flags, "verifier.name": "exact", "strategy.planner": False}
     settings = {name.replace(".", "__"): value for name, value in both.items()}
-    async with Accelerator.from_settings(
-        strategies=("autoregressive", "lookahead"), **settings
-    ) as accelerator:
-        for index, problem in enumerate(islice(problems("test", 5), count)):
+    async with Accelerator.from_settings(strategies=("autoregressive", drafting), **settings) as accelerator:
+        for index, problem in enumerate(models.tasks(count, seed=5)):
             plain = await accelerator.answer(problem.question, strategy="autoregressive")
-            fast = await accelerator.answer(problem.question, strategy="lookahead")
+            fast = await accelerator.answer(problem.question, strategy=drafting)
             first, second = (
                 [token for step in solution.steps for token in step.tokens] for solution in (plain, fast)
             )
@@ -116,6 +115,7 @@ def describe(device: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add_models_arguments(parser)
     parser.add_argument("--device", default="cuda", help="default: %(default)s")
     parser.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
     parser.add_argument("--problems", type=int, default=60, help="problems that are timed (default: 60)")
@@ -130,6 +130,8 @@ def main() -> None:
         )
     started = time.time()
     code = None if arguments.no_tests else run_engine_tests()
+    models = models_of(arguments)
+    num_compared = len(models.tasks(arguments.partings, seed=5))
     flags = {
         f"{engine}.{name}": value
         for engine in ("target", "draft")
@@ -141,23 +143,24 @@ def main() -> None:
                 problems_timed=arguments.problems,
                 problems_graded=arguments.accuracy,
                 flags=flags,
+                models=models,
             )
         )
-        partings = asyncio.run(find_partings(flags, arguments.partings))
+        partings = asyncio.run(find_partings(flags, models, num_compared))
     print_rows(rows)
     ties = sum(parting.is_near_tie for parting in partings)
     sys.stdout.write(
-        f"{len(partings)} of {arguments.partings} answers part from plain decoding, "
-        f"{ties} of them at a near-tie\n"
+        f"{len(partings)} of {num_compared} answers part from plain decoding, {ties} of them at a near-tie\n"
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"gpu_check_{arguments.device.replace(':', '')}_{arguments.dtype}.json"
     report = {
         **describe(arguments.device),
+        "models": asdict(models),
         "dtype": arguments.dtype,
         "engine_tests_exit_code": code,
         "rows": [asdict(row) for row in rows],
-        "compared": arguments.partings,
+        "compared": num_compared,
         "partings": [asdict(parting) for parting in partings],
         "peak_memory_bytes": memory.peak,
         "seconds": time.time() - started,

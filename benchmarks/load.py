@@ -1,8 +1,9 @@
 """Time the load controller against the target alone and against fixed settings, at one to many answers at
 once.
 
-    python benchmarks/load.py [--engine vllm|torch] [--padded LAYERS] [--loads 1 4 16 64] [--repeats 3]
-        [--poisson 0.3 0.8] [--fixed tokens depth-2 depth-4] [--runs FILE] [--json [FILE]]
+    python benchmarks/load.py [--engine vllm|torch] [--models real --draft FOLDER] [--padded LAYERS]
+        [--loads 1 4 16 64] [--repeats 3] [--poisson 0.3 0.8] [--fixed tokens depth-2 depth-4]
+        [--runs FILE] [--json [FILE]]
 
 A closed loop keeps so many answers under way until all of its questions are answered; with ``--poisson``
 they arrive by themselves, at these shares of what the target alone gets done at the largest load. All rows
@@ -31,23 +32,22 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from arms import write_rows
+from models import Task, add_models_arguments, model_folder, models_of
 from padding import pad
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.load_controller import LoadController
-from reason_spec.pair import embedded_path
-from reason_spec.pair.generator import Example, problems
 from reason_spec.settings import Settings, load_settings
 
 BASELINES = ("alone", "alone-shared")
 _BOOTSTRAPS = 2000
 _WARM_UP = 4
 _FEWEST_ANSWERS = 16
+_NUM_QUESTIONS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,9 @@ class Row:
 class Bench:
     """Two engines that all arms share."""
 
-    def __init__(self, accelerator: Accelerator, options: argparse.Namespace) -> None:
+    def __init__(
+        self, accelerator: Accelerator, options: argparse.Namespace, questions: Sequence[Task]
+    ) -> None:
         self.accelerator = accelerator
         self.options = options
         self._controller: LoadController | None = accelerator.load_controller
@@ -102,7 +104,7 @@ class Bench:
         self._generator = accelerator.generator
         self._seconds_before: dict[Any, float] = {}
         self._changes_before = 0
-        self._questions = list(islice(problems("test", options.seed), 4096))
+        self._questions = questions
 
     async def prepare(self, arm: str) -> None:
         """Make the engines this arm's: settings, cores, nothing in the caches."""
@@ -150,11 +152,12 @@ class Bench:
         answers = [await one for one in answering]
         return self._run(arm, 0, share, repeat, time.perf_counter() - started, answers)
 
-    def _chosen(self, repeat: int, number: int) -> list[Example]:
-        start = (repeat + 1) * number % (len(self._questions) - number)
-        return self._questions[start : start + number]
+    def _chosen(self, repeat: int, number: int) -> list[Task]:
+        """Return the next questions of a repeat; where there are too few they come again."""
+        start = (repeat + 1) * number
+        return [self._questions[place % len(self._questions)] for place in range(start, start + number)]
 
-    async def _answer(self, index: int, question: Example, since: float) -> tuple[Solution, float]:
+    async def _answer(self, index: int, question: Task, since: float) -> tuple[Solution, float]:
         generator = self._generator
         solution = await generator.answer(generator.request(question.question, problem=index))
         return solution, time.perf_counter() - since
@@ -224,7 +227,8 @@ async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespa
 
 def _identity(options: argparse.Namespace) -> str:
     """Return what has to be equal for runs to be of one measurement."""
-    names = ("engine", "padded", "eager", "verifier", "max_tokens", "answers", "arrivals", "seed")
+    names = ["engine", "padded", "eager", "verifier", "max_tokens", "answers", "arrivals", "seed"]
+    names += ["models", "target", "draft"]
     return json.dumps({name: getattr(options, name) for name in names}, sort_keys=True)
 
 
@@ -255,7 +259,7 @@ def rows_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Row]:
             for arm in arms
         }
         paces = {arm: [run.pace for run in own] for arm, own in here.items()}
-        alone = max(BASELINES, key=lambda arm: statistics.median(paces[arm]))
+        alone = max((arm for arm in arms if arm in BASELINES), key=lambda arm: statistics.median(paces[arm]))
         fixed = [arm for arm in arms if arm != "controller"]
         best = max(fixed, key=lambda arm: statistics.median(paces[arm]))
         for arm in arms:
@@ -309,16 +313,15 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    arms = [*BASELINES, "controller", *options.fixed]
+    models = models_of(options)
+    arms = models.usable([*BASELINES, "controller", *options.fixed], lambda arm: arm != "alone")
     async with AsyncExitStack() as stack:
-        target = options.target
         if options.padded:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "padded"
-            pad(target, options.padded, folder)
-            target = folder
+            pad(model_folder("target", models.target), options.padded, folder)
+            models = replace(models, target=str(folder))
         flags: dict[str, Any] = {
-            "target.model": str(target),
-            "draft.model": str(options.draft),
+            **models.flags,
             "target.kind": options.engine,
             "draft.kind": options.engine,
             "target.start_timeout": 1200,
@@ -333,23 +336,25 @@ async def measure(options: argparse.Namespace) -> list[Row]:
                 "draft.vllm.arguments": shared,
                 "draft.vllm.token_method": "none",
             }
-        made = Accelerator.from_settings(
-            load_settings(flags=flags), strategies=("lookahead", "speculative", "autoregressive")
-        )
+        drafting = () if models.draft is None else ("lookahead", "speculative")
+        made = Accelerator.from_settings(load_settings(flags=flags), strategies=("autoregressive", *drafting))
         started = time.perf_counter()
         sys.stderr.write("starting the engines ...")
         sys.stderr.flush()
         accelerator = await stack.enter_async_context(made)
         sys.stderr.write(f"\rengines started in {time.perf_counter() - started:.0f} s\n")
-        runs = await time_runs(Bench(accelerator, options), arms, options)
+        bench = Bench(accelerator, options, models.tasks(_NUM_QUESTIONS, options.seed))
+        runs = await time_runs(bench, arms, options)
     return rows_of(runs, arms)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
+    add_models_arguments(parser)
     add("--engine", choices=("vllm", "torch"), default="vllm")
-    add("--padded", type=int, default=48, metavar="LAYERS", help="make the target so deep; 0: not")
+    padded_help = "demo: make the target so deep; 0: not (default: 48)"
+    add("--padded", type=int, metavar="LAYERS", help=padded_help)
     add("--eager", action="store_true", help="vllm: do not compile: slower, but starts sooner")
     add("--loads", type=int, nargs="+", default=[1, 4, 16, 64], help="answers at once")
     add("--poisson", type=float, nargs="*", default=[0.3, 0.8], help="shares of the target's capacity")
@@ -359,13 +364,13 @@ def main() -> None:
     add("--arrivals", type=int, default=24, help="answers of a run with arrivals")
     add("--max-tokens", type=int, default=128, help="most tokens of an answer")
     add("--verifier", default="semantic")
-    add("--target", type=Path, default=embedded_path("target"))
-    add("--draft", type=Path, default=embedded_path("draft"))
     add("--seed", type=int, default=0)
     add("--runs", type=Path, help="keep timed runs in this file; those that are there are not run again")
     json_help = "write the rows to this file, or print them"
     add("--json", type=Path, nargs="?", const=Path("-"), help=json_help)
     options = parser.parse_args()
+    if options.padded is None:
+        options.padded = 0 if options.models == "real" else 48
     for arm in options.fixed:
         if arm != "tokens" and not arm.removeprefix("depth-").isdigit():
             parser.error(f"--fixed knows tokens and depth-N, not {arm}")

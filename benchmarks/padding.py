@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reason_spec.engines.model_files import read_json
 from reason_spec.errors import SettingsError
 from reason_spec.pair.decoding import load_pair_model
 from reason_spec.pair.model import append_new_layers, save_model
@@ -17,8 +18,11 @@ def pad(source: Path, layers: int, out: Path) -> None:
     """Write a copy of a model of the pair, made ``layers`` deep, into the new folder ``out``.
 
     Raises:
-        SettingsError: ``layers`` is not more than the model has.
+        SettingsError: the model is not built like those of the pair, or has as many layers.
     """
+    kind = read_json(source / "config.json").get("model_type")
+    if kind != "qwen3":
+        raise SettingsError(f"{source} is a {kind} model, and only qwen3 can be padded; leave out --padded")
     model, tokenizer = load_pair_model(source)
     before = model.config.num_hidden_layers
     if layers <= before:

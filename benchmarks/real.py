@@ -35,8 +35,8 @@ from typing import Any, Final, NamedTuple
 
 from arms import Arm, Run, Transformers, settings_of, time_rows, write_rows
 from embedded import STEP_ALONE, measure_accuracy
-from models import Task
-from real_engines import Opened, groups_of, needs_draft, open_group
+from models import Task, needs_draft
+from real_engines import Opened, groups_of, open_group
 
 from reason_spec.engines.machine import auto_device
 from reason_spec.engines.pruned import find_pruned

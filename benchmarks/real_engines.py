@@ -17,7 +17,6 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.errors import ReasonSpecError
 from reason_spec.settings import load_settings
-from reason_spec.strategies.factory import strategy_class
 
 DRAFT_TOKENS: Final = (2, 4, 8)
 """Numbers of draft tokens that are tried for vLLM's own methods."""
@@ -166,7 +165,3 @@ async def _with_best_draft_tokens(group: Group, options: argparse.Namespace, cho
     shown = ", ".join(f"{number}: {1000 * time:.1f} ms" for number, time in seconds.items())
     sys.stderr.write(f"{group.name}: a token takes with so many draft tokens {shown}; {best} are taken\n")
     return group.with_draft_tokens(best)
-
-
-def needs_draft(strategy: str) -> bool:
-    return strategy_class(strategy).needs_draft

@@ -1,12 +1,13 @@
 """Savings of the suffix cache under lookahead: replayed runs of an agent, and repeated problems.
 
-    python benchmarks/suffix_agent.py [FILE] [--conversations 60] [--problems 12] [--json [FILE]]
+    python benchmarks/suffix_agent.py [FILE] [--models real] [--conversations 60] [--problems 12]
+        [--json [FILE]]
 
 With a FILE of past conversations (JSON lines of messages) each of its answers is written again by a
 scripted target, once with no cache and once with one that learns as it goes. The draft writes nothing that
 is right, so that all that is saved is the cache's work; passes are counted, not timed.
 
-Then the demonstration pair solves problems it has solved before, the same with one person's name changed in
+Then the models solve problems that they have solved before, the same with one person's name changed in
 each and with one number changed, and all after a restart that loads what was saved. ``cold`` is the same
 setting with an empty cache. Cold and warm take turns in an order shuffled with the seed, prefix caches are
 emptied before each, and each has a planner of its own. ``ratio`` is the median over problems of the seconds
@@ -20,7 +21,6 @@ import argparse
 import asyncio
 import json
 import random
-import re
 import statistics
 import sys
 import tempfile
@@ -28,16 +28,16 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from changed_questions import change_a_name, change_a_number, has_name
+from models import Models, add_models_arguments, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.accelerator.load import with_new_planner
 from reason_spec.engines.chat_template import Message
 from reason_spec.engines.scripted import ScriptedEngine
-from reason_spec.pair.generator import problems
-from reason_spec.pair.wording import NAMES
 from reason_spec.settings import Settings, SuffixSettings, load_settings
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.suffix.scopes import open_caches
@@ -49,11 +49,12 @@ from reason_spec.verifiers.exact import ExactVerifier
 MAX_TOKENS = 448
 USES = ("none", "steps", "tokens", "both")
 """The proposals of the cache in a replay."""
-ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("planned", {}),
-    ("depth 4", {"strategy.planner": False}),
+ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("planned", "lookahead", {}),
+    ("depth 4", "lookahead", {"strategy.planner": False}),
+    ("prompt_lookup", "prompt_lookup", {}),
 )
-"""Names and settings of the end-to-end rows."""
+"""Names, strategies and settings of the end-to-end rows."""
 
 
 # --- an agent's runs, replayed -------------------------------------------------------------------------
@@ -196,22 +197,6 @@ class Row:
     depth: float | None
 
 
-def change_a_name(question: str, rng: random.Random) -> str:
-    """Return the question with one of its people called otherwise throughout."""
-    found = sorted(set(re.findall(r"\w+", question)) & set(NAMES))
-    name = rng.choice(found)
-    other = rng.choice([one for one in NAMES if one not in found])
-    return re.sub(rf"\b{name}\b", other, question)
-
-
-def change_a_number(question: str, rng: random.Random) -> str:
-    """Return the question with one of its numbers replaced by another of as many digits."""
-    found = rng.choice(list(re.finditer(r"\d+", question)))
-    low, high = 10 ** (len(found.group()) - 1), 10 ** len(found.group()) - 1
-    number = rng.choice([n for n in range(max(2, low), high + 1) if str(n) != found.group()])
-    return question[: found.start()] + str(number) + question[found.end() :]
-
-
 class Solver:
     """The accelerator, for one arm at a time."""
 
@@ -270,14 +255,17 @@ async def solve_alone(accelerator: Accelerator, questions: Sequence[str]) -> dic
     return alone
 
 
-async def measure(name: str, flags: dict[str, Any], num_problems: int, seed: int) -> list[Row]:
+async def measure(
+    name: str, strategy: str, flags: dict[str, Any], models: Models, num_problems: int, seed: int
+) -> list[Row]:
     """Measure one setting: taught first, then cold and warm in turns, then again after a restart."""
     rng = random.Random(seed)
-    asked = [example.question for example in islice(problems("test", seed), num_problems)]
+    asked = [task.question for task in models.tasks(num_problems, seed)]
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(
             flags={
-                "strategy.name": "lookahead",
+                **models.flags,
+                "strategy.name": strategy,
                 "verifier.name": "exact",
                 "sampling.max_tokens": MAX_TOKENS,
                 "suffix.use": "both",
@@ -289,10 +277,11 @@ async def measure(name: str, flags: dict[str, Any], num_problems: int, seed: int
         for warm_name in ("warm", "restarted"):
             lists = {
                 "repeated": asked,
-                "name changed": [change_a_name(question, rng) for question in asked],
+                "name changed": [change_a_name(question, rng) for question in asked if has_name(question)],
                 "number changed": [change_a_number(question, rng) for question in asked],
             }
-            strategies = ("lookahead", "autoregressive")
+            lists = {kind: questions for kind, questions in lists.items() if questions}
+            strategies = (strategy, "autoregressive")
             async with Accelerator.from_settings(settings, strategies=strategies) as accelerator:
                 solver = Solver(accelerator, settings)
                 if warm_name == "warm":
@@ -373,10 +362,11 @@ def _shown(value: object) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add_models_arguments(parser)
     parser.add_argument("file", type=Path, nargs="?", help="past conversations: JSON lines of messages")
     parser.add_argument("--conversations", type=int, default=60, help="how many are replayed (default: 60)")
-    parser.add_argument("--problems", type=int, default=12, help="timed on the pair; 0: none (default: 12)")
-    parser.add_argument("--rows", nargs="+", default=[name for name, _ in ROWS], help="settings to time")
+    parser.add_argument("--problems", type=int, default=12, help="timed problems; 0: none (default: 12)")
+    parser.add_argument("--rows", nargs="+", default=[name for name, *_ in ROWS], help="settings to time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
@@ -387,9 +377,10 @@ def main() -> None:
         conversations = read_traces(options.file).conversations[: options.conversations]
         replays = [asyncio.run(replay(conversations, use=use)) for use in USES]
     timed: list[Row] = []
-    for name, flags in ROWS if options.problems else ():
-        if name in options.rows:
-            timed += asyncio.run(measure(name, flags, options.problems, options.seed))
+    models = models_of(options)
+    wanted = [row for row in ROWS if options.problems and row[0] in options.rows]
+    for row in models.usable(wanted, lambda row: needs_draft(row[1])):
+        timed += asyncio.run(measure(*row, models, options.problems, options.seed))
     if options.json != Path("-"):
         for rows in (replays, timed):
             if rows:

@@ -1,6 +1,7 @@
 """Time both layers on vLLM: plain decoding, each token-level method, the step level, and both together.
 
-    python benchmarks/vllm_pair.py [--problems 12] [--concurrency 1 8] [--padded LAYERS] [--json [FILE]]
+    python benchmarks/vllm_pair.py [--models real] [--problems 12] [--concurrency 1 8] [--padded LAYERS]
+        [--json [FILE]]
 
 Each token-level method needs engines of its own, which its rows share; all are started before anything is
 timed, and one that has nothing to do takes no processor time. Engines are compiled, as vLLM does by itself
@@ -31,16 +32,13 @@ from typing import Any
 
 from arms import write_rows
 from embedded import MAX_TOKENS
-from models import REAL_TARGET, Task, tasks_for
+from models import Models, Task, add_models_arguments, model_folder, models_of, needs_draft
 from padding import pad
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
-from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.events import Event
-from reason_spec.pair import embedded_path
 from reason_spec.settings import Settings, load_settings
-from reason_spec.strategies.factory import strategy_class
 from reason_spec.verifiers.base import Verifier, create_verifier
 
 STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
@@ -112,7 +110,7 @@ class Row:
     target_cores: int
 
 
-def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, target: Path) -> dict[str, Any]:
+def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, models: Models) -> dict[str, Any]:
     speculative: dict[str, Any] = {}
     if method == "ngram":
         speculative = {"prompt_lookup_max": 4, "prompt_lookup_min": 2, "num_speculative_tokens": 8}
@@ -120,13 +118,14 @@ def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, target
         # It would remember the same problems from other rows, and no reset of the prefix cache empties it.
         speculative = {"suffix_decoding_max_cached_requests": 0}
     elif method == "draft_model":
-        speculative = {"model": str(options.draft), "num_speculative_tokens": options.draft_tokens}
+        assert models.draft is not None
+        draft = model_folder("draft", models.draft)
+        speculative = {"model": str(draft), "num_speculative_tokens": options.draft_tokens}
     shared = {"enforce_eager": options.eager}
     return {
         "target.kind": "vllm",
         "draft.kind": "vllm",
-        "target.model": str(target),
-        "draft.model": str(options.draft),
+        **models.flags,
         "target.vllm.token_method": method,
         "draft.vllm.token_method": "none",
         "target.vllm.arguments": {**shared, "speculative_config": speculative} if speculative else shared,
@@ -138,22 +137,19 @@ def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, target
     }
 
 
-async def open_arms(options: argparse.Namespace, target: Path, stack: AsyncExitStack) -> list[Arm]:
+async def open_arms(options: argparse.Namespace, models: Models, stack: AsyncExitStack) -> list[Arm]:
     """Start the engines of each method and return an arm for each row and concurrency."""
     arms: list[Arm] = []
     accelerators: dict[str, Accelerator] = {}
     verifiers: dict[str, Verifier] = {}
-    # No draft was trained for the real model.
-    with_draft = options.models == "demo"
-    for name, method, strategy, own in ROWS:
-        if not with_draft and (method == "draft_model" or strategy_class(strategy).needs_draft):
-            continue
-        if options.rows and not any(wanted in name for wanted in options.rows):
-            continue
+    with_draft = models.draft is not None
+    wanted = [row for row in ROWS if not options.rows or any(part in row[0] for part in options.rows)]
+    usable = models.usable(wanted, lambda row: row[1] == "draft_model" or needs_draft(row[2]))
+    for name, method, strategy, own in usable:
         if method == "suffix" and importlib.util.find_spec("arctic_inference") is None:
             sys.stderr.write(f"{name}: left out, it needs pip install arctic-inference (and a compiler)\n")
             continue
-        settings = load_settings(flags=_flags(method, own, options, target) | {"strategy.name": strategy})
+        settings = load_settings(flags=_flags(method, own, options, models) | {"strategy.name": strategy})
         if method not in accelerators:
             started = time.perf_counter()
             made = Accelerator.from_settings(settings, strategies=("lookahead" if with_draft else strategy,))
@@ -288,14 +284,14 @@ def _pass_ms(arms: Sequence[Arm], side: str) -> float | None:
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    chosen = tasks_for(options.models, options.problems, options.seed)
+    models = models_of(options)
+    chosen = models.tasks(options.problems, options.seed)
     async with AsyncExitStack() as stack:
-        target = Path(resolve_model("target", REAL_TARGET)) if options.models == "real" else options.target
         if options.padded is not None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "padded"
-            pad(target, options.padded, folder)
-            target = folder
-        arms = await open_arms(options, target, stack)
+            pad(model_folder("target", models.target), options.padded, folder)
+            models = replace(models, target=str(folder))
+        arms = await open_arms(options, models, stack)
         target_ms, draft_ms = _pass_ms(arms, "target"), _pass_ms(arms, "draft")
         assert target_ms is not None, "no target was started"
         await time_arms(arms, chosen, options.seed)
@@ -305,17 +301,10 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--models",
-        choices=("demo", "real"),
-        default="demo",
-        help="the demonstration pair, or SmolLM2-135M on real problems, without drafts (default: demo)",
-    )
+    add_models_arguments(parser)
     parser.add_argument("--problems", type=int, default=12, help="problems that are timed (default: 12)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--target", type=Path, default=embedded_path("target"))
-    parser.add_argument("--draft", type=Path, default=embedded_path("draft"))
-    parser.add_argument("--padded", type=int, metavar="LAYERS", help="make the target so deep first")
+    parser.add_argument("--padded", type=int, metavar="LAYERS", help="demo: make the target so deep first")
     parser.add_argument("--draft-tokens", type=int, default=5, help="drafts of vLLM's own draft_model")
     parser.add_argument("--eager", action="store_true", help="do not compile: slower, but starts at once")
     parser.add_argument("--rows", nargs="+", help="only rows whose name holds one of these")
