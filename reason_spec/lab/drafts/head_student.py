@@ -29,6 +29,9 @@ NUM_STEPS: Final = 4
 STEP_WEIGHT: Final = 0.8
 """Weight of the loss of a draft step over that of the one before."""
 
+_STATE_BYTES: Final = 4 << 30
+"""Memory for the target's states of texts that were seen: those of a million tokens of a width of 576."""
+
 
 class _DraftAttention:
     """Attention of one draft step over the keys and values of all steps so far.
@@ -124,6 +127,8 @@ class HeadStudent:
         self._place[self._predicted] = torch.arange(len(predicted), device=device)
         self._target_head = head.weight[self._predicted]
         self._device = device
+        self._states: dict[TrainingText, Tensor] = {}
+        self._room = _STATE_BYTES
         self.parameters: list[nn.Parameter] = list(self._head.parameters())
 
     description: Final = "a head"
@@ -172,7 +177,11 @@ class HeadStudent:
             loss is wanted, -1 where the head cannot predict it.
         """
         tokens, labels, mask = (part.to(self._device) for part in PaddedBatch.of(batch))
-        states, embedded, target = self._of_target(tokens, mask)
+        states, last = self._of_target(batch, tokens, mask)
+        embedded = self.module.model.embed_tokens(tokens)
+        target = torch.zeros(*tokens.shape, len(self._predicted), device=self._device)
+        answers = labels.roll(-1, 1) != IGNORED
+        target[answers] = torch.softmax(last[answers].float() @ self._target_head.T, -1)
         came = torch.full_like(tokens, IGNORED)
         came[:, :-1] = torch.where(labels[:, 1:] == IGNORED, IGNORED, self._place[labels[:, 1:].clamp(min=0)])
         came[:, :-1] = torch.where((labels[:, 1:] != IGNORED) & (came[:, :-1] == IGNORED), -1, came[:, :-1])
@@ -188,14 +197,35 @@ class HeadStudent:
                 # The first token has no feature before it, and no place in the context of the head.
                 wanted_at = (came != IGNORED) & (places > step)
                 logits = self._head.logits(hidden[wanted_at & (came >= 0)])
-            wanted = torch.softmax(target[wanted_at & (came >= 0)].float() @ self._target_head.T, -1)
-            found.append((logits, wanted, torch.where(wanted_at, came, IGNORED)))
+            found.append((logits, target[wanted_at & (came >= 0)], torch.where(wanted_at, came, IGNORED)))
             before = _shifted(hidden, 1)
         return found
 
     @torch.no_grad()
-    def _of_target(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the target's states [texts, places, 3 * hidden size], embeddings, and last normed states."""
+    def _of_target(
+        self, batch: Sequence[TrainingText], tokens: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the target's states [texts, places, 3 * hidden size], and its last normed states.
+
+        They are kept for later epochs while there is room.
+        """
+        known = {text: self._states[text] for text in batch if text in self._states}
+        if len(known) < len(set(batch)):
+            states = self._run_target(tokens, mask).to("cpu", torch.bfloat16)
+            for row, text in enumerate(batch):
+                if text not in known:
+                    known[text] = states[row, : len(text)].clone()
+                    self._room -= known[text].nbytes
+                    if self._room >= 0:
+                        self._states[text] = known[text]
+        padded = nn.utils.rnn.pad_sequence([known[text] for text in batch], batch_first=True)
+        features, last = padded.to(self._device).split(
+            (3 * self.config.hidden_size, self.config.hidden_size), -1
+        )
+        return features, last
+
+    def _run_target(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return the three taken states and the last normed ones [texts, places, 4 * hidden size]."""
         inner = self.module.model
         taken: dict[int, Tensor] = {}
 
@@ -215,8 +245,7 @@ class HeadStudent:
         finally:
             for hook in hooks:
                 hook.remove()
-        states = torch.cat([taken[layer] for layer in self.config.target_layers], -1)
-        return states, inner.embed_tokens(tokens), last
+        return torch.cat([*(taken[layer] for layer in self.config.target_layers), last], -1)
 
     def save(self, folder: Path) -> None:
         """Write the head in the form that vLLM's method ``eagle3`` reads."""
