@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,6 +53,37 @@ def load_model(settings: EngineSettings) -> Model:
     if (vocabulary := read_vocabulary(settings.model)) is not None:
         _trim_head(module, model.fused, vocabulary)
     return model
+
+
+def replace_layers(model: Model, file: Path) -> None:
+    """Copy the layers of a pruned draft, and its last norm, over those of a model of the same shape.
+
+    Raises:
+        EngineError: the file is damaged, or is of a draft of another shape; the model stays as it was.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    trained = ("model.layers.", "model.norm.")
+    own = {name: one for name, one in model.module.named_parameters() if name.startswith(trained)}
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise EngineError(f"{str(file)!r} cannot be read: {error}; train the draft again") from None
+    if other := own.keys() ^ weights.keys():
+        raise EngineError(f"{str(file)!r} is of a draft with other layers: {min(other)}")
+    for name, weight in weights.items():
+        if weight.shape != own[name].shape:
+            shapes = f"{list(weight.shape)} instead of {list(own[name].shape)}"
+            raise EngineError(f"{str(file)!r} is of a draft of another size: {name} is {shapes}")
+        if not bool(weight.isfinite().all()):
+            raise EngineError(f"{str(file)!r}: {name} is not finite; train the draft again")
+    with torch.no_grad():
+        for name, weight in weights.items():
+            own[name].copy_(weight)
+    if model.fused is not None:
+        # Its norms and biases are copies.
+        model.fused = FusedDecoder(model.module, model.max_context)
 
 
 def _trim_head(module: PreTrainedModel, fused: FusedDecoder | None, vocabulary: list[int]) -> None:
