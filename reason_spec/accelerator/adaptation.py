@@ -46,14 +46,12 @@ _LEAST_VARIANCE = 1e-4
 _CHECK_SECONDS = 2.0
 
 
-def draft_to_adapt(settings: Settings, strategy: Strategy) -> PrunedDraft | None:
-    """Return the draft that a server adapts; None where ``server.learn_folder`` is not set.
+def draft_to_adapt(settings: Settings, strategy: Strategy) -> PrunedDraft:
+    """Return the draft that a server with ``server.learn_folder`` adapts.
 
     Raises:
         SettingsError: the draft is not one of ``draft train``, or the strategy may change the target's words.
     """
-    if settings.server.learn_folder is None:
-        return None
     draft = find_pruned(settings.draft.model) if settings.draft.kind == "torch" else None
     if draft is None or not strategy.needs_draft:
         raise SettingsError(

@@ -59,7 +59,9 @@ class Server:
         self._say = say
         self._keys = load_keys(settings.server, settings.suffix.tenant)
         self._accelerator = Accelerator.from_settings(settings)
-        self._draft_to_adapt = draft_to_adapt(settings, self._accelerator.generator.strategy())
+        self._draft_to_adapt = None
+        if settings.server.learn_folder is not None:
+            self._draft_to_adapt = draft_to_adapt(settings, self._accelerator.generator.strategy())
         self._socket = listen(settings.server.host, settings.server.port)
         self._names = settings.server.served_models or (target_name(settings.target),)
         self._metrics = Metrics(self._names[0])

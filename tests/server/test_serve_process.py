@@ -240,7 +240,7 @@ def test_it_keeps_answers_for_its_draft_only_where_it_is_told_to(tmp_path: Path)
     target = save_model("llama", tmp_path / "target")
     draft = write_draft(target, tmp_path / "draft", {})
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    options = ["--target", str(target), "--draft", str(draft), "--set", "load_control.use=off"]
+    options = ["--target", str(target), "--draft", str(draft), "--set", "load_control.use='off'"]
     learning = ["--set", f"server.learn_folder={tmp_path / 'answers'}"]
     said = refused("--port", "0", *options, *learning, cwd=tmp_path, **cache)
     assert "server.learn_folder is set" in said
