@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reason_spec.accelerator.adaptation import DraftAdaptation
 from reason_spec.accelerator.cores import CoreAllocator, available_cores, share_out_cores
 from reason_spec.accelerator.engine_drafter import only_drafts_tokens, with_drafter
 from reason_spec.accelerator.verifier_models import models_to_ask
@@ -82,6 +83,8 @@ class ModelBundle:
         )
         self.suffix_sessions: SuffixCacheSessions | None = None
         """The suffix cache; opened by `start`, None without one."""
+        self.adaptation: DraftAdaptation | None = None
+        """Adapts the draft to the answers; set by a server, None without it."""
         self.is_started = False
         self._given_verifier = verifier
         self._verifiers: dict[tuple[str, str], Verifier] = {}
@@ -105,6 +108,9 @@ class ModelBundle:
     async def close(self) -> None:
         """Stop everything and save the suffix cache; may be called twice."""
         self.is_started = False
+        adaptation, self.adaptation = self.adaptation, None
+        if adaptation is not None:
+            await adaptation.close()
         await self.cores.close()
         sessions, self.suffix_sessions = self.suffix_sessions, None
         if sessions is not None:

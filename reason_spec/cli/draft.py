@@ -27,7 +27,7 @@ class DraftKind(StrEnum):
     HEAD = "head"
 
 
-draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target, and measure one.")
+draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target, measure it, and adapt it.")
 
 
 @draft_app.command(
@@ -140,3 +140,27 @@ def draft_eval(
     screen = Screen(quiet=quiet, as_json=as_json)
     report = run_interruptible(evaluate_draft(settings, chosen, output, screen, fresh=fresh))
     draft_eval_screens.show_report(report, screen)
+
+
+@draft_app.command(
+    "adapt",
+    help="Train a draft further while its target is served, on the answers that the server keeps.\n\n"
+    "Start the server with --set server.learn_folder=FOLDER. This process waits for new answers, trains on "
+    "one CPU thread at the lowest priority, and writes a version (DRAFT/versions/N) if it agrees better with "
+    "answers that were held out. The server tries it, and drops it if fewer draft tokens are accepted.",
+)
+def draft_adapt(
+    draft: Annotated[Path, typer.Argument(help="Folder of a draft that 'draft train' made.")],
+    answers: Annotated[
+        Path, typer.Option("--from", help="Folder of server.learn_folder.", show_default=False)
+    ],
+    minutes: Annotated[float, typer.Option(min=0.0, help="Training time for each version.")] = 1.0,
+    device: Annotated[str, typer.Option(help="Device of the training: auto, cpu, cuda.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the training.")] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Stop instead of waiting for more answers.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli.draft_adaptation import AdaptOptions, adapt_draft
+    from reason_spec.cli.screen import Screen
+
+    adapt_draft(draft, AdaptOptions(answers, minutes * 60, device, threads, once), Screen(quiet=quiet))

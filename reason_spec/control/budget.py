@@ -62,6 +62,10 @@ class SpeculationBudget:
         """Whether only the planner has bounded it so far: no other answer was live, and no steps were held
         back."""
         self.has_first_token = False
+        self.num_accepted_tokens = 0
+        """Tokens of the draft model that the target accepted, or had written itself when they came."""
+        self.num_rejected_tokens = 0
+        """Tokens of the draft model that the target replaced, or had replaced when they came."""
         self._planner = planner
         self._load = load
         self._num_early = 0
@@ -107,10 +111,17 @@ class SpeculationBudget:
 
     def record_draft_tokens(self, num_accepted: int, *, rejected: bool) -> None:
         """Take accepted draft tokens of a pass, and whether the next one was rejected."""
+        self.num_accepted_tokens += num_accepted
+        self.num_rejected_tokens += rejected
         if num_accepted or rejected:
             self._tokens.add(num_accepted, num_accepted + rejected)
             if self._load is not None:
                 self._load.token_rate.add(num_accepted, num_accepted + rejected)
+
+    def record_late_draft_tokens(self, num_agreed: int, *, rejected: bool) -> None:
+        """Take draft tokens whose places the target had reached: how many agree, and whether one differs."""
+        self.num_accepted_tokens += num_agreed
+        self.num_rejected_tokens += rejected
 
     def record_early_tokens(self, num_tokens: int) -> None:
         """Take final tokens of a step that is not complete; `record_step` does not count them again."""

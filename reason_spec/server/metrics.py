@@ -8,6 +8,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from reason_spec.accelerator.adaptation import DraftAdaptation, Outcome
 from reason_spec.chat.base import ChatEnd
 from reason_spec.control.load_controller import MODES, LoadController
 from reason_spec.server.admission import Admission, Shed
@@ -48,6 +49,9 @@ class Metrics:
         self._lost = counter("reason_spec:seconds_lost", "Time lost against the target alone.")
         self._discarded = self._labelled("reason_spec:discarded_tokens", "Tokens discarded.", "engine")
         self._shed = self._labelled("reason_spec:shed_requests", "Refusals by reason.", "what")
+        self._versions = self._labelled(
+            "reason_spec:draft_versions", "Versions tried, by outcome.", "outcome"
+        )
         self._responses = self._labelled("reason_spec:http_responses", "Responses.", "path", "status")
 
     def observe(self, end: ChatEnd, *, seconds: float, first_token: float | None = None) -> None:
@@ -100,6 +104,15 @@ class Metrics:
 
         self._gauge("reason_spec:speculation_mode", "0 target alone, 1 draft tokens, 2 draft steps.", mode)
         self._gauge("reason_spec:speculation_mode_changes", "Changes of the speculation mode.", num_changes)
+
+    def watch_adaptation(self, adaptation: DraftAdaptation) -> None:
+        """Show which version of the draft is used."""
+        text = "Version of the draft; 0 is the draft itself."
+        self._gauge("reason_spec:draft_version", text, lambda: adaptation.version)
+
+    def draft_tried(self, outcome: Outcome) -> None:
+        """Count a version of the draft that was tried."""
+        self._versions.labels(self._model, outcome).inc()
 
     def shed(self, what: Shed) -> None:
         """Count a refusal of `Admission`."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator.adaptation import draft_to_adapt, open_adaptation
 from reason_spec.chat.service import Chat
 from reason_spec.errors import ReasonSpecError, SettingsError
 from reason_spec.server.admission import Admission
@@ -47,7 +48,8 @@ class Server:
         say: shows a line to the operator.
 
     Raises:
-        SettingsError: the address cannot be used, or other machines can reach it and there is no key.
+        SettingsError: the address cannot be used, other machines can reach it and there is no key, or
+            answers are to be learnt and cannot be.
         DataError: the keys cannot be read.
     """
 
@@ -57,6 +59,9 @@ class Server:
         self._say = say
         self._keys = load_keys(settings.server, settings.suffix.tenant)
         self._accelerator = Accelerator.from_settings(settings)
+        self._draft_to_adapt = None
+        if settings.server.learn_folder is not None:
+            self._draft_to_adapt = draft_to_adapt(settings, self._accelerator.generator.strategy())
         self._socket = listen(settings.server.host, settings.server.port)
         self._names = settings.server.served_models or (target_name(settings.target),)
         self._metrics = Metrics(self._names[0])
@@ -106,6 +111,12 @@ class Server:
         await self._start_engines(self._accelerator)
         if self._accelerator.suffix_sessions is not None:
             await asyncio.to_thread(self._accelerator.suffix_sessions.load, self._keys.tenants)
+        if (draft := self._draft_to_adapt) is not None:
+            bundle = self._accelerator.bundle
+            bundle.adaptation = await open_adaptation(
+                self.settings, draft, bundle.target, bundle.draft, self._metrics.draft_tried
+            )
+            self._metrics.watch_adaptation(bundle.adaptation)
         app = create_app(
             Chat(self._accelerator),
             self._accelerator,

@@ -71,6 +71,14 @@ class ServerSettings(Section):
     save_seconds: float = Field(
         default=60.0, gt=0, description="interval at which the suffix cache is saved, if suffix.path is set"
     )
+    learn_folder: Path | None = Field(
+        default=None,
+        description="folder in which answers are kept, as tokens, for `draft adapt`; the server then tries "
+        "the versions of the draft that it makes; null: neither",
+    )
+    learn_excludes: Names = Field(
+        default=(), description="tenants whose answers are not kept; earlier ones are deleted"
+    )
     reasoning_field: Literal["reasoning", "reasoning_content", "both"] = Field(
         default="reasoning", description="response field of the thinking"
     )

@@ -287,7 +287,9 @@ class DraftAhead:
         start = len(self._certain)
         # The target may have gone on past the end of what the draft had written so far.
         overtaken = self._certain[self._end : self._end + len(delta.tokens)]
-        if overtaken != list(delta.tokens[: len(overtaken)]):
+        num_agreed = num_shared(overtaken, list(delta.tokens))
+        self._budget.record_late_draft_tokens(num_agreed, rejected=num_agreed < len(overtaken))
+        if num_agreed < len(overtaken):
             self._part()
             return False
         for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from reason_spec.accelerator.answer_store import AnswerStore, StoredAnswer
 from reason_spec.cli.draft_screens import parse_layers
 from reason_spec.cli.main import app
 from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.tokenizer import load_tokenizer
+from reason_spec.engines.weights import identify_model
+from reason_spec.lab.drafts.student import Student
+from reason_spec.settings import EngineSettings
+from reason_spec.suffix.tenant_file import StoreKey
 from tests.engines.tiny_models import save_model
 
 
@@ -99,3 +107,46 @@ def test_a_head_is_trained_and_drafts_for_its_target(arguments: list[str], tmp_p
 def test_layers_are_a_number_or_a_list() -> None:
     assert parse_layers("4") == 4
     assert parse_layers("0,9,29") == (0, 9, 29)
+
+
+@pytest.fixture
+def served_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A draft, and in ``answers`` what a server stored of its target."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # The priority of this process cannot be raised again.
+    monkeypatch.setattr(os, "nice", lambda increment: increment)
+    target = str(save_model("llama", tmp_path / "target"))
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    Student(target, target, (1,), None, torch.device("cpu")).save(draft)
+    key = StoreKey(
+        identify_model("target", EngineSettings(model=target)), load_tokenizer(target).tokenizer_id
+    )
+    store = AnswerStore.create(tmp_path / "answers", key)
+    for number in range(40):
+        answer = tuple(range(61 + number, 73 + number))
+        store.add(StoredAnswer((60 + number,), answer, "ana", num_accepted=1, num_rejected=1))
+    store.close()
+    return draft
+
+
+def test_a_draft_is_adapted_to_what_a_server_stored(served_draft: Path, tmp_path: Path) -> None:
+    command = ["draft", "adapt", str(served_draft), "--from", str(tmp_path / "answers"), "--once"]
+    result = CliRunner().invoke(app, [*command, "--minutes", "0.05"])
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
+    assert "Training version 0 on 30 answers (40 new ones, of whose draft tokens 50% were accepted)" in shown
+    assert "10 held out" in shown
+    assert "tokens a pass" in shown
+    assert "Waiting: " in shown
+
+
+def test_folders_without_draft_or_answers_are_refused(served_draft: Path, tmp_path: Path) -> None:
+    answers = str(tmp_path / "answers")
+    for draft, folder, message in (
+        (tmp_path / "target", answers, "holds no draft; name a folder that 'draft train' made"),
+        (served_draft, str(tmp_path), "there is no such file; name the folder of server.learn_folder"),
+    ):
+        result = CliRunner().invoke(app, ["draft", "adapt", str(draft), "--from", folder, "--once"])
+        assert result.exit_code != 0
+        assert message in " ".join(result.output.split())

@@ -78,6 +78,14 @@ class TrieMachine(RuleBasedStateMachine):
         self.trie.clear()
         assert self.trie.num_nodes == len(self.held())
 
+    @rule()
+    def forget(self) -> None:
+        """Paths under way share nothing with later ones; in the model they are of other owners."""
+        self.trie.forget()
+        assert self.trie.num_nodes == len(self.held())
+        for path, _ in self.paths:
+            self.owners[id(path)] += "'"
+
     @invariant()
     def books_add_up(self) -> None:
         self.trie.check_integrity(path.tip for path, _ in self.paths)
@@ -122,6 +130,19 @@ def test_the_least_recently_used_text_is_evicted_from_its_end() -> None:
     assert cached(trie, [1, 2, 3]) == 2
     assert cached(trie, [1, 2, 7]) == 3
     assert cached(trie, [4, 5, 6]) == 2
+
+
+def test_forgotten_texts_are_found_no_more_and_free_their_slots() -> None:
+    trie = PrefixTrie(8)
+    fill(trie, [1, 2, 3])
+    live = Path(trie)
+    live.follow([1, 2], 2)
+    trie.forget()
+    assert cached(trie, [1, 2, 3]) == 0
+    fill(trie, [1, 2, 3])
+    assert (cached(trie, [1, 2, 3]), live.follow([1, 2, 3], 3)) == (3, 0)
+    live.discard()
+    assert trie.take(8) is not None
 
 
 def test_the_eviction_queue_stays_bounded() -> None:

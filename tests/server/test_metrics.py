@@ -116,6 +116,16 @@ def test_the_mode_of_the_load_controller_is_shown_once_there_is_one() -> None:
     assert values(metrics)["reason_spec:speculation_mode_changes"] == 0
 
 
+def test_versions_of_the_draft_are_counted_by_their_outcome() -> None:
+    metrics = Metrics("small")
+    for outcome in ("accepted", "rejected", "accepted"):
+        metrics.draft_tried(outcome)
+    found = values(metrics)
+    assert found["reason_spec:draft_versions_total{outcome=accepted}"] == 2
+    assert found["reason_spec:draft_versions_total{outcome=rejected}"] == 1
+    assert "reason_spec:draft_version" not in found
+
+
 def test_what_is_refused_is_counted_by_its_reason() -> None:
     metrics = Metrics("small")
     metrics.shed("rate")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sqlite3
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from reason_spec.pair import SAMPLE_PATH
 from reason_spec.server.keys import add_key
 from reason_spec.suffix.store import tenants_of
+from tests.engines.test_pruned import write_draft
+from tests.engines.tiny_models import save_model
 from tests.server.processes import (
     CHAT,
     PATIENCE_SECONDS,
@@ -231,3 +234,23 @@ def test_a_client_that_never_sends_its_body_holds_nobody_up(tmp_path: Path) -> N
             bare.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n")
             bare.settimeout(PATIENCE_SECONDS)
             assert bare.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_it_keeps_answers_for_its_draft_only_where_it_is_told_to(tmp_path: Path) -> None:
+    target = save_model("llama", tmp_path / "target")
+    draft = write_draft(target, tmp_path / "draft", {})
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    options = ["--target", str(target), "--draft", str(draft), "--set", "load_control.use='off'"]
+    learning = ["--set", f"server.learn_folder={tmp_path / 'answers'}"]
+    said = refused("--port", "0", *options, *learning, cwd=tmp_path, **cache)
+    assert "server.learn_folder is set" in said
+    assert "Use --strategy speculative" in said
+    speculative = [*options, "--strategy", "speculative"]
+    with serving(*speculative, *learning, cwd=tmp_path, **cache) as server:
+        assert server.ask("?", max_tokens=8).status_code == 200
+        shown = server.http.get("/metrics").text
+        assert 'reason_spec:draft_version{model_name="says"} 0.0' in shown
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+    (stored,) = sqlite3.connect(tmp_path / "answers" / "answers.sqlite").execute("SELECT answer FROM answers")
+    assert len(stored[0]) == 4 * 8

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from reason_spec.engines.worker.engine import WorkerEngine
+from reason_spec.engines.worker.messages import LoadLayers, Start
+from reason_spec.engines.worker.process import WorkerProcess
+from reason_spec.errors import EngineError
 
 
 class TorchEngine(WorkerEngine):
     """Serves a Hugging Face causal LM."""
 
     host: ClassVar[str] = "reason_spec.engines.torch.host"
+    _layers: Path | None = None
+
+    async def load_layers(self, file: Path) -> None:
+        """Replace the layers of a pruned draft between two passes; a restarted worker loads them too.
+
+        Cached prefixes are forgotten. Requests under way go on with the new layers.
+
+        Raises:
+            EngineError: the file is damaged or has other layers; the present ones stay.
+        """
+        earlier, self._layers = self._layers, file
+        try:
+            await self._call(LoadLayers(self._pending.next_number(), file))
+        except EngineError:
+            self._layers = earlier
+            raise
+
+    def _launch(self) -> tuple[WorkerProcess, Start]:
+        worker, start = super()._launch()
+        return worker, replace(start, layers=self._layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reason_spec.engines.torch.kv import TrieNode
 from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.texts import SharedArray
 
@@ -11,9 +12,9 @@ _MAX_GROUP = 8
 class _Group:
     """Requests whose texts have the same first ``num_shared`` tokens."""
 
-    def __init__(self, number: int, tokens: SharedArray, owner: str) -> None:
+    def __init__(self, number: int, tokens: SharedArray, root: TrieNode) -> None:
         self.number = number
-        self.owner = owner
+        self.root = root
         self.tokens = tokens
         self.num_shared = len(tokens)
         self.num_members = 0
@@ -37,13 +38,13 @@ class Groups:
         """Add a request to a group that shares at least half of its text, or to a new one."""
         tokens = sequence.tokens.beginning(len(sequence.tokens))
         for group in self._groups.values():
-            # Equal texts of different owners have different slots.
-            num_shared = group.num_shared_with(tokens) if group.owner == sequence.owner else 0
+            # Equal texts below different roots have different slots.
+            num_shared = group.num_shared_with(tokens) if group.root is sequence.path.root else 0
             if group.num_members < _MAX_GROUP and 2 * num_shared >= max(len(tokens), len(group.tokens)):
                 group.num_shared = num_shared
                 break
         else:
-            group = _Group(self._next_number, tokens, sequence.owner)
+            group = _Group(self._next_number, tokens, sequence.path.root)
             self._groups[group.number] = group
             self._next_number += 1
         group.num_members += 1

@@ -65,6 +65,8 @@ class PrefixTrie:
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self._roots = {"": TrieNode(0, -1, -1, None)}
+        # Those of forgotten texts that live requests still use.
+        self._forgotten: list[TrieNode] = []
         # Low slots first, so that neighbouring tokens are contiguous in memory.
         self._free = list(range(num_slots - 1, -1, -1))
         self._num_taken = 0
@@ -141,6 +143,13 @@ class PrefixTrie:
         while self._evict_one():
             pass
 
+    def forget(self) -> None:
+        """Give all owners new roots, as after a change of the weights; live requests keep their nodes."""
+        self.clear()
+        self._forgotten = [root for root in (*self._forgotten, *self._roots.values()) if root.is_used]
+        self._roots = {"": TrieNode(self._next_key, -1, -1, None)}
+        self._next_key += 1
+
     def check_integrity(self, tips: Iterable[TrieNode]) -> None:
         """Assert that each slot has one owner and that the holds are those of ``tips``.
 
@@ -150,7 +159,7 @@ class PrefixTrie:
         users: dict[int, int] = {}
         for tip in tips:
             users[tip.key] = users.get(tip.key, 0) + 1
-        nodes = list(self._roots.values())
+        nodes = [*self._roots.values(), *self._forgotten]
         owned: list[int] = []
         while nodes:
             node = nodes.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,14 +51,50 @@ def load_model(settings: EngineSettings) -> Model:
         fused=_fuse(settings, module, max_context),
     )
     check_against_plain_forward(settings.model, model)
-    if (vocabulary := read_vocabulary(settings.model)) is not None:
+    _make_fast(settings.model, model)
+    return model
+
+
+def replace_layers(model: Model, settings: EngineSettings, file: Path) -> None:
+    """Load a pruned draft again, with the layers and the last norm of a file.
+
+    Raises:
+        EngineError: the file is damaged, or is of a draft of another shape; the model stays as it was.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise EngineError(f"{str(file)!r} cannot be read: {error}; train the draft again") from None
+    # The weights of the running model may be packed.
+    module = _load_module(settings, read_config(settings), model.dtype).to(model.device).eval()
+    trained = ("model.layers.", "model.norm.")
+    own = {name: one for name, one in module.named_parameters() if name.startswith(trained)}
+    if other := own.keys() ^ weights.keys():
+        raise EngineError(f"{str(file)!r} is of a draft with other layers: {min(other)}")
+    for name, weight in weights.items():
+        if weight.shape != own[name].shape:
+            shapes = f"{list(weight.shape)} instead of {list(own[name].shape)}"
+            raise EngineError(f"{str(file)!r} is of a draft of another size: {name} is {shapes}")
+        if not bool(weight.isfinite().all()):
+            raise EngineError(f"{str(file)!r}: {name} is not finite; train the draft again")
+        own[name].data.copy_(weight)
+    model.module, model.fused = module, _fuse(settings, module, model.max_context)
+    _make_fast(settings.model, model)
+
+
+def _make_fast(name: str, model: Model) -> None:
+    """Trim the output layer of a draft, and pack the weights."""
+    module = model.module
+    if (vocabulary := read_vocabulary(name)) is not None:
         module.set_output_embeddings(TrimmedHead(module.get_output_embeddings(), vocabulary))
     if model.fused is not None:
         model.fused.pack()
     pack_linears(module, shared=module.get_input_embeddings().weight)
     if model.fused is not None:
         model.fused.head = module.get_output_embeddings()
-    return model
 
 
 def _fuse(settings: EngineSettings, module: PreTrainedModel, max_context: int) -> FusedDecoder | None:

@@ -159,6 +159,13 @@ class Scheduler:
         self._places.clear()
         self._acceptor.clear()
 
+    def forget_prefixes(self) -> None:
+        """Let no later request begin from what was computed so far; live ones go on from it."""
+        self._trie.forget()
+        # Live requests go on to note their places in the old ones.
+        self._places = Places()
+        self._acceptor.clear()
+
     def set_num_threads(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
 

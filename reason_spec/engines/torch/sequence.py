@@ -33,7 +33,6 @@ class Sequence:
         self.num_known = len(self.tokens)
         self.tokens.extend(prefix.tokens_after(self.num_known))
         self.num_prefix = len(prefix)
-        self.owner = prefix.owner
         self.path = Path(trie, prefix.owner)
         # Nodes of the prefix that the path has not reached yet, the last one first.
         self._ahead: list[Prefix] = []

@@ -125,12 +125,12 @@ class Path:
 
     def __init__(self, trie: PrefixTrie, owner: str = "") -> None:
         self._trie = trie
-        self._root = trie.root(owner)
+        self.root = trie.root(owner)
         self._slots = SharedArray()
         self.in_order = True
         """Whether each slot follows the one before."""
-        self.tip: TrieNode = self._root
-        trie.hold(self._root)
+        self.tip: TrieNode = self.root
+        trie.hold(self.root)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -141,7 +141,7 @@ class Path:
 
     def begin_at(self, place: CachedPrefix, limit: int) -> None:
         """Go from the root to a cached place, at most ``limit`` tokens far."""
-        assert self.tip is self._root
+        assert self.tip is self.root
         node, slots = place.node, place.slots
         for _ in range(len(slots) - limit):
             assert node.parent is not None
@@ -154,7 +154,7 @@ class Path:
     def step_to(self, child: TrieNode) -> None:
         """Advance to a child of the tip."""
         self._trie.move(self.tip, child)
-        self.in_order = self.in_order and (self.tip is self._root or child.slot == self.tip.slot + 1)
+        self.in_order = self.in_order and (self.tip is self.root or child.slot == self.tip.slot + 1)
         self.tip = child
         self._slots.append(child.slot)
 
@@ -178,8 +178,8 @@ class Path:
     def release(self) -> None:
         """Hold the root only; the nodes stay cached until their slots are needed."""
         self._trie.release(self.tip)
-        self._trie.hold(self._root)
-        self.tip, self._slots, self.in_order = self._root, SharedArray(), True
+        self._trie.hold(self.root)
+        self.tip, self._slots, self.in_order = self.root, SharedArray(), True
 
     def discard(self) -> None:
         """Release the last hold; the path must not be used again."""

@@ -15,6 +15,7 @@ from reason_spec.engines.worker.messages import (
     ForgetPrefixes,
     FromWorker,
     GetStats,
+    LoadLayers,
     OfferHint,
     Phase,
     PrefixDelta,
@@ -238,7 +239,7 @@ class WorkerEngine(Engine):
 
     # --- the pipe ----------------------------------------------------------------------------------
 
-    async def _call(self, message: GetStats | ResetPrefixCache | SetCores) -> Reply:
+    async def _call(self, message: GetStats | ResetPrefixCache | SetCores | LoadLayers) -> Reply:
         self._supervisor.raise_if_failed()
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._pending.calls[message.number] = future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
@@ -70,11 +71,16 @@ class EngineLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model. ``update_text`` is None if it does not draft from earlier texts."""
+    """A loaded model.
+
+    ``update_text`` is None if it does not draft from earlier texts. ``load_layers`` replaces the layers of a
+    pruned draft, or raises an EngineError and leaves them; None if the engine cannot.
+    """
 
     ready: Ready
     loop: EngineLoop
     update_text: Callable[[TextUpdate], None] | None = None
+    load_layers: Callable[[Path], None] | None = None
 
 
 Loader: TypeAlias = Callable[[Start, int, Callable[[str], None]], Loaded]

@@ -31,6 +31,7 @@ from reason_spec.engines.worker.messages import (
     FromWorker,
     GetStats,
     Heartbeat,
+    LoadLayers,
     OfferHint,
     Phase,
     Reply,
@@ -47,7 +48,7 @@ from reason_spec.engines.worker.messages import (
 )
 from reason_spec.engines.worker.prefixes import ReceivedPrefixes
 from reason_spec.engines.worker.pulse import TICK_SECONDS
-from reason_spec.errors import ReasonSpecError, UnsupportedModelError
+from reason_spec.errors import EngineError, ReasonSpecError, UnsupportedModelError
 
 _PARENT_CHECK_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
@@ -140,6 +141,7 @@ class _Worker:
         self._loop = loaded.loop
         self._loop.pass_times.num_threads = len(cores)
         self._update_text = loaded.update_text
+        self._load_layers = loaded.load_layers
         self._send(loaded.ready)
 
     def serve(self) -> None:
@@ -190,6 +192,8 @@ class _Worker:
             case SetCores(number, cores):
                 self._set_cores(cores)
                 self._send(Reply(number))
+            case LoadLayers(number, file):
+                self._send(Reply(number, error=self._replace_layers(file)))
             case Shutdown():
                 self._shut_down()
             case _:
@@ -199,6 +203,16 @@ class _Worker:
         num_threads = len(_pin(cores))
         self._loop.set_num_threads(num_threads)
         self._loop.pass_times.num_threads = num_threads
+
+    def _replace_layers(self, file: Path) -> str | None:
+        """Return why the layers stay as they were, or None."""
+        if self._load_layers is None:
+            return "engines of this kind cannot replace the layers of a draft"
+        try:
+            self._load_layers(file)
+        except EngineError as error:
+            return str(error)
+        return None
 
     def _shut_down(self) -> None:
         self._loop.cancel_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from reason_spec.engines.base import Delta, EngineRequest, GenerationResult, Hint, Score
@@ -21,12 +22,14 @@ class Start:
         cores: the cores to run on; None for all that are allowed.
         suffix: settings for drafts from earlier texts; None for none.
         texts_of: the model of those texts, if it is another one.
+        layers: the weights of a pruned draft that replace those of the model; None for none.
     """
 
     settings: EngineSettings
     cores: tuple[int, ...] | None
     suffix: SuffixSettings | None = None
     texts_of: EngineSettings | None = None
+    layers: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,14 @@ class SetCores:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadLayers:
+    """Replace the layers of a pruned draft by those of a file, and forget all cached prefixes."""
+
+    number: int
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Cancel everything, report the results, and end."""
 
@@ -118,6 +129,7 @@ ToWorker: TypeAlias = (
     | GetStats
     | ResetPrefixCache
     | SetCores
+    | LoadLayers
     | Shutdown
 )
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from reason_spec.engines.pruned import CONFIG, PER_LAYER, WEIGHTS, PrunedConfig
 from reason_spec.engines.torch.trimmed_head import TrimmedHead
-from reason_spec.errors import UnsupportedModelError
+from reason_spec.errors import DataError, UnsupportedModelError
 from reason_spec.lab.drafts.objectives import Loss, cross_entropy, forward_kl
 from reason_spec.lab.drafts.schedule import Objective
 from reason_spec.lab.drafts.texts import IGNORED, PaddedBatch, TrainingText
@@ -197,6 +198,25 @@ class Student:
             # The head is as large as several layers: it reads only what is needed.
             logits = self._head.trimmed(states[:, :-1][wanted])
         return Predictions(logits, self._place[labels[:, 1:][wanted]])
+
+    def load(self, folder: Path) -> None:
+        """Take over the layers and the norm of a draft that was saved with the same configuration.
+
+        Raises:
+            DataError: the file is damaged, or has other weights.
+        """
+        path = folder / WEIGHTS
+        own = {f"model.{name}": one for name, one in self._inner.named_parameters() if one.requires_grad}
+        try:
+            weights = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); train the draft again") from None
+        if {name: one.shape for name, one in weights.items()} != {
+            name: one.shape for name, one in own.items()
+        }:
+            raise DataError(f"{path}: has other layers than {CONFIG} says; train the draft again")
+        for name, weight in weights.items():
+            own[name].data.copy_(weight)
 
     def save(self, folder: Path) -> None:
         """Write the draft: its own layers and norm, and its configuration."""

@@ -31,7 +31,6 @@ _NUM_WRITTEN = 32
 _RATE, _WARM_UP, _LAST_RATE = 1e-3, 0.02, 0.05
 """Learning rate, the share of the time in which it rises, and its last value as a share of it."""
 _NUM_CHECKS = 40
-"""Measurements on held-out answers over the whole time."""
 NUM_DRAFTS: Final = 8
 """Drafted tokens in a row whose acceptance is measured."""
 
@@ -95,6 +94,8 @@ class DraftTraining:
         schedule: the objectives, one after the other.
         writing: how the student writes answers; only for schedules with ``on-policy``.
         clock: monotonic seconds.
+        rate: the highest learning rate.
+        num_checks: measurements on held-out answers over the whole time.
 
     Raises:
         DataError: the folder's checkpoint is damaged or of another draft.
@@ -109,6 +110,9 @@ class DraftTraining:
         schedule: ScheduleName = "cross-entropy",
         writing: Writing | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        rate: float = _RATE,
+        num_checks: int = _NUM_CHECKS,
     ) -> None:
         objectives = {phase.objective for phase in SCHEDULES[schedule]}
         if objectives != {"cross-entropy"} and not student.keeps_target:
@@ -117,9 +121,8 @@ class DraftTraining:
             raise ValueError(f"{schedule} takes a way of writing")
         self.student, self.folder, self.seconds = student, folder, seconds
         self._schedule, self._writing, self._clock = schedule, writing, clock
-        self._optimizer = torch.optim.AdamW(
-            student.parameters, lr=_RATE, betas=(0.9, 0.98), weight_decay=0.01
-        )
+        self._rate, self._num_checks = rate, num_checks
+        self._optimizer = torch.optim.AdamW(student.parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
         self.spent, self._num_batches, self._num_tokens = 0.0, 0, 0
         self.curve: list[CurvePoint] = []
         self._continue()
@@ -149,7 +152,7 @@ class DraftTraining:
             self._num_tokens += num_tokens
             self.spent += self._clock() - started
             due = len(self.curve) + 1 if self.share_done < 1.0 else 0
-            if self.share_done < due / _NUM_CHECKS:
+            if self.share_done < due / self._num_checks:
                 yield None
                 continue
             yield self._measure(checks, sum(losses) / max(1, num_new))
@@ -187,7 +190,7 @@ class DraftTraining:
     def _train(self, batch: list[TrainingText]) -> tuple[float, int]:
         rate = min(1.0, self.share_done / _WARM_UP + 0.01) * max(_LAST_RATE, 1.0 - self.share_done)
         for group in self._optimizer.param_groups:
-            group["lr"] = _RATE * rate
+            group["lr"] = self._rate * rate
         loss, num_tokens = self.student.loss(batch, self.objective)
         if num_tokens:
             (loss / num_tokens).backward()

@@ -1,0 +1,239 @@
+"""A server stores the target's own answers and tries versions of its draft; a worse one is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from reason_spec.accelerator import Accelerator, GenerationRequest
+from reason_spec.accelerator.adaptation import (
+    DraftAdaptation,
+    Outcome,
+    draft_to_adapt,
+    open_adaptation,
+    standard_errors,
+)
+from reason_spec.accelerator.answer_store import ANSWERS, AnswerStore
+from reason_spec.engines.draft_versions import DraftVersion, DraftVersions, VersionInfo
+from reason_spec.engines.pruned import CONFIG, WEIGHTS, find_pruned
+from reason_spec.engines.torch.engine import TorchEngine
+from reason_spec.engines.weights import identify_model
+from reason_spec.errors import SettingsError
+from reason_spec.settings import EngineSettings, Settings, load_settings
+from reason_spec.suffix.tenant_file import StoreKey
+from reason_spec.types import Constraint
+from tests.engines.tiny_models import save_model
+
+INFO = VersionInfo(parent=0, last_answer=1, tokens_per_pass_before=1.0, tokens_per_pass=2.0)
+WINDOW, SEED = 8, 7
+good_draft = pytest.mark.parametrize("learning", [True], indirect=True, ids=["good draft"])
+bad_draft = pytest.mark.parametrize("learning", [False], indirect=True, ids=["bad draft"])
+
+
+def write_layers(target: Path, folder: Path, *, good: bool) -> Path:
+    """Write a draft with all layers of the target, which is the target itself, or with wrong weights."""
+    folder.mkdir(parents=True)
+    weights = {
+        name: tensor.clone() if good else 0.5 * tensor.roll(1, 0)
+        for name, tensor in load_file(target / "model.safetensors").items()
+        if name.startswith(("model.layers.", "model.norm."))
+    }
+    save_file(weights, folder / WEIGHTS)
+    (folder / CONFIG).write_text(f'{{"base": "{target}", "layers": [0, 1]}}')
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return save_model("llama", tmp_path / "target")
+
+
+def settings_for(target: Path, draft: Path, **more: object) -> Settings:
+    flags = {
+        "target.model": str(target), "draft.model": str(draft), "target.device": "cpu", "draft.device": "cpu",
+        "target.cache_tokens": 2048, "draft.cache_tokens": 2048, "load_control.use": "off",
+        "strategy.name": "speculative", "server.learn_folder": str(target.parent / "answers"),
+        "server.learn_excludes": "private", "sampling.max_tokens": 24,
+    }  # fmt: skip
+    return load_settings(flags={**flags, **{name.replace("__", "."): value for name, value in more.items()}})
+
+
+class Learning:
+    """An accelerator whose draft adapts, with a small window; ``outcomes`` are those of versions."""
+
+    def __init__(self, accelerator: Accelerator, target: Path, draft: Path) -> None:
+        self.accelerator, self.target, self.draft = accelerator, target, draft
+        found = find_pruned(str(draft))
+        assert found is not None
+        self.versions = DraftVersions(found)
+        self.outcomes: list[Outcome] = []
+        engine = accelerator.draft
+        assert isinstance(engine, TorchEngine)
+        key = StoreKey(identify_model("target", EngineSettings(model=str(target))), tokenizer_of(accelerator))
+        self.store = AnswerStore.create(target.parent / "answers", key)
+        self.adaptation = accelerator.bundle.adaptation = DraftAdaptation(
+            self.store, self.versions, accelerator.target, engine, "default", ["private"],
+            self.outcomes.append, WINDOW,
+        )  # fmt: skip
+        self.rng = Random(SEED)
+
+    async def serve(self, count: int) -> set[str]:
+        """Answer random prompts, with a step of the adaptation after each."""
+        texts = set()
+        for _ in range(count):
+            prompt = tuple(self.rng.randrange(60, 120) for _ in range(6))
+            texts.add((await self.accelerator.answer(GenerationRequest(prompt=prompt))).text)
+            await self.adaptation.step()
+        return texts
+
+    def publish(self, *, good: bool) -> DraftVersion:
+        made = write_layers(self.target, self.target.parent / "made", good=good)
+        return self.versions.publish(made, INFO)
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*")}
+
+
+def tokenizer_of(accelerator: Accelerator) -> str:
+    return accelerator.target.tokenizer.tokenizer_id
+
+
+@pytest.fixture
+async def learning(request: pytest.FixtureRequest, target: Path, tmp_path: Path) -> AsyncIterator[Learning]:
+    draft = write_layers(target, tmp_path / "draft", good=request.param)
+    async with Accelerator.from_settings(settings_for(target, draft)) as accelerator:
+        yield Learning(accelerator, target, draft)
+
+
+@good_draft
+async def test_a_worse_version_is_rolled_back_and_a_damaged_one_refused(learning: Learning) -> None:
+    damaged = learning.publish(good=True)
+    damaged.layers.write_bytes(damaged.layers.read_bytes()[:-8])
+    await learning.serve(WINDOW - 1)
+    assert learning.outcomes == []
+    await learning.serve(1)
+    assert learning.outcomes == ["refused"]
+    assert learning.adaptation.version == 0
+
+    worse = learning.publish(good=False)
+    await learning.serve(1)
+    assert learning.adaptation.version == worse.number == 2
+    await learning.serve(2 * WINDOW)
+    assert learning.outcomes == ["refused", "rejected"]
+    assert learning.adaptation.version == 0
+    (kept,) = learning.versions.all()
+    assert kept.verdict is not None
+    assert not kept.verdict.accepted
+    assert kept.verdict.rate is not None
+    assert kept.verdict.rate_before is not None
+    assert kept.verdict.rate < 0.5 < kept.verdict.rate_before
+    await learning.serve(WINDOW)
+    rates = {answer.version: answer.acceptance_rate for answer in learning.store.newest(99)}
+    assert rates.keys() == {0, 2}
+    assert rates[0] is not None
+    assert rates[0] > 0.9
+
+
+@bad_draft
+async def test_a_better_version_stays_and_is_loaded_at_the_next_start(learning: Learning) -> None:
+    await learning.serve(WINDOW)
+    better = learning.publish(good=True)
+    await learning.serve(2 * WINDOW + 1)
+    assert learning.outcomes == ["accepted"]
+    assert learning.versions.current.number == learning.adaptation.version == better.number
+    engine = learning.accelerator.draft
+    assert isinstance(engine, TorchEngine)
+    again = DraftAdaptation(learning.store, learning.versions, learning.accelerator.target, engine)
+    await again.start()
+    assert again.version == better.number
+    better.layers.write_bytes(b"damaged")
+    await again.start()
+    assert learning.versions.current.number == 0
+
+
+@good_draft
+async def test_only_finished_answers_in_the_targets_own_words_are_stored(learning: Learning) -> None:
+    answer = learning.accelerator.answer
+    prompt = tuple(range(65, 80))
+    solution = await answer(GenerationRequest(prompt=prompt, tenant="ana"))
+    await answer(GenerationRequest(prompt=prompt, tenant="private"))
+    await answer(GenerationRequest(prompt=prompt, constraint=Constraint(choice=("a", "b"))))
+    await answer(GenerationRequest(prompt=prompt, strategy="specreason", verifier="likelihood"))
+    steps = learning.accelerator.solve(GenerationRequest(prompt=prompt, max_tokens=200))
+    await anext(steps)
+    await steps.aclose()
+    (stored,) = learning.store.newest(9)
+    tokens = tuple(token for step in solution.steps for token in step.tokens)
+    assert (stored.prompt, stored.answer, stored.tenant) == (prompt, tokens, "ana")
+    assert stored.num_accepted > 0
+
+
+@good_draft
+async def test_the_answers_do_not_depend_on_the_version(learning: Learning) -> None:
+    expected = await learning.serve(2 * WINDOW + 4)
+    learning.rng.seed(SEED)
+    learning.publish(good=False)
+    assert await learning.serve(2 * WINDOW + 4) == expected
+    assert learning.outcomes == ["rejected"]
+
+
+@good_draft
+async def test_a_folder_that_fails_is_left_and_answers_go_on(
+    learning: Learning, caplog: pytest.LogCaptureFixture
+) -> None:
+    learning.store.close()
+    assert len(await learning.serve(2)) == 2
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "answers are not stored for the draft any more" in warning
+    assert f"{ANSWERS}: cannot be used" in warning
+
+
+async def test_off_by_default_nothing_is_written(target: Path, tmp_path: Path) -> None:
+    draft = write_layers(target, tmp_path / "draft", good=True)
+    settings = settings_for(target, draft, server__learn_folder=None, server__learn_excludes=[])
+    async with Accelerator.from_settings(settings) as accelerator:
+        await accelerator.answer("How many?")
+        assert accelerator.bundle.adaptation is None
+    assert not [name for name in files_below(tmp_path) if name.endswith(".sqlite")]
+    assert files_below(draft) == {CONFIG, WEIGHTS}
+
+
+@good_draft
+async def test_opening_deletes_the_answers_of_excluded_tenants(learning: Learning) -> None:
+    accelerator = learning.accelerator
+    for tenant in ("ana", "ben"):
+        await accelerator.answer("How many?", tenant=tenant)
+    excluding = settings_for(learning.target, learning.draft, server__learn_excludes="ana")
+    found = draft_to_adapt(excluding, accelerator.generator.strategy())
+    opened = await open_adaptation(excluding, found, accelerator.target, accelerator.draft, lambda _: None)
+    await opened.close()
+    assert [answer.tenant for answer in learning.store.newest(9)] == ["ben"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"draft__model": "embedded"}, "no draft to adapt: name one that 'draft train' made"),
+        ({"strategy__name": "prompt_lookup"}, "a strategy that uses it, such as --strategy speculative"),
+        ({"strategy__name": "lookahead"}, "strategy lookahead may change them. Use --strategy speculative"),
+    ],
+)
+def test_settings_under_which_nothing_can_be_learnt_are_refused(
+    target: Path, tmp_path: Path, more: dict[str, object], message: str
+) -> None:
+    settings = settings_for(target, write_layers(target, tmp_path / "draft", good=True), **more)
+    with pytest.raises(SettingsError, match=message):
+        draft_to_adapt(settings, Accelerator.from_settings(settings).generator.strategy())
+
+
+def test_a_difference_is_measured_in_its_standard_errors() -> None:
+    low, high = [0.4, 0.5, 0.6, 0.5], [0.8, 0.9, 1.0, 0.9]
+    assert standard_errors(high, low) == pytest.approx(-0.4 / (2 * 0.02 / 3 / 4) ** 0.5)
+    assert standard_errors(high, high) == 0.0
+    assert -2.0 < standard_errors([0.9] * 8, [0.895] * 8) < 0.0
