@@ -37,7 +37,9 @@ draft_app = typer.Typer(no_args_is_help=True, help="Make a draft for a target, m
     "The answers to one prompt in twenty are held out and measure the draft. A stopped command continues. "
     "Use the draft with --draft OUTPUT.",
 )
-@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "temperature", "seed", "max_tokens")
+@takes_flags(
+    *PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "engine", "temperature", "seed", "max_tokens"
+)
 def draft_train(
     output: Annotated[Path, typer.Option(help="Folder for the draft.", show_default=False)],
     flags: Flags,
@@ -81,8 +83,11 @@ def draft_train(
     from reason_spec.evaluation.sources import generate_problems, read_sources
 
     settings = flags.resolve()
-    if settings.target.kind != "torch":
-        raise SettingsError(f"target.kind is {settings.target.kind!r}; drafts are trained for kind: torch")
+    if settings.target.kind not in ("torch", "vllm"):
+        raise SettingsError(
+            f"target.kind is {settings.target.kind!r}; the training reads the target's weights: use "
+            "--engine torch or vllm"
+        )
     if kind is DraftKind.HEAD and objective != "cross-entropy":
         raise SettingsError(
             f"--objective {objective} is for --kind model; a head is trained on its own drafts in any case"

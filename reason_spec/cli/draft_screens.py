@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reason_spec.lab.drafts.training import CurvePoint, DraftTraining
 
 ANSWERS, PICTURE = "answers", "curve.png"
-_HELD_OUT = 0.05
+_HELD_OUT, _MOST_HELD_OUT = 0.05, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def train_draft(
     """Train a draft on answers of the target, and print how it agrees with those that were held out."""
     from reason_spec.lab.drafts.texts import hold_out
 
-    trained, held_out = hold_out(texts, _HELD_OUT)
+    trained, held_out = hold_out(texts, _HELD_OUT, most=_MOST_HELD_OUT)
     training = _training(settings, trained, options, output)
     screen.say(
         f"Training {training.student.description} on "

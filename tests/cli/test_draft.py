@@ -73,8 +73,10 @@ def test_a_phased_training_says_what_it_turns_to(arguments: list[str], tmp_path:
         (["--layers", "0"], "a draft has 1 layer or more"),
         (["--layers", "1,0"], "layers must ascend"),
         (["--objective", "mse"], "'mse' is not one of"),
-        (["--engine", "vllm"], "No such option"),
-        (["--set", "target.kind=vllm"], "drafts are trained for kind: torch"),
+        (
+            ["--set", "target.kind=remote", "--set", "target.remote.base_urls=[http://localhost:1/v1]"],
+            "the training reads the target's weights: use --engine torch or vllm",
+        ),
     ],
 )
 def test_impossible_options_are_refused_before_anything_runs(

@@ -23,6 +23,7 @@ from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.sublayers import layers_of
 from reason_spec.engines.torch.token_drafts import DraftLane, DraftModel, TokenDrafts
 from reason_spec.errors import EngineError, UnsupportedModelError
+from reason_spec.lab.drafts import head_student
 from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.texts import TrainingText
 from reason_spec.settings import EngineSettings
@@ -113,6 +114,7 @@ def test_a_head_drafts_what_it_would_have_drafted_in_training(
     head = EagleHead.load(tmp_path / "head")
     # The stored weights are rounded, and so are sums in bfloat16: both sides take the former in float32.
     student._head.load_state_dict(head.state_dict())
+    monkeypatch.setattr(head_student, "_STATE_DTYPE", torch.float32)
     monkeypatch.setattr(torch, "autocast", lambda *_args, **_options: torch.enable_grad())
     seen: list[tuple[tuple[int, ...], int, torch.Tensor]] = []
     choose = token_drafts._choose

@@ -29,6 +29,7 @@ NUM_STEPS: Final = 4
 STEP_WEIGHT: Final = 0.8
 """Weight of the loss of a draft step over that of the one before."""
 
+_STATE_DTYPE = torch.bfloat16
 _STATE_BYTES: Final = 4 << 30
 """Memory for the target's states of texts that were seen: those of a million tokens of a width of 576."""
 
@@ -45,17 +46,22 @@ class _DraftAttention:
         self._values: list[Tensor] = []
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend with [texts, places, heads, head size]; the keys and values are kept for later steps."""
+        """Attend with [texts, places, heads, head size]; the keys and values are kept for later steps.
+
+        Later steps may begin at a later place.
+        """
         repeats = query.shape[2] // key.shape[2]
         self._keys.append(key.repeat_interleave(repeats, 2))
         self._values.append(value.repeat_interleave(repeats, 2))
-        step, places = len(self._keys) - 1, query.shape[1]
+        step, places, num_keys = len(self._keys) - 1, query.shape[1], self._keys[0].shape[1]
         scale = query.shape[-1] ** -0.5
         scores = torch.einsum("bqhd,bkhd->bhqk", query, self._keys[0]) * scale
-        seen = torch.ones(places, places, dtype=torch.bool, device=query.device).tril(-step)
+        seen = torch.ones(places, num_keys, dtype=torch.bool, device=query.device)
+        seen = seen.tril(num_keys - places - step)
         # The first token has no feature before it, and no key. Padding is behind all that counts.
         seen[:, 0] = False
-        seen[0, 0] = True
+        if step == 0:
+            seen[0, 0] = True
         parts = [scores.masked_fill(~seen, float("-inf"))]
         own = [
             (_shifted(self._keys[i], step - i), _shifted(self._values[i], step - i))
@@ -63,9 +69,9 @@ class _DraftAttention:
         ]
         parts += [torch.einsum("bqhd,bqhd->bhq", query, one)[..., None] * scale for one, _ in own]
         weights = torch.softmax(torch.cat(parts, -1).float(), -1).to(query.dtype)
-        output = torch.einsum("bhqk,bkhd->bqhd", weights[..., :places], self._values[0])
+        output = torch.einsum("bhqk,bkhd->bqhd", weights[..., :num_keys], self._values[0])
         for index, (_, one) in enumerate(own):
-            output = output + weights[..., places + index].transpose(1, 2)[..., None] * one
+            output = output + weights[..., num_keys + index].transpose(1, 2)[..., None] * one
         return output
 
 
@@ -188,12 +194,17 @@ class HeadStudent:
         came[:, 0] = IGNORED
         attend = _DraftAttention()
         places = torch.arange(tokens.shape[1], device=self._device)
+        # Later steps leave out what is before all answers; drafts of `count` tokens see no further back.
+        first = max(0, min(len(text.prompt) for text in batch) - 1 - count)
+        came, target = came[:, first:], target[:, first:]
         with torch.autocast(self._device.type, torch.bfloat16):
             before = _shifted(self._head.features(states), 1)
         found = []
         for step in range(count):
             with torch.autocast(self._device.type, torch.bfloat16):
                 hidden = self._head(embedded, before, places, attend)
+                if step == 0:
+                    hidden, embedded, places = hidden[:, first:], embedded[:, first:], places[first:]
                 # The first token has no feature before it, and no place in the context of the head.
                 wanted_at = (came != IGNORED) & (places > step)
                 logits = self._head.logits(hidden[wanted_at & (came >= 0)])
@@ -211,7 +222,7 @@ class HeadStudent:
         """
         known = {text: self._states[text] for text in batch if text in self._states}
         if len(known) < len(set(batch)):
-            states = self._run_target(tokens, mask).to("cpu", torch.bfloat16)
+            states = self._run_target(tokens, mask).to("cpu", _STATE_DTYPE)
             for row, text in enumerate(batch):
                 if text not in known:
                     known[text] = states[row, : len(text)].clone()

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -84,17 +85,27 @@ async def answered_texts(
 
 
 def hold_out(
-    texts: Sequence[TrainingText], share: float, seed: int = 0
+    texts: Sequence[TrainingText], share: float, seed: int = 0, most: int | None = None
 ) -> tuple[list[TrainingText], list[TrainingText]]:
     """Return the texts to train on, and those of a share of the prompts that are held out.
+
+    Prompts are ranked by a hash, so that of more answers to other prompts much the same is held out.
+
+    Args:
+        most: prompts that are held out at most; None for any number.
 
     Raises:
         DataError: there is only one prompt.
     """
-    prompts = sorted({text.prompt for text in texts})
+
+    def rank(prompt: tuple[int, ...]) -> bytes:
+        return blake2b(f"{seed} {prompt}".encode()).digest()
+
+    prompts = {text.prompt for text in texts}
     if len(prompts) < 2:
         raise DataError("training needs answers to two prompts at least: some are held out")
-    held = set(random.Random(seed).sample(prompts, max(1, round(share * len(prompts)))))
+    number = max(1, round(share * len(prompts)))
+    held = set(sorted(prompts, key=rank)[: number if most is None else min(number, most)])
     return [text for text in texts if text.prompt not in held], [
         text for text in texts if text.prompt in held
     ]
