@@ -66,6 +66,9 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     num_parameters = _count_parameters(config, settings)
     # On a GPU vLLM fills its share of the memory with keys and values, unless their number is set.
     fills = settings.kind == "vllm" and device != "cpu" and "cache_tokens" not in settings.model_fields_set
+    copied = (
+        _count_packed_twice(config) if (settings.kind, device, dtype) == ("torch", "cpu", "float32") else 0
+    )
     return Footprint(
         model=settings.model,
         kind=settings.kind,
@@ -73,7 +76,7 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
         num_devices=num_devices,
         dtype=dtype,
         num_parameters=num_parameters,
-        weights=num_parameters * _BYTES[dtype],
+        weights=(num_parameters + copied) * _BYTES[dtype],
         per_cached_token=cached_numbers_per_token(config) * _BYTES[dtype],
         cache_tokens=None if fills else settings.cache_tokens,
     )
@@ -101,3 +104,11 @@ def _count_parameters(config: PretrainedConfig, settings: EngineSettings) -> int
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
     model.tie_weights()
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _count_packed_twice(config: PretrainedConfig) -> int:
+    """Count the weights of which the torch engine has a packed copy beside the plain one: tied embeddings."""
+    from reason_spec.engines.torch.products import MIN_PACKED
+
+    number = int(getattr(config, "vocab_size", 0)) * int(getattr(config, "hidden_size", 0))
+    return number if config.tie_word_embeddings and number >= MIN_PACKED else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -34,6 +35,18 @@ def test_the_weights_are_those_of_the_file(role: str) -> None:
     assert found.weights == 4 * stored
     assert (found.device, found.dtype, found.num_devices) == ("cpu", "float32", 1)
     assert found.cache == 32_768 * found.per_cached_token
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [("float32", 1), ("bfloat16", 0)])
+def test_a_packed_output_layer_that_is_tied_is_in_memory_twice(
+    dtype: Literal["float32", "bfloat16"], copies: int, model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = json.loads((model_folder("llama") / "config.json").read_text())
+    config |= {"vocab_size": 8192, "hidden_size": 64, "tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = footprint("target", EngineSettings(model=str(tmp_path), device="cpu", dtype=dtype))
+    bytes_each = 4 if dtype == "float32" else 2
+    assert found.weights == bytes_each * (found.num_parameters + copies * 8192 * 64)
 
 
 def test_keys_and_values_are_what_the_model_caches(model_folder: Callable[[str], Path]) -> None:
