@@ -92,7 +92,9 @@ def _make_fast(name: str, model: Model) -> None:
         module.set_output_embeddings(TrimmedHead(module.get_output_embeddings(), vocabulary))
     if model.fused is not None:
         model.fused.pack()
-    pack_linears(module, shared=module.get_input_embeddings().weight)
+    # Code that came with a model may read the weights of its layers itself.
+    if not type(module).__module__.startswith("transformers_modules"):
+        pack_linears(module, shared=module.get_input_embeddings().weight)
     if model.fused is not None:
         model.fused.head = module.get_output_embeddings()
 
