@@ -15,7 +15,7 @@ from reason_spec.settings.engines import SELF_DRAFT
 def engine_drafter(settings: Settings) -> str | None:
     """Return the name of what drafts inside the target's engine, None where nothing does."""
     draft = settings.draft.model
-    if draft == SELF_DRAFT or is_head(_folder(draft)):
+    if draft == SELF_DRAFT or is_head(drafter_folder(draft)):
         return draft
     return settings.target.torch.drafter
 
@@ -25,7 +25,8 @@ def only_drafts_tokens(settings: Settings) -> bool:
     return engine_drafter(settings) == settings.draft.model
 
 
-def _folder(name: str) -> Path:
+def drafter_folder(name: str) -> Path:
+    """Return the folder of a head, which may be one of an installed package."""
     return find_packaged(name) or Path(name).expanduser()
 
 
@@ -38,7 +39,7 @@ def with_drafter(settings: Settings) -> EngineSettings:
     target, name = settings.target, engine_drafter(settings)
     if name is None:
         return target
-    name = name if name == SELF_DRAFT else str(_folder(name))
+    name = name if name == SELF_DRAFT else str(drafter_folder(name))
     if target.kind == "torch":
         return target.model_copy(update={"torch": target.torch.model_copy(update={"drafter": name})})
     if target.kind != "vllm" or name == SELF_DRAFT:

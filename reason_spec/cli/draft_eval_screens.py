@@ -8,33 +8,35 @@ from dataclasses import asdict
 from rich import box
 from rich.table import Table
 
-from reason_spec.accelerator.engine_drafter import only_drafts_tokens
+from reason_spec.accelerator.engine_drafter import drafter_folder
 from reason_spec.cli.flags import Flags
 from reason_spec.cli.screen import Screen
+from reason_spec.engines.eagle_files import is_head, read_head_config
 from reason_spec.engines.pruned import find_pruned
 from reason_spec.errors import SettingsError
 from reason_spec.evaluation.amounts import counted, percent, percent_range, range_text, times_text
 from reason_spec.evaluation.estimates import Estimate
 from reason_spec.lab.drafts.evaluation import DraftReport
 from reason_spec.settings import Settings
+from reason_spec.settings.engines import SELF_DRAFT
 
 
 def settings_for_draft(flags: Flags, draft: str) -> Settings:
     """Return the settings of an evaluation; the target is the one that a pruned draft was made of.
 
     Raises:
-        SettingsError: no target is named, an engine is not the torch engine, or the draft is no model.
-        EngineError: the files of a pruned draft are damaged.
+        SettingsError: no target is named, an engine is not the torch engine, or the draft is `self`.
+        EngineError: the files of a draft are damaged.
     """
-    pruned = None if draft == "embedded" else find_pruned(draft)
-    defaults = {} if pruned is None else {"target.model": pruned.config.base}
-    settings = flags.resolve({"draft.model": draft}, defaults)
-    if only_drafts_tokens(settings):
+    base = None if draft == "embedded" else _base_of(draft)
+    settings = flags.resolve({"draft.model": draft}, {} if base is None else {"target.model": base})
+    if draft == SELF_DRAFT:
         raise SettingsError(
-            f"draft {draft!r} drafts inside the target, and draft eval measures models only. "
-            "'reason-spec eval --compare autoregressive,self_speculative' with --target and --draft times it"
+            "draft self is the target with fewer layers, which are searched while it runs; before that there "
+            "is nothing to measure. 'reason-spec eval --compare autoregressive,self_speculative' with "
+            "--target and --draft self times it"
         )
-    unnamed = pruned is None and flags.given["target"] is None and settings.target.model == "embedded"
+    unnamed = base is None and flags.given["target"] is None and settings.target.model == "embedded"
     if unnamed and draft != "embedded":
         raise SettingsError(f"draft {draft!r} does not say what its target is; name it with --target")
     for role, engine in (("target", settings.target), ("draft", settings.draft)):
@@ -43,13 +45,22 @@ def settings_for_draft(flags: Flags, draft: str) -> Settings:
     return settings
 
 
+def _base_of(draft: str) -> str | None:
+    """Return the target that a draft was made of; None where it does not say."""
+    if is_head(folder := drafter_folder(draft)):
+        return read_head_config(folder).base
+    pruned = find_pruned(draft)
+    return None if pruned is None else pruned.config.base
+
+
 def show_report(report: DraftReport, screen: Screen) -> None:
     """Print the measurements of a draft, as JSON where that is wanted."""
     if screen.as_json:
         tokens_per_pass = report.alpha_token[0].tokens_per_pass
         screen.write_json(asdict(report) | {"tokens_per_pass": tokens_per_pass})
         return
-    for table in (_token_table(report), _step_table(report), _speed_table(report)):
+    tables = [_token_table(report), _step_table(report), _speed_table(report)]
+    for table in tables if report.alpha_step else (tables[0], tables[-1]):
         screen.print_table(table)
     for name, reason in report.left_out.items():
         screen.say(f"verifier {name} is left out: {reason}")

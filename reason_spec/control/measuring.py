@@ -40,13 +40,25 @@ async def measure_costs(target: Engine, draft: Engine, *, verdict: float = 0.0) 
     Raises:
         EngineError: an engine failed.
     """
-    await _reset(target, draft)
-    target_cost = await _measure_passes(target, PASS_SIZES)
+    await _reset(draft)
+    target_cost = await measure_pass_cost(target)
     draft_token = await _measure_tokens(draft)
     draft_passes = [time for time in draft.pass_times if time.num_tokens < 2]
     draft_cost = PassCost(((1, draft_passes[0].seconds),)) if draft_passes else None
     await _reset(target, draft)
     return Costs(target_cost, draft_token, draft_cost, verdict)
+
+
+async def measure_pass_cost(engine: Engine) -> PassCost:
+    """Time passes of several sizes; forgets all cached prefixes before and after.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    await _reset(engine)
+    cost = await _measure_passes(engine, PASS_SIZES)
+    await _reset(engine)
+    return cost
 
 
 async def measure_batches(engine: Engine, *, with_drafts: bool) -> None:

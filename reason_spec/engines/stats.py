@@ -28,7 +28,11 @@ class PassTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The state of an engine now, and its work (passes, seconds, ``usage``) since it started."""
+    """The state of an engine now, and its work (passes, seconds, ``usage``) since it started.
+
+    ``draft_token_seconds``: what a draft token takes that a model inside the engine writes, such as a head; 0
+    if none was written yet.
+    """
 
     num_running: int
     num_waiting: int
@@ -36,3 +40,4 @@ class EngineStats:
     num_passes: int
     busy_seconds: float
     usage: Usage
+    draft_token_seconds: float = 0.0

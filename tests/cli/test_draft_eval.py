@@ -72,13 +72,36 @@ def test_a_trained_draft_is_measured_on_the_target_that_it_names(
     assert results.read_text() == before
 
 
+def test_a_head_is_measured_without_steps(questions: Path, tmp_path: Path) -> None:
+    target, head = save_model("llama", tmp_path / "target"), tmp_path / "head"
+    trained = CliRunner().invoke(app, [
+        "draft", "train", str(questions), "--target", str(target), "--max-tokens", "12", "--prompt", "plain",
+        "--output", str(head), "--hours", "0.001", "--kind", "head", "--vocabulary", "100",
+    ])  # fmt: skip
+    assert trained.exit_code == 0, trained.output
+    result = evaluate(head, questions, "--json", "--output", "measured")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["target"] == str(target)
+    assert found["alpha_step"] == []
+    greedy, sampled = found["alpha_token"]
+    assert found["tokens_per_pass"] == pytest.approx(1 + sum(greedy["in_a_row"]))
+    assert 0 < sampled["alpha"]["value"] < 1
+    assert found["c"] > 0
+    (speed,) = found["speedups"]
+    assert (speed["strategy"], speed["num_identical"]) == ("self_speculative", 3)
+    shown = evaluate(head, questions, "--output", "measured").stdout
+    assert "Draft tokens" in shown
+    assert "Draft steps" not in shown
+
+
 def test_what_cannot_be_measured_is_refused_by_name(questions: Path, tmp_path: Path) -> None:
     target = save_model("llama", tmp_path / "target")
     unnamed = evaluate(target, questions)
     assert unnamed.exit_code != 0
     assert "does not say what its target is; name it with --target" in " ".join(unnamed.output.split())
     inside = CliRunner().invoke(app, ["draft", "eval", "self"])
-    assert "drafts inside the target" in " ".join(inside.output.split())
+    assert "before that there is nothing to measure" in " ".join(inside.output.split())
     other = evaluate(target, questions, "--target", "embedded")
     assert other.exit_code != 0
     assert "another tokenizer than target 'embedded'" in " ".join(other.output.split())

@@ -25,7 +25,7 @@ from reason_spec.engines.torch.token_drafts import DraftLane, DraftModel, TokenD
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.lab.drafts import head_student
 from reason_spec.lab.drafts.head_student import HeadStudent
-from reason_spec.lab.drafts.texts import TrainingText
+from reason_spec.lab.drafts.texts import IGNORED, TrainingText
 from reason_spec.settings import EngineSettings
 from reason_spec.settings.engines import TorchSettings
 from reason_spec.types import NoiseKey, Prefix, Sampling
@@ -131,8 +131,8 @@ def test_a_head_drafts_what_it_would_have_drafted_in_training(
     for text, num_drafted, logits in seen[:24]:
         # One more token, which the head can predict, so that the last place of the text has a loss.
         batch = [TrainingText(text[:1], (*text[1:], 0))]
-        expected, _, places = student._steps(batch, num_drafted + 1)[num_drafted]
-        row = int((places[0, : len(text)] >= 0).sum()) - 1
+        expected, _, places = student.draft_steps(batch, num_drafted + 1)[num_drafted]
+        row = int((places[0, : len(text)] != IGNORED).sum()) - 1
         torch.testing.assert_close(logits, expected[row].detach(), rtol=1e-3, atol=1e-4)
 
 

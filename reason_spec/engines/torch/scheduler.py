@@ -177,6 +177,7 @@ class Scheduler:
             num_passes=self.pass_times.num_passes,
             busy_seconds=self.pass_times.busy_seconds,
             usage=sum((sequence.usage for sequence in self._sequences.values()), self._retired_usage),
+            draft_token_seconds=0.0 if self._drafts is None else self._drafts.seconds_per_token,
         )
 
     def check_integrity(self) -> None:

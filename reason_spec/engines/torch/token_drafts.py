@@ -97,7 +97,8 @@ class TokenDrafts:
         self._model = model
         self._trie = trie
         self._pass_times = pass_times
-        self._seconds_per_token = 0.0
+        self.seconds_per_token = 0.0
+        """What a draft token takes; 0 if two in a row were never drafted."""
         self._num_passes_without = 0
 
     def draft(self, running: Iterable[Sequence]) -> float:
@@ -151,13 +152,13 @@ class TokenDrafts:
 
     def _pays(self, chances: SequenceOf[float]) -> bool:
         """Return whether one more draft token of each sequence is expected to save time."""
-        cost = self._pass_times.tokens_in(self._seconds_per_token)
+        cost = self._pass_times.tokens_in(self.seconds_per_token)
         least = max(_LEAST_CHANCE, self._pass_times.least_chance)
         return sum(chances) > cost + least * len(chances)
 
     def _record(self, seconds: float) -> None:
-        before = self._seconds_per_token or seconds
-        self._seconds_per_token = _TIME_DECAY * before + (1 - _TIME_DECAY) * seconds
+        before = self.seconds_per_token or seconds
+        self.seconds_per_token = _TIME_DECAY * before + (1 - _TIME_DECAY) * seconds
 
 
 def _choose(lanes: SequenceOf[DraftLane], logits: Tensor) -> None:

@@ -10,8 +10,9 @@ from statistics import fmean, pstdev
 from typing import Final, NamedTuple, Protocol
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator.engine_drafter import only_drafts_tokens
 from reason_spec.control.costs import Costs
-from reason_spec.control.measuring import measure_costs
+from reason_spec.control.measuring import measure_costs, measure_pass_cost
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.errors import DataError, ReasonSpecError, SettingsError
@@ -27,6 +28,7 @@ from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import RESULTS, read_outcomes
 from reason_spec.evaluation.timeline import read_timelines
 from reason_spec.evaluation.view import RunView
+from reason_spec.lab.drafts.head_acceptance import HeadPair
 from reason_spec.lab.drafts.step_acceptance import StepAcceptance, StepPair, draft_steps, step_acceptance
 from reason_spec.lab.drafts.texts import TrainingText, target_tokenizer
 from reason_spec.lab.drafts.token_acceptance import ModelPair, TokenAcceptance
@@ -38,6 +40,8 @@ from reason_spec.types import Problem
 from reason_spec.verifiers.base import Verifier, measure_verdict, verifier_names
 
 SPECULATING: Final = ("speculative", "lookahead")
+"""Strategies that a model is measured with; a head drafts inside the target's engine."""
+_OF_HEADS: Final = ("self_speculative",)
 SAMPLED_TEMPERATURE: Final = 0.6
 NUM_DRAFTS: Final = 8
 """Drafted tokens in a row whose acceptance is measured."""
@@ -81,7 +85,7 @@ class DraftReport:
         looping: share of the target's tokens after the beginning of a loop, at each temperature. They are
             left out of all that follows.
         alpha_token: at temperature 0, and at 0.6.
-        alpha_step: by verifier, at temperature 0.
+        alpha_step: by verifier, at temperature 0; empty for a head.
         left_out: verifiers that cannot be used here, with the reason.
         c: time of a draft token over that of a target token, each model alone.
     """
@@ -180,19 +184,28 @@ async def evaluate_draft(
         ResumeError: the folder belongs to another run.
         SettingsError: the models have different tokenizers.
     """
-    check_tokenizers(settings)
+    is_head = only_drafts_tokens(settings)
+    strategies = _OF_HEADS if is_head else SPECULATING
+    if not is_head:
+        check_tokenizers(settings)
     greedy, sampled = (_at(settings, temperature) for temperature in (0.0, SAMPLED_TEMPERATURE))
-    accelerator = Accelerator.from_settings(greedy, strategies=(BASELINE, *SPECULATING))
+    accelerator = Accelerator.from_settings(greedy, strategies=(BASELINE, *strategies))
     try:
-        answers, samples = await _answer(accelerator, greedy, sampled, sources, output, view, fresh=fresh)
+        options = RunOptions(
+            (BASELINE, *strategies), output=output, fresh=fresh, num_retries=2, timelines=True
+        )
+        answers, samples = await _answer(accelerator, greedy, sampled, sources, options, view)
         if not accelerator.bundle.is_started:
             await start_engines(accelerator, greedy, view)
-        measured = await _measure(accelerator, sources.problems, answers.whole_steps(), view)
+        if is_head:
+            measured = await _measure_head(accelerator, sources.problems[0])
+        else:
+            measured = await _measure(accelerator, sources.problems, answers.whole_steps(), view)
     finally:
         await accelerator.close()
     # The engines have freed their memory.
     alpha_token = _compare_tokens(settings, sources.problems, (answers, samples), view)
-    verifier = next(iter(measured.accepted))
+    verifier = next(iter(measured.accepted), None)
     return DraftReport(
         target=settings.target.model,
         draft=settings.draft.model,
@@ -220,14 +233,11 @@ async def _answer(
     greedy: Settings,
     sampled: Settings,
     sources: Sources,
-    output: Path | None,
+    options: RunOptions,
     view: EvaluationView,
-    *,
-    fresh: bool,
 ) -> tuple[_Answers, _Answers]:
     """Write the answers that the folder lacks: of all strategies in turn, and samples of the target."""
     backend = LocalBackend(accelerator)
-    options = RunOptions((BASELINE, *SPECULATING), output=output, fresh=fresh, num_retries=2, timelines=True)
     folder = (await run_job(greedy, sources, options, view, backend)).path
     options = replace(options, strategies=(BASELINE,), output=folder / _SAMPLED_FOLDER)
     # What was left out of the sources has been said.
@@ -272,6 +282,22 @@ async def _measure(
     return _Measured(tuple(accepted), left_out, costs)
 
 
+async def _measure_head(accelerator: Accelerator, problem: Problem) -> _Measured:
+    """Measure the costs of the target and of its head, of which the engine knows what it drafted so far.
+
+    Raises:
+        DataError: the head drafted too little to be timed.
+    """
+    generator = accelerator.generator
+    (strategy,) = _OF_HEADS
+    await generator.prepare(strategy)
+    await generator.answer(generator.request(messages_for(problem, generator.settings), strategy=strategy))
+    seconds = (await accelerator.target.stats()).draft_token_seconds
+    if not seconds:
+        raise DataError("the head never drafted two tokens in a row, so it cannot be timed; train it longer")
+    return _Measured((), {}, Costs(await measure_pass_cost(accelerator.target), seconds, None))
+
+
 def _patient_verifier(accelerator: Accelerator, name: str) -> Verifier:
     """Return a verifier with a long deadline: all steps of a problem are judged at once.
 
@@ -288,7 +314,7 @@ def _compare_tokens(
 ) -> tuple[TokenAcceptance, ...]:
     texts = [run.texts(settings, problems) for run in runs]
     with view.status("Loading both models"):
-        pair = ModelPair(settings)
+        pair = HeadPair(settings) if only_drafts_tokens(settings) else ModelPair(settings)
     with view.counting("Comparing tokens", sum(map(len, texts)), "answers") as advance:
         return tuple(
             pair.acceptance(of_run, run.temperature, NUM_DRAFTS, advance)
@@ -299,12 +325,14 @@ def _compare_tokens(
 # Speed-ups -----------------------------------------------------------------------------------
 
 
-def _workload(answers: _Answers, token: TokenAcceptance, step: StepAcceptance, costs: Costs) -> Workload:
+def _workload(
+    answers: _Answers, token: TokenAcceptance, step: StepAcceptance | None, costs: Costs
+) -> Workload:
     """Return what ``plan`` starts from; draft tokens are written before the pass that checks them."""
     outcomes = answers.kept[BASELINE]
     lengths = [step.tokens for outcome in outcomes for step in outcome.steps]
     return Workload(
-        alpha_step=step.alpha.value,
+        alpha_step=0.0 if step is None else step.alpha.value,
         c_step=min(1.0, costs.c),
         alpha_token=token.alpha.value,
         c_token=costs.c,
@@ -318,17 +346,17 @@ def _workload(answers: _Answers, token: TokenAcceptance, step: StepAcceptance, c
 
 def _speedups(settings: Settings, answers: _Answers, workload: Workload) -> tuple[Speedup, ...]:
     most = settings.strategy.num_draft_tokens
-    depths = {"speculative": (0,), "lookahead": range(1, max(1, settings.strategy.depth) + 1)}
+    depths = {"lookahead": range(1, max(1, settings.strategy.depth) + 1)}
     found: list[Speedup] = []
-    for name in SPECULATING:
+    for name in _OF_HEADS if only_drafts_tokens(settings) else SPECULATING:
         pairs = pair_up(answers.kept[BASELINE], answers.kept.get(name, ()))
         if not pairs:
             continue
         compared = compare_pairs(ALL_TASKS, pairs)
         splits = (
             expected_split(workload, depth, num_drafts)
-            for depth in depths[name]
-            for num_drafts in range(1 if name == "speculative" else 0, most + 1)
+            for depth in depths.get(name, (0,))
+            for num_drafts in range(0 if name in depths else 1, most + 1)
         )
         split = max(splits, key=lambda one: one.speedup)
         scheme = Scheme(split.depth, num_drafts=split.num_drafts)

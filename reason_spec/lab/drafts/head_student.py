@@ -82,6 +82,11 @@ def _shifted(states: Tensor, count: int) -> Tensor:
     return torch.cat((torch.zeros_like(states[:, :count]), states[:, :-count]), 1)
 
 
+def _cross_entropies(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return the cross-entropy of each row to the wanted probabilities."""
+    return -(wanted * torch.log_softmax(logits.float(), -1)).sum(-1)
+
+
 class HeadStudent:
     """The head in training, and the frozen target.
 
@@ -137,6 +142,10 @@ class HeadStudent:
         self._room = _STATE_BYTES
         self.parameters: list[nn.Parameter] = list(self._head.parameters())
 
+    def load(self, head: EagleHead) -> None:
+        """Take over the weights of a head of the same configuration."""
+        self._head.load_state_dict(head.state_dict())
+
     description: Final = "a head"
     keeps_target: Final = False
     """It is trained to the target's distribution and on its own drafts in any case."""
@@ -148,11 +157,11 @@ class HeadStudent:
         left out.
         """
         total, weights, count = torch.zeros((), device=self._device), 0.0, 0
-        for step, (logits, wanted, _) in enumerate(self._steps(batch, NUM_STEPS)):
-            losses = -(wanted * torch.log_softmax(logits.float(), -1)).sum()
-            total = total + STEP_WEIGHT**step * losses
+        for step, (logits, wanted, places) in enumerate(self.draft_steps(batch, NUM_STEPS)):
+            losses = _cross_entropies(logits, wanted)[places[places != IGNORED] >= 0]
+            total = total + STEP_WEIGHT**step * losses.sum()
             weights += STEP_WEIGHT**step
-            count = count or len(logits)
+            count = count or len(losses)
         return Loss(total / weights, count)
 
     @torch.no_grad()
@@ -162,19 +171,19 @@ class HeadStudent:
         accepted = [0] * num_drafts
         for batch in batches:
             right: Tensor | None = None
-            for step, (logits, wanted, places) in enumerate(self._steps(batch, num_drafts)):
+            for step, (logits, wanted, places) in enumerate(self.draft_steps(batch, num_drafts)):
                 if step == 0:
-                    total -= float((wanted * torch.log_softmax(logits.float(), -1)).sum())
-                    num_tokens += len(logits)
+                    losses = _cross_entropies(logits, wanted)[places[places != IGNORED] >= 0]
+                    total, num_tokens = total + float(losses.sum()), num_tokens + len(losses)
                 hits = torch.zeros(places.shape, dtype=torch.bool, device=self._device)
-                hits[places >= 0] = logits.argmax(-1) == places[places >= 0]
+                hits[places != IGNORED] = logits.argmax(-1) == places[places != IGNORED]
                 # Places follow each other: a chain goes on where the one before was right.
                 right = hits if right is None else hits & _shifted(right, 1)
                 accepted[step] += int(right.sum())
                 num_places += int((places != IGNORED).sum()) if step == 0 else 0
         return Agreement(total / max(1, num_tokens), tuple(count / max(1, num_places) for count in accepted))
 
-    def _steps(self, batch: Sequence[TrainingText], count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def draft_steps(self, batch: Sequence[TrainingText], count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Run the draft steps.
 
         Returns:
@@ -207,10 +216,18 @@ class HeadStudent:
                     hidden, embedded, places = hidden[:, first:], embedded[:, first:], places[first:]
                 # The first token has no feature before it, and no place in the context of the head.
                 wanted_at = (came != IGNORED) & (places > step)
-                logits = self._head.logits(hidden[wanted_at & (came >= 0)])
-            found.append((logits, target[wanted_at & (came >= 0)], torch.where(wanted_at, came, IGNORED)))
+                logits = self._head.logits(hidden[wanted_at])
+            found.append((logits, target[wanted_at], torch.where(wanted_at, came, IGNORED)))
             before = _shifted(hidden, 1)
         return found
+
+    @torch.no_grad()
+    def target_logits(self, text: TrainingText) -> Tensor:
+        """Return the target's logits [answer tokens, vocabulary] at the places where the tokens came."""
+        tokens, _, mask = (part.to(self._device) for part in PaddedBatch.of([text]))
+        _, last = self._of_target([text], tokens, mask)
+        logits: Tensor = self.module.get_output_embeddings()(last[0, len(text.prompt) - 1 : -1].float())
+        return logits
 
     @torch.no_grad()
     def _of_target(

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from reason_spec.engines.model_files import resolve_model
+from reason_spec.lab.drafts.head_acceptance import HeadPair
+from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.student import Student, accepted_in_a_row
 from reason_spec.lab.drafts.texts import TrainingText
 from reason_spec.lab.drafts.token_acceptance import ModelPair
@@ -78,3 +80,23 @@ def test_rates_are_those_of_the_distributions_of_the_trimmed_draft(target: Path,
 
 def test_tokens_in_a_row_are_counted_from_every_position() -> None:
     assert accepted_in_a_row([[True, True, False, True]], 3) == (3 / 4, 1 / 4, 0.0)
+
+
+def test_rates_of_a_head_are_those_of_its_first_draft_and_of_chains(target: Path, tmp_path: Path) -> None:
+    student = HeadStudent(str(target), str(target), VOCABULARY, torch.device("cpu"))
+    folder = tmp_path / "head"
+    folder.mkdir()
+    student.save(folder)
+    pair = HeadPair(settings_of(target, folder))
+    greedy, sampled = (pair.acceptance(TEXTS, temperature, 4) for temperature in (0.0, 0.6))
+    together = pair._student.agreement([TEXTS], 4)
+    assert greedy.in_a_row == pytest.approx(together.accepted, abs=0.02)
+    assert greedy.alpha.value == pytest.approx(greedy.in_a_row[0])
+    expected = []
+    for text in TEXTS:
+        drafted = torch.softmax(pair._student.draft_steps([text], 1)[0][0].float() / 0.6, -1)
+        written = torch.softmax(logits(str(target), text) / 0.6, -1)
+        expected.append(torch.minimum(drafted.detach(), written[:, VOCABULARY]).sum(-1))
+    # The target's states are in bfloat16 there.
+    assert sampled.alpha.value == pytest.approx(float(torch.cat(expected).mean()), abs=0.02)
+    assert sampled.in_a_row == ()
