@@ -66,9 +66,8 @@ def footprint(name: str, settings: EngineSettings) -> Footprint:
     num_parameters = _count_parameters(config, settings)
     # On a GPU vLLM fills its share of the memory with keys and values, unless their number is set.
     fills = settings.kind == "vllm" and device != "cpu" and "cache_tokens" not in settings.model_fields_set
-    copied = (
-        _count_packed_twice(config) if (settings.kind, device, dtype) == ("torch", "cpu", "float32") else 0
-    )
+    packs = settings.kind == "torch" and device == "cpu" and dtype != "float16"
+    copied = _count_packed_twice(config) if packs else 0
     return Footprint(
         model=settings.model,
         kind=settings.kind,

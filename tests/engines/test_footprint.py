@@ -37,9 +37,12 @@ def test_the_weights_are_those_of_the_file(role: str) -> None:
     assert found.cache == 32_768 * found.per_cached_token
 
 
-@pytest.mark.parametrize(("dtype", "copies"), [("float32", 1), ("bfloat16", 0)])
+@pytest.mark.parametrize(("dtype", "copies"), [("float32", 1), ("bfloat16", 1), ("float16", 0)])
 def test_a_packed_output_layer_that_is_tied_is_in_memory_twice(
-    dtype: Literal["float32", "bfloat16"], copies: int, model_folder: Callable[[str], Path], tmp_path: Path
+    dtype: Literal["float32", "bfloat16", "float16"],
+    copies: int,
+    model_folder: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     config = json.loads((model_folder("llama") / "config.json").read_text())
     config |= {"vocab_size": 8192, "hidden_size": 64, "tie_word_embeddings": True}

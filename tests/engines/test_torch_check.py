@@ -108,6 +108,8 @@ def test_real_models_are_served_in_bfloat16_and_their_mutants_are_not(
         return loaded["module"]
 
     monkeypatch.setattr(loading, "_load_module", load_once)
+    # Packing would take the weights away from the module, which is loaded once.
+    monkeypatch.setattr(loading, "_make_fast", lambda *_: None)
     load(folder, "bfloat16")
     for mutate in MUTATIONS:
         with monkeypatch.context() as patch:

@@ -115,14 +115,12 @@ def test_gemma_overflows_in_float16_and_that_is_said_at_the_start() -> None:
 
 def gap_between(name: str, dtype: DTypeName, written: tuple[int, ...], one: int, other: int) -> float:
     """Return by how many nats the plain module prefers one token to the other."""
-    model, _ = loaded(name, dtype)
-    text = torch.tensor([[*prompt(name), *written]])
-    model.module.set_attn_implementation("eager")
-    try:
-        with torch.inference_mode():
-            logits = model.module(input_ids=text, use_cache=False).logits[0, -1].float()
-    finally:
-        model.module.set_attn_implementation("reason_spec_slots")
+    from transformers import AutoModelForCausalLM
+
+    # That of the engine has given its weights away.
+    module = AutoModelForCausalLM.from_pretrained(real_model(name), dtype=getattr(torch, dtype))
+    with torch.inference_mode():
+        logits = module(torch.tensor([[*prompt(name), *written]]), use_cache=False).logits[0, -1].float()
     return abs(float(logits[one] - logits[other]))
 
 

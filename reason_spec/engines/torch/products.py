@@ -1,8 +1,9 @@
 """Products with weights that are stored as oneDNN reads them.
 
-PyTorch's own product of float32 matrices on a CPU copies parts of the weights at each call with more than one
-row. A pass that verifies a few draft tokens then takes several times as long as one of a single token. A
-weight that was stored in oneDNN's order once is read once for all rows.
+PyTorch's own product of matrices on a CPU copies parts of the weights at each call with more than one row. A
+pass that verifies a few draft tokens then takes several times as long as one of a single token. A weight that
+was stored in oneDNN's order once is read once for all rows. Float16 is left as it is: few processors compute
+in it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def try_packing(weight: Tensor, bias: Tensor | None) -> PackedLinear | None:
     """Return the packed layer of a weight [out, in]; None where it would not be faster, or cannot be had."""
     if weight.device.type != "cpu" or weight.numel() < MIN_PACKED or not torch.backends.mkldnn.is_available():
         return None
-    if weight.dtype != torch.float32 or platform.machine() not in ("x86_64", "AMD64"):
+    if weight.dtype not in (torch.float32, torch.bfloat16) or platform.machine() not in ("x86_64", "AMD64"):
         return None
     try:
         with torch.inference_mode():
