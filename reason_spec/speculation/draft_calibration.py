@@ -96,21 +96,35 @@ class HintRate:
 
 
 class ModelDraftRates:
-    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities."""
+    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities.
+
+    Attributes:
+        looked_up: the acceptance rate of what prompt lookup found for the same passes.
+    """
 
     def __init__(self) -> None:
         self._chains = DraftCalibration()
         self._next = HintRate()
+        self.looked_up = HintRate()
 
-    def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
-        """Take a verified chain and the tokens that followed."""
+    def learn(self, drafted: Proposal, came: Sequence[int], looked_up: Sequence[int] = ()) -> None:
+        """Take a verified chain, what was verified beside it, and the tokens that followed."""
         self._chains.learn(drafted, came)
         self._next.learn(drafted.tokens, came)
+        self.looked_up.learn(looked_up, came)
 
-    def chance_of_next(self, drafted: Proposal) -> float:
-        """Return the chance that a chain is accepted with one more token."""
+    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
+        """Return the expected tokens by which one more token of a chain makes a pass longer.
+
+        It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
+
+        Args:
+            num_looked_up: tokens of prompt lookup that are verified beside the chain.
+        """
         so_far = self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
-        return so_far * self._next.chance(1)
+        length = len(drafted.tokens) + 1
+        covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
+        return so_far * self._next.chance(1) * (1.0 - covered)
 
 
 def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:

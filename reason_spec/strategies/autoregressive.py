@@ -154,13 +154,16 @@ class DraftModelSpeculation(PromptLookup):
 
 
 class SelfSpeculation(PromptLookup):
-    """The target with drafts of its own: by some of its layers (SWIFT), or a head on its states (EAGLE)."""
+    """The target with drafts of its own: by some of its layers (SWIFT), or a head on its states (EAGLE).
+
+    Prompt lookup drafts beside them, unless ``token_drafter`` says otherwise.
+    """
 
     name: ClassVar[str] = "self_speculative"
 
     @property
     def token_drafter(self) -> TokenDrafterName:
-        return "model"
+        return "model_and_prompt_lookup" if self.settings.token_drafter == "prompt_lookup" else "model"
 
 
 def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> Autoregressive:

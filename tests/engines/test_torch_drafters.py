@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.base import EngineRequest, TokenDrafterName
 from reason_spec.engines.eagle_files import is_head
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import token_drafts
@@ -73,14 +73,14 @@ def write(
     return [found[number].tokens for number in range(len(requests))]
 
 
-def requests_of(temperature: float) -> list[EngineRequest]:
+def requests_of(temperature: float, token_drafter: TokenDrafterName = "model") -> list[EngineRequest]:
     """Three texts at once; two of them share their prompt."""
     return [
         EngineRequest(
             Prefix(prompt),
             40,
             sampling=Sampling(temperature=temperature, noise=NoiseKey(seed=3, problem=index)),
-            token_drafter="model",
+            token_drafter=token_drafter,
             num_draft_tokens=4,
         )
         for index, prompt in enumerate((PROMPT, PROMPT, (*PROMPT[:7], 9, 8, 7)))
@@ -101,7 +101,8 @@ def test_drafts_do_not_change_the_tokens(
     else:
         made_head(folder, tmp_path / "head")
         drafter = EagleDrafts("head", EagleHead.load(tmp_path / "head"), model, SLOTS)
-    assert write(model, folder, drafter, requests_of(temperature)) == expected
+    for source in ("model", "model_and_prompt_lookup"):
+        assert write(model, folder, drafter, requests_of(temperature, source)) == expected
 
 
 @pytest.mark.usefixtures("always_worth_it")

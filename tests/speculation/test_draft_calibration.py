@@ -81,6 +81,19 @@ def test_a_models_drafts_that_are_refused_have_a_low_chance_of_a_next_one() -> N
     for _ in range(60):
         refused.learn(drafted, (7,))
         accepted.learn(drafted, (1, 2, 3))
-    assert refused.chance_of_next(Proposal()) < 0.3 < 0.9 < accepted.chance_of_next(Proposal())
-    assert refused.chance_of_next(drafted) < accepted.chance_of_next(drafted)
-    assert accepted.chance_of_next(drafted) <= accepted.chance_of_next(Proposal())
+    assert refused.gain_of_next(Proposal()) < 0.3 < 0.9 < accepted.gain_of_next(Proposal())
+    assert refused.gain_of_next(drafted) < accepted.gain_of_next(drafted)
+    assert accepted.gain_of_next(drafted) <= accepted.gain_of_next(Proposal())
+
+
+def test_a_models_draft_gains_little_beside_a_lookup_that_is_right() -> None:
+    rates = {right: ModelDraftRates() for right in (True, False)}
+    drafted = Proposal((1,), (-1,), (0.9,))
+    for right, own in rates.items():
+        for _ in range(60):
+            own.learn(drafted, (1, 2, 3), (1, 2) if right else (7, 8))
+    alone = rates[True].gain_of_next(drafted)
+    assert rates[True].gain_of_next(drafted, 2) < 0.3 * alone
+    assert rates[False].gain_of_next(drafted, 2) > 0.7 * alone
+    # The lookup ends where the next token would be.
+    assert rates[True].gain_of_next(drafted, 1) == alone

@@ -98,11 +98,15 @@ class GenerationSequence(Sequence):
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """The sources of one pass's drafts: a hint and the proposal of earlier texts after it, or a model."""
+    """The sources of one pass's drafts.
+
+    Either a hint and the proposal of earlier texts after it, or a model and what prompt lookup found beside.
+    """
 
     hinted: tuple[int, ...] = ()
     proposal: Proposal = field(default_factory=Proposal)
     by_model: Proposal = field(default_factory=Proposal)
+    looked_up: tuple[int, ...] = ()
 
 
 class SequenceDrafter:
@@ -133,6 +137,8 @@ class SequenceDrafter:
         self._hints: dict[int, HintDrafter] = {}
         self._model_drafts = model_drafts or ModelDraftRates()
         self._by_model = Proposal()
+        self._looked_up: tuple[int, list[int]] = 0, []
+        """The length of the text, and what prompt lookup found for it."""
         self._drafted = _Drafted()
 
     def offer_hint(self, hint: Hint) -> None:
@@ -144,13 +150,13 @@ class SequenceDrafter:
     @property
     def model_budget(self) -> int:
         """The most tokens that a model in the engine may draft for the next pass; 0 where a hint applies."""
-        if self._request.token_drafter != "model" or any(hint.propose(1) for hint in self._hints.values()):
+        if self._request.token_drafter not in ("model", "model_and_prompt_lookup"):
             return 0
-        return max(0, min(self._request.num_draft_tokens, self._room))
+        return 0 if any(hint.propose(1) for hint in self._hints.values()) else max(0, self._longest)
 
-    def chance_of_next(self, drafted: Proposal) -> float:
-        """Return the chance that a draft of a model in the engine is accepted with one more token."""
-        return self._model_drafts.chance_of_next(drafted)
+    def gain_of_next(self, drafted: Proposal) -> float:
+        """Return the expected gain of one more token in a draft of a model in the engine."""
+        return self._model_drafts.gain_of_next(drafted, len(self._look_up()))
 
     def offer_model_draft(self, draft: Proposal) -> None:
         """Take what a model in the engine has drafted for the next pass."""
@@ -169,12 +175,16 @@ class SequenceDrafter:
         longest_hint = max((len(hint.propose(_NO_LIMIT)) for hint in self._hints.values()), default=0)
         if longest_hint > 0:
             most = min(longest_hint, TIMES_IF_LIKELY * budget, self._room)
-        elif self._by_model.tokens:
-            most = min(len(self._by_model.tokens), self._room)
-            return Demand(self._by_model.chances[-1] ** (1 / len(self._by_model.tokens)), max(0, most))
         elif self._request.token_drafter != "prompt_lookup":
-            most = 0
+            return self._demand_beside_model()
         return Demand(self._hint_rate.chance(1), max(0, most))
+
+    def _demand_beside_model(self) -> Demand:
+        by_model, looked_up = self._by_model, self._look_up()
+        rates = [self._model_drafts.looked_up.chance(1)] if looked_up else [0.0]
+        if by_model.tokens:
+            rates.append(by_model.chances[-1] ** (1 / len(by_model.tokens)))
+        return Demand(max(rates), len(by_model.tokens) + len(looked_up))
 
     def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
         """Draft from hints first, then from earlier texts, then from the text itself.
@@ -185,7 +195,7 @@ class SequenceDrafter:
             limit: the most tokens; None for as many as the request allows.
         """
         self._drafted = _Drafted()
-        longest = min(self._request.num_draft_tokens, self._room)
+        longest = self._longest
         if longest < 1 or limit == 0:
             return TokenTree()
         drafts = self._choice.drafts(self._propose(longest, least_chance), longest)
@@ -195,7 +205,7 @@ class SequenceDrafter:
         """Update the acceptance rates by the tokens that the pass made certain."""
         hinted, proposal = self._drafted.hinted, self._drafted.proposal
         self._hint_rate.learn(hinted, certain)
-        self._model_drafts.learn(self._drafted.by_model, certain)
+        self._model_drafts.learn(self._drafted.by_model, certain, self._drafted.looked_up)
         if self._earlier is None or not proposal.tokens or tuple(certain[: len(hinted)]) != hinted:
             return
         assert self._request.text is not None
@@ -211,6 +221,18 @@ class SequenceDrafter:
     def _room(self) -> int:
         return self._output.max_tokens - len(self._output.tokens) - 1
 
+    @property
+    def _longest(self) -> int:
+        return min(self._request.num_draft_tokens, self._room)
+
+    def _look_up(self) -> list[int]:
+        """Return what prompt lookup finds beside a model's draft; a text is searched once at each length."""
+        if self._request.token_drafter != "model_and_prompt_lookup":
+            return []
+        if self._looked_up[0] != len(self._tokens):
+            self._looked_up = len(self._tokens), look_up(self._tokens.values, self._longest)
+        return self._looked_up[1]
+
     def _propose(self, longest: int, least_chance: float) -> TokenTree:
         budget = self._request.num_draft_tokens
         paths = [path for hint in self._hints.values() if (path := hint.propose(TIMES_IF_LIKELY * budget))]
@@ -224,9 +246,11 @@ class SequenceDrafter:
             paths = [hinted] if hinted else []
             longest = max(longest, len(hinted))
         by_model, self._by_model = self._by_model, Proposal()
-        if not paths and by_model.tokens:
-            self._drafted = _Drafted(by_model=by_model)
-            paths = [list(by_model.tokens)]
+        if not paths and (by_model.tokens or self._look_up()):
+            looked_up = self._look_up()
+            self._drafted = _Drafted(by_model=by_model, looked_up=tuple(looked_up))
+            paths = [list(by_model.tokens), looked_up]
+            budget = max(budget, sum(map(len, paths)))
         if not paths and self._request.token_drafter == "prompt_lookup":
             paths = [look_up(self._tokens.values, longest)]
         return TokenTree.merge([path[:longest] for path in paths if path], max(budget, longest))

@@ -119,7 +119,7 @@ class TokenDrafts:
 
     def _begins(self, sequences: SequenceOf[GenerationSequence]) -> bool:
         """Return whether to draft at all."""
-        if self._pays([one.drafter.chance_of_next(Proposal()) for one in sequences]):
+        if self._pays([one.drafter.gain_of_next(Proposal()) for one in sequences]):
             self._num_passes_without = 0
             return True
         self._num_passes_without = (self._num_passes_without + 1) % _TRY_EVERY
@@ -144,17 +144,17 @@ class TokenDrafts:
             if len(live[0].tokens) > 1:
                 self._record(time.perf_counter() - started)
             live = [lane for lane in live if len(lane.tokens) < len(lane.slots) - 1]
-            if not self._pays([lane.sequence.drafter.chance_of_next(lane.proposal) for lane in live]):
+            if not self._pays([lane.sequence.drafter.gain_of_next(lane.proposal) for lane in live]):
                 break
         self._trie.give_back(slots)
         for lane in lanes:
             lane.sequence.drafter.offer_model_draft(lane.proposal)
 
-    def _pays(self, chances: SequenceOf[float]) -> bool:
-        """Return whether one more draft token of each sequence is expected to save time."""
+    def _pays(self, gains: SequenceOf[float]) -> bool:
+        """Return whether one more draft token of each sequence, with its expected gain, saves time."""
         cost = self._pass_times.tokens_in(self.seconds_per_token)
         least = max(_LEAST_CHANCE, self._pass_times.least_chance)
-        return sum(chances) > cost + least * len(chances)
+        return sum(gains) > cost + least * len(gains)
 
     def _record(self, seconds: float) -> None:
         before = self.seconds_per_token or seconds
