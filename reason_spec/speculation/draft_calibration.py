@@ -16,6 +16,8 @@ _DECAY = 0.98
 """Factor of the weight of a draft for each later one."""
 _HINT_RATE, _HINT_WEIGHT = 0.9, 16.0
 """Prior acceptance rate of hinted tokens, and its weight in tokens."""
+_FIRST_RATE, _LATER_RATE, _LOOKUP_WEIGHT = 0.5, 0.75, 8.0
+"""Prior acceptance rates of the first looked-up token and of later ones, and their weight."""
 _SHARED_WEIGHT = 16.0
 """Weight of the rate of all requests beside that of one request, in tokens."""
 
@@ -95,36 +97,72 @@ class HintRate:
         return float((self._right / self._count) ** num_hinted)
 
 
-class ModelDraftRates:
-    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities.
+class LookupRate:
+    """The acceptance rates of looked-up tokens: of the first, and of later ones after accepted tokens.
 
-    Attributes:
-        looked_up: the acceptance rate of what prompt lookup found for the same passes.
+    The first decides whether the text repeats itself at all, so it is accepted less often.
     """
+
+    def __init__(self) -> None:
+        self._first = _FIRST_RATE * _LOOKUP_WEIGHT, _LOOKUP_WEIGHT
+        self._later = _LATER_RATE * _LOOKUP_WEIGHT, _LOOKUP_WEIGHT
+
+    def learn(self, looked_up: Sequence[int], came: Sequence[int]) -> None:
+        """Take verified tokens of a lookup and the tokens that followed."""
+        checked = min(len(looked_up), len(came))
+        if not checked:
+            return
+        num_right = num_shared(tuple(looked_up[:checked]), tuple(came[:checked]))
+        right, count = self._first
+        self._first = right * _DECAY + (num_right > 0), count * _DECAY + 1
+        if num_right and checked > 1:
+            right, count = self._later
+            wrong = num_right < checked
+            self._later = right * _DECAY + num_right - 1, count * _DECAY + num_right - 1 + wrong
+
+    def chance(self, num_tokens: int) -> float:
+        """Return the chance that so many tokens, one at least, are all accepted."""
+        (first, count), (later, later_count) = self._first, self._later
+        return float(first / count * (later / later_count) ** (num_tokens - 1))
+
+
+class ModelDraftRates:
+    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities."""
 
     def __init__(self) -> None:
         self._chains = DraftCalibration()
         self._next = HintRate()
-        self.looked_up = HintRate()
 
-    def learn(self, drafted: Proposal, came: Sequence[int], looked_up: Sequence[int] = ()) -> None:
-        """Take a verified chain, what was verified beside it, and the tokens that followed."""
+    def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
+        """Take a verified chain and the tokens that followed."""
         self._chains.learn(drafted, came)
         self._next.learn(drafted.tokens, came)
-        self.looked_up.learn(looked_up, came)
+
+    def chance_of_next(self, drafted: Proposal) -> float:
+        """Return the chance that a chain is accepted with one more token."""
+        so_far = self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
+        return so_far * self._next.chance(1)
+
+
+class DraftRates:
+    """The acceptance rates of an engine's own drafts, over all requests of one cache key."""
+
+    def __init__(self) -> None:
+        self.hinted = HintRate()
+        self.looked_up = LookupRate()
+        self.by_model = ModelDraftRates()
 
     def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
-        """Return the expected tokens by which one more token of a chain makes a pass longer.
+        """Return the expected tokens by which one more token of a model's chain makes a pass longer.
 
         It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
 
         Args:
             num_looked_up: tokens of prompt lookup that are verified beside the chain.
         """
-        so_far = self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
         length = len(drafted.tokens) + 1
         covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
-        return so_far * self._next.chance(1) * (1.0 - covered)
+        return self.by_model.chance_of_next(drafted) * (1.0 - covered)
 
 
 def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:

@@ -278,10 +278,10 @@ def test_how_often_hints_are_right_is_kept_for_the_accounts_used_last(qwen: Serv
         scheduler.cancel_all()
         drain(scheduler)
         if number == 0:
-            regular = scheduler._hint_rates["regular", ""]
-    assert len(scheduler._hint_rates) == MAX_CACHE_KEYS
-    assert scheduler._hint_rates["regular", ""] is regular
-    assert ("tenant 1999", "") in scheduler._hint_rates
+            regular = scheduler._draft_rates["regular", ""]
+    assert len(scheduler._draft_rates) == MAX_CACHE_KEYS
+    assert scheduler._draft_rates["regular", ""] is regular
+    assert ("tenant 1999", "") in scheduler._draft_rates
 
 
 @pytest.mark.parametrize(

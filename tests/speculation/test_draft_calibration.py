@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate, ModelDraftRates
+from reason_spec.speculation.draft_calibration import (
+    DraftCalibration,
+    DraftRates,
+    HintRate,
+    LookupRate,
+    ModelDraftRates,
+)
 from reason_spec.suffix.base import Proposal
 
 CHANCES = st.floats(0.0, 1.0)
@@ -81,19 +87,33 @@ def test_a_models_drafts_that_are_refused_have_a_low_chance_of_a_next_one() -> N
     for _ in range(60):
         refused.learn(drafted, (7,))
         accepted.learn(drafted, (1, 2, 3))
-    assert refused.gain_of_next(Proposal()) < 0.3 < 0.9 < accepted.gain_of_next(Proposal())
-    assert refused.gain_of_next(drafted) < accepted.gain_of_next(drafted)
-    assert accepted.gain_of_next(drafted) <= accepted.gain_of_next(Proposal())
+    assert refused.chance_of_next(Proposal()) < 0.3 < 0.9 < accepted.chance_of_next(Proposal())
+    assert refused.chance_of_next(drafted) < accepted.chance_of_next(drafted)
+    assert accepted.chance_of_next(drafted) <= accepted.chance_of_next(Proposal())
 
 
 def test_a_models_draft_gains_little_beside_a_lookup_that_is_right() -> None:
-    rates = {right: ModelDraftRates() for right in (True, False)}
     drafted = Proposal((1,), (-1,), (0.9,))
-    for right, own in rates.items():
-        for _ in range(60):
-            own.learn(drafted, (1, 2, 3), (1, 2) if right else (7, 8))
-    alone = rates[True].gain_of_next(drafted)
-    assert rates[True].gain_of_next(drafted, 2) < 0.3 * alone
-    assert rates[False].gain_of_next(drafted, 2) > 0.7 * alone
+    right, wrong = DraftRates(), DraftRates()
+    for _ in range(60):
+        right.looked_up.learn((1, 2), (1, 2, 3))
+        wrong.looked_up.learn((7, 8), (1, 2, 3))
+    alone = right.gain_of_next(drafted)
+    assert right.gain_of_next(drafted, 2) < 0.3 * alone
+    assert wrong.gain_of_next(drafted, 2) > 0.7 * alone
     # The lookup ends where the next token would be.
-    assert rates[True].gain_of_next(drafted, 1) == alone
+    assert right.gain_of_next(drafted, 1) == alone
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=40))
+def test_the_rate_of_a_lookup_is_that_of_its_outcomes(outcomes: list[tuple[int, int]]) -> None:
+    rate, before = LookupRate(), LookupRate()
+    for length, num_right in outcomes:
+        rate.learn(tuple(range(length)), (*range(min(num_right, length)), -1, -1))
+    chances = [rate.chance(length) for length in range(1, 7)]
+    assert all(0 <= chance <= 1 for chance in chances)
+    assert chances == sorted(chances, reverse=True)
+    if all(num_right == 0 for _, num_right in outcomes):
+        assert chances[0] < before.chance(1)
+    if all(num_right >= length for length, num_right in outcomes):
+        assert chances[0] > before.chance(1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reason_spec.engines.torch.attention import ActivePass
-from reason_spec.engines.torch.products import PackedLinear, Product, release, try_packing
+from reason_spec.engines.torch.products import PackedLinear, Product, release, try_packing, with_least_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,38 +96,51 @@ class FusedDecoder:
         self._unit = _RmsNorm(unit, inner.norm.variance_epsilon)
         self._modules: list[Any] = list(inner.layers)
         self._layers = [self._take_over(layer) for layer in self._modules]
+        self._is_packed = False
         self._rotary: Any = inner.rotary_emb
         self.rotations = self.make_rotations(max_context)
 
     def run(self, tokens: Tensor, positions: Tensor, active: ActivePass, logits_entries: Tensor) -> Tensor:
         """Return the logits [logits entries, vocabulary] of a pass over [entries] tokens and positions."""
+        rows, wanted = len(tokens), len(logits_entries)
+        if self._is_packed:
+            tokens, positions, logits_entries = map(with_least_rows, (tokens, positions, logits_entries))
         states = functional.embedding(tokens, self._embedding)
         cos, sin = self.rotations.cos[positions], self.rotations.sin[positions]
         for index, layer in enumerate(self._layers):
             if index in active.states:
-                active.states[index] = states
+                active.states[index] = states[:rows]
             if (index, "attention") not in active.skipped:
-                attended = self._attend(index, layer, states, cos, sin, active)
+                attended = self._attend(index, layer, states, cos, sin, active, rows)
                 states = layer.output.add_to(states, attended)
             if (index, "mlp") in active.skipped:
                 continue
             gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, dim=-1)
             states = layer.down.add_to(states, functional.silu(gate) * up)
         logits: Tensor = self.head(self._norm(states[logits_entries]))
-        return logits
+        return logits[:wanted]
 
     def _attend(
-        self, index: int, layer: _Layer, states: Tensor, cos: Tensor, sin: Tensor, active: ActivePass
+        self,
+        index: int,
+        layer: _Layer,
+        states: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        active: ActivePass,
+        rows: int,
     ) -> Tensor:
+        """Return what ``rows`` states attend to; those behind them are padding."""
         projected = layer.qkv(layer.input_norm(states)).view(len(states), -1, self._head_size)
         rotated = projected[:, : self._num_heads + self._num_kv_heads]
         if layer.qk_norm is not None:
             rotated = self._unit(rotated) * layer.qk_norm
         # The first half of sin carries the sign, so that a roll does for the rotation by a quarter.
         rotated = torch.addcmul(rotated * cos, rotated.roll(self._head_size // 2, -1), sin)
-        query, key = rotated.split([self._num_heads, self._num_kv_heads], dim=1)
-        value = projected[:, self._num_heads + self._num_kv_heads :]
-        return active.attend(index, query, key, value, self._scaling, None, None).flatten(1)
+        query, key = rotated[:rows].split([self._num_heads, self._num_kv_heads], dim=1)
+        value = projected[:rows, self._num_heads + self._num_kv_heads :]
+        attended = active.attend(index, query, key, value, self._scaling, None, None).flatten(1)
+        return attended if rows == len(states) else with_least_rows(attended)
 
     def _take_over(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -162,6 +175,7 @@ class FusedDecoder:
                 )
             )
         self._layers = packed
+        self._is_packed = any(isinstance(layer.gate_up, PackedLinear) for layer in packed)
 
     def make_rotations(self, max_context: int) -> Rotations:
         """Return the rotations of the first positions."""

@@ -11,7 +11,7 @@ from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.texts import Places, SharedArray
-from reason_spec.speculation.draft_calibration import HintRate, ModelDraftRates
+from reason_spec.speculation.draft_calibration import DraftRates, HintRate
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
@@ -29,8 +29,7 @@ class GenerationSequence(Sequence):
 
     Args:
         earlier: earlier texts to draft from; None for none.
-        hint_rate: the acceptance rate of hints over all requests of the same cache key.
-        model_drafts: acceptance rates of drafts by a model in the engine, over the same requests.
+        rates: acceptance rates over all requests of the same cache key.
     """
 
     def __init__(
@@ -42,16 +41,15 @@ class GenerationSequence(Sequence):
         max_context: int,
         earlier: EarlierTexts | None = None,
         choice: TokenChoice | None = None,
-        hint_rate: HintRate | None = None,
+        rates: DraftRates | None = None,
         places: Places | None = None,
-        model_drafts: ModelDraftRates | None = None,
     ) -> None:
         super().__init__(number, request.prefix, trie, request.priority, places)
         self.request = request
         self.output = RequestOutput(request, tokenizer, max_context - self.num_prefix)
         self.choice = choice or TokenChoice(request)
         self.drafter = SequenceDrafter(
-            request, self.tokens, self.output, self.choice, earlier, HintRate(hint_rate), model_drafts
+            request, self.tokens, self.output, self.choice, earlier, rates or DraftRates()
         )
         self._passes_by_accepted: list[int] = []
         self.count(num_prompt_tokens=self.num_prefix)
@@ -125,17 +123,16 @@ class SequenceDrafter:
         output: RequestOutput,
         choice: TokenChoice,
         earlier: EarlierTexts | None,
-        hint_rate: HintRate,
-        model_drafts: ModelDraftRates | None = None,
+        rates: DraftRates,
     ) -> None:
         self._request = request
         self._tokens = tokens
         self._output = output
         self._choice = choice
         self._earlier = earlier if request.text is not None else None
-        self._hint_rate = hint_rate
+        self._rates = rates
+        self._hint_rate = HintRate(rates.hinted)
         self._hints: dict[int, HintDrafter] = {}
-        self._model_drafts = model_drafts or ModelDraftRates()
         self._by_model = Proposal()
         self._looked_up: tuple[int, list[int]] = 0, []
         """The length of the text, and what prompt lookup found for it."""
@@ -156,7 +153,7 @@ class SequenceDrafter:
 
     def gain_of_next(self, drafted: Proposal) -> float:
         """Return the expected gain of one more token in a draft of a model in the engine."""
-        return self._model_drafts.gain_of_next(drafted, len(self._look_up()))
+        return self._rates.gain_of_next(drafted, len(self._look_up()))
 
     def offer_model_draft(self, draft: Proposal) -> None:
         """Take what a model in the engine has drafted for the next pass."""
@@ -175,16 +172,17 @@ class SequenceDrafter:
         longest_hint = max((len(hint.propose(_NO_LIMIT)) for hint in self._hints.values()), default=0)
         if longest_hint > 0:
             most = min(longest_hint, TIMES_IF_LIKELY * budget, self._room)
-        elif self._request.token_drafter != "prompt_lookup":
-            return self._demand_beside_model()
+        elif self._earlier is None:
+            return self._demand_without_texts()
         return Demand(self._hint_rate.chance(1), max(0, most))
 
-    def _demand_beside_model(self) -> Demand:
+    def _demand_without_texts(self) -> Demand:
         by_model, looked_up = self._by_model, self._look_up()
-        rates = [self._model_drafts.looked_up.chance(1)] if looked_up else [0.0]
+        chances = [(self._rates.looked_up.chance(len(looked_up)), len(looked_up))] if looked_up else []
         if by_model.tokens:
-            rates.append(by_model.chances[-1] ** (1 / len(by_model.tokens)))
-        return Demand(max(rates), len(by_model.tokens) + len(looked_up))
+            chances.append((by_model.chances[-1], len(by_model.tokens)))
+        rate = max((chance ** (1 / length) for chance, length in chances), default=0.0)
+        return Demand(rate, sum(length for _, length in chances))
 
     def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
         """Draft from hints first, then from earlier texts, then from the text itself.
@@ -205,7 +203,8 @@ class SequenceDrafter:
         """Update the acceptance rates by the tokens that the pass made certain."""
         hinted, proposal = self._drafted.hinted, self._drafted.proposal
         self._hint_rate.learn(hinted, certain)
-        self._model_drafts.learn(self._drafted.by_model, certain, self._drafted.looked_up)
+        self._rates.by_model.learn(self._drafted.by_model, certain)
+        self._rates.looked_up.learn(self._drafted.looked_up, certain)
         if self._earlier is None or not proposal.tokens or tuple(certain[: len(hinted)]) != hinted:
             return
         assert self._request.text is not None
@@ -226,8 +225,8 @@ class SequenceDrafter:
         return min(self._request.num_draft_tokens, self._room)
 
     def _look_up(self) -> list[int]:
-        """Return what prompt lookup finds beside a model's draft; a text is searched once at each length."""
-        if self._request.token_drafter != "model_and_prompt_lookup":
+        """Return what prompt lookup finds; a text is searched once at each length."""
+        if self._request.token_drafter not in ("prompt_lookup", "model_and_prompt_lookup"):
             return []
         if self._looked_up[0] != len(self._tokens):
             self._looked_up = len(self._tokens), look_up(self._tokens.values, self._longest)
@@ -246,13 +245,13 @@ class SequenceDrafter:
             paths = [hinted] if hinted else []
             longest = max(longest, len(hinted))
         by_model, self._by_model = self._by_model, Proposal()
-        if not paths and (by_model.tokens or self._look_up()):
+        if not paths:
             looked_up = self._look_up()
+            while len(looked_up) > 1 and self._rates.looked_up.chance(len(looked_up)) < least_chance:
+                looked_up = looked_up[:-1]
             self._drafted = _Drafted(by_model=by_model, looked_up=tuple(looked_up))
             paths = [list(by_model.tokens), looked_up]
             budget = max(budget, sum(map(len, paths)))
-        if not paths and self._request.token_drafter == "prompt_lookup":
-            paths = [look_up(self._tokens.values, longest)]
         return TokenTree.merge([path[:longest] for path in paths if path], max(budget, longest))
 
     def _likely_part(self, hinted: list[int], least_chance: float) -> list[int]:

@@ -28,7 +28,7 @@ from reason_spec.engines.torch.texts import Places
 from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.speculation.draft_calibration import HintRate, ModelDraftRates, entry_of
+from reason_spec.speculation.draft_calibration import DraftRates, entry_of
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.types import Prefix, Usage
 
@@ -98,9 +98,8 @@ class Scheduler:
         if draft_model is not None:
             self._drafts = TokenDrafts(draft_model, self._trie, self.pass_times)
         self._sequences: dict[int, Sequence] = {}
-        # One rate for each tenant and scope: the texts of one must not affect the drafts of another.
-        self._hint_rates: dict[tuple[str, str], HintRate] = {}
-        self._model_drafts: dict[tuple[str, str], ModelDraftRates] = {}
+        # Rates for each tenant and scope: the texts of one must not affect the drafts of another.
+        self._draft_rates: dict[tuple[str, str], DraftRates] = {}
         self._retired_usage = Usage()
         self.num_tokens_run = 0
 
@@ -123,9 +122,8 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             TokenChoice(request, compiling),
-            entry_of(self._hint_rates, request.cache_key, HintRate),
+            entry_of(self._draft_rates, request.cache_key, DraftRates),
             self._places,
-            entry_of(self._model_drafts, request.cache_key, ModelDraftRates),
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._enqueue(sequence, num_needed=1)
