@@ -12,6 +12,8 @@ the number of cores that suits it best. ``torch:autoregressive`` in the vLLM pas
 Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each;
 a first problem warms up. Nothing else may run meanwhile.
 
+``model``, ``head`` and ``self`` also draft by prompt lookup; ``:alone`` leaves it out.
+
 Small models often end in a loop, which flatters drafts. Each text is stopped where the same 20 tokens begin
 for the third time (`evaluation.loops`). Only the tokens before that place count, and the seconds that they
 took; within a step these are interpolated. ``looped`` is the share of texts that were stopped.
@@ -66,6 +68,7 @@ _EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
 OURS: Final = (
     RowSpec("prompt_lookup", "ours", "prompt_lookup"),
     RowSpec("model", "ours", "speculative"),
+    RowSpec("model:alone", "ours", "speculative", {"strategy.token_drafter": "none"}),
     RowSpec("steps:exact", "ours", "lookahead", {**_EXACT, **STEP_ALONE}),
     RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),
     RowSpec("both:exact", "ours", "lookahead", _EXACT),
@@ -78,6 +81,7 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         *OURS,
         RowSpec("self", "self", "self_speculative"),
         RowSpec("head", "head", "self_speculative"),
+        RowSpec("head:alone", "head", "self_speculative", {"strategy.token_drafter": "model"}),
     ),
     "vllm": (
         RowSpec(BASELINE, "none", BASELINE),

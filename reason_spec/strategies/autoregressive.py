@@ -108,7 +108,10 @@ class PromptLookup(Autoregressive):
 
 
 class DraftModelSpeculation(PromptLookup):
-    """The target with the draft model as its token-level drafter: speculative decoding."""
+    """The target with the draft model as its token-level drafter: speculative decoding.
+
+    Prompt lookup drafts beside it where that is expected to pay.
+    """
 
     name: ClassVar[str] = "speculative"
     needs_draft: ClassVar[bool] = True
@@ -116,10 +119,6 @@ class DraftModelSpeculation(PromptLookup):
     @property
     def requested_budget(self) -> RequestedBudget:
         return RequestedBudget(0, self.settings.num_draft_tokens)
-
-    @property
-    def token_drafter(self) -> TokenDrafterName:
-        return "none"
 
     def _start_ahead(
         self, request: SolveRequest, generation: Generation, recorder: Recorder

@@ -98,7 +98,7 @@ class GenerationSequence(Sequence):
 class _Drafted:
     """The sources of one pass's drafts.
 
-    Either a hint and the proposal of earlier texts after it, or a model and what prompt lookup found beside.
+    A hint and the proposal of earlier texts after it; or a hint or a model, and what prompt lookup found.
     """
 
     hinted: tuple[int, ...] = ()
@@ -242,16 +242,12 @@ class SequenceDrafter:
                 drafts = self._from_earlier(self._earlier, hinted)
                 if drafts:
                     return drafts
-            paths = [hinted] if hinted else []
-            longest = max(longest, len(hinted))
-        by_model, self._by_model = self._by_model, Proposal()
-        if not paths:
-            looked_up = self._look_up()
-            while len(looked_up) > 1 and self._rates.looked_up.chance(len(looked_up)) < least_chance:
-                looked_up = looked_up[:-1]
-            self._drafted = _Drafted(by_model=by_model, looked_up=tuple(looked_up))
-            paths = [list(by_model.tokens), looked_up]
-            budget = max(budget, sum(map(len, paths)))
+            by_model = Proposal() if hinted else self._by_model
+            looked_up = self._likely_lookup(len(hinted), least_chance)
+            self._drafted = _Drafted(tuple(hinted), by_model=by_model, looked_up=tuple(looked_up))
+            paths = [hinted or list(by_model.tokens), looked_up]
+            longest, budget = max(longest, len(hinted)), max(budget, sum(map(len, paths)))
+        self._by_model = Proposal()
         return TokenTree.merge([path[:longest] for path in paths if path], max(budget, longest))
 
     def _likely_part(self, hinted: list[int], least_chance: float) -> list[int]:
@@ -263,6 +259,22 @@ class SequenceDrafter:
         while length > 1 and rate.chance(length) < least_chance:
             length -= 1
         return hinted[:length]
+
+    def _likely_lookup(self, num_hinted: int, least_chance: float) -> list[int]:
+        """Return the beginning of what prompt lookup finds that is likely enough to be accepted.
+
+        Beside a hint a token gains nothing where as many hinted tokens are right. Without one the first token
+        is kept, so that its rate goes on being measured.
+        """
+        looked_up = self._look_up()
+        least = 0 if num_hinted else 1
+        while len(looked_up) > least:
+            length = len(looked_up)
+            covered = self._hint_rate.chance(length) if length <= num_hinted else 0.0
+            if self._rates.looked_up.chance(length) * (1.0 - covered) >= least_chance:
+                break
+            looked_up = looked_up[:-1]
+        return looked_up
 
     def _from_earlier(self, earlier: EarlierTexts, hinted: list[int]) -> TokenTree:
         """Return a hint, if any, and the continuations of earlier texts after it.
