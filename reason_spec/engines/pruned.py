@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reason_spec.engines.config_files import read_config_file
 from reason_spec.engines.model_cache import joined_with_base
+from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import EngineError
 
 CONFIG: Final = "pruned_draft.json"
@@ -61,12 +62,12 @@ class PrunedDraft:
 
 
 def find_pruned(model: str) -> PrunedDraft | None:
-    """Return the pruned draft in a folder, None if the folder holds none or is no folder.
+    """Return the pruned draft in a folder or of a `models:` name, None where there is none.
 
     Raises:
         EngineError: its files cannot be used; the message names the file and the field.
     """
-    folder = Path(model).expanduser()
+    folder = find_packaged(model) or Path(model).expanduser()
     place = folder / CONFIG
     if not place.is_file():
         return None
