@@ -100,6 +100,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
+    live = False
 
     @property
     def upstream(self) -> Upstream:
@@ -129,14 +130,20 @@ class _Handler(BaseHTTPRequestHandler):
             fault = self.upstream.faults.pop(0) if self.upstream.faults and streamed else None
             self.upstream.num_live += 1
             self.upstream.most_live = max(self.upstream.most_live, self.upstream.num_live)
+        self.live = True
         try:
             self._complete(body, fault)
         except OSError:
             with self.upstream.lock:
                 self.upstream.num_hung_up += 1
         finally:
-            with self.upstream.lock:
-                self.upstream.num_live -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """Count the request as done, once. A client may send its next one as soon as it has the last token."""
+        with self.upstream.lock:
+            self.upstream.num_live -= self.live
+            self.live = False
 
     def _refuse_without_key(self) -> bool:
         wrong = (
@@ -199,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
             if last and fault is not None and fault.kind == "odd ending":
                 ended = "abort"
             choice = self._choice(body, written[start : start + self.upstream.chunk], ended if last else None)
+            if last:
+                self._leave()
             self._send(f"data: {json.dumps({'choices': [choice]})}\n\n")
         self._send("data: [DONE]\n\n")
 
