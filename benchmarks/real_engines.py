@@ -15,6 +15,7 @@ from models import Task
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import ReasonSpecError
 from reason_spec.settings import load_settings
 
@@ -110,7 +111,7 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
     if options.draft is not None:
         groups.append(own("draft_model", {"model": resolve_model("draft", options.draft)}))
     if options.head is not None:
-        groups.append(own("eagle3", {"model": options.head}))
+        groups.append(own("eagle3", {"model": str(find_packaged(options.head) or options.head)}))
     return groups
 
 

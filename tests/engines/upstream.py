@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._leave()
 
     def _leave(self) -> None:
-        """Count the request as done, once. A client may send its next one as soon as it has the last token."""
+        """Count the request as done, once: a client with the last token may send its next request."""
         with self.upstream.lock:
             self.upstream.num_live -= self.live
             self.live = False
