@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reason_spec.engines.eagle_files import CONFIG, WEIGHTS, HeadConfig, middle_layers, vllm_config
+from reason_spec.engines.machine import mixed_precision
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.sublayers import layers_of
 from reason_spec.lab.drafts.objectives import Loss
@@ -206,11 +207,11 @@ class HeadStudent:
         # Later steps leave out what is before all answers; drafts of `count` tokens see no further back.
         first = max(0, min(len(text.prompt) for text in batch) - 1 - count)
         came, target = came[:, first:], target[:, first:]
-        with torch.autocast(self._device.type, torch.bfloat16):
+        with mixed_precision(self._device):
             before = _shifted(self._head.features(states), 1)
         found = []
         for step in range(count):
-            with torch.autocast(self._device.type, torch.bfloat16):
+            with mixed_precision(self._device):
                 hidden = self._head(embedded, before, places, attend)
                 if step == 0:
                     hidden, embedded, places = hidden[:, first:], embedded[:, first:], places[first:]
@@ -247,7 +248,7 @@ class HeadStudent:
                     if self._room >= 0:
                         self._states[text] = known[text]
         padded = nn.utils.rnn.pad_sequence([known[text] for text in batch], batch_first=True)
-        features, last = padded.to(self._device).split(
+        features, last = padded.to(self._device).float().split(
             (3 * self.config.hidden_size, self.config.hidden_size), -1
         )
         return features, last
@@ -268,7 +269,7 @@ class HeadStudent:
             for layer in dict.fromkeys(self.config.target_layers)
         ]
         try:
-            with torch.autocast(self._device.type, torch.bfloat16):
+            with mixed_precision(self._device):
                 last = inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
         finally:
             for hook in hooks:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from reason_spec.engines.machine import mixed_precision
 from reason_spec.engines.pruned import CONFIG, PER_LAYER, WEIGHTS, PrunedConfig
 from reason_spec.engines.torch.trimmed_head import TrimmedHead
 from reason_spec.errors import DataError, UnsupportedModelError
@@ -192,7 +193,7 @@ class Student:
 
     def _predict(self, inner: Any, batch: Sequence[TrainingText]) -> Predictions:
         tokens, labels, mask = (part.to(self._device) for part in PaddedBatch.of(batch))
-        with torch.autocast(self._device.type, torch.bfloat16):
+        with mixed_precision(self._device):
             states = inner(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
             wanted = labels[:, 1:] != IGNORED
             # The head is as large as several layers: it reads only what is needed.

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from reason_spec.engines.machine import mixed_precision
 from reason_spec.lab.drafts.texts import TrainingText
 
 
@@ -54,7 +55,7 @@ class Writing:
             **sampling,
         )
         device = module.device
-        with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16):
+        with torch.random.fork_rng(), mixed_precision(device):
             torch.manual_seed(rng.getrandbits(32))
             written = module.generate(
                 tokens.to(device), attention_mask=mask.to(device), generation_config=config
