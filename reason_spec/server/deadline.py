@@ -125,11 +125,12 @@ async def while_connected(receive: Receive) -> AsyncGenerator[None]:
     task = asyncio.current_task()
     assert task is not None
     watching = asyncio.create_task(_disconnect(receive))
-    is_gone = False
+    is_gone = is_over = False
 
     def cancel(watched: asyncio.Task[None]) -> None:
         nonlocal is_gone
-        if not watched.cancelled():
+        # A client may go as the block ends: then this call is due already and cannot be taken back.
+        if not watched.cancelled() and not is_over:
             is_gone = True
             task.cancel()
 
@@ -141,7 +142,7 @@ async def while_connected(receive: Receive) -> AsyncGenerator[None]:
             raise ClientGoneError from None
         raise
     finally:
-        watching.remove_done_callback(cancel)
+        is_over = True
         watching.cancel()
 
 

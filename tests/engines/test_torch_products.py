@@ -16,6 +16,8 @@ pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available(),
     reason="weights are packed on x86 with oneDNN only",
 )
+# oneDNN packs bfloat16 on processors with AVX-512 or its like; elsewhere such layers stay as they are.
+DTYPES = [torch.float32] + [torch.bfloat16] * torch.ops.mkldnn._is_mkldnn_bf16_supported()
 LARGE = 512
 assert LARGE * LARGE >= MIN_PACKED
 
@@ -23,7 +25,7 @@ assert LARGE * LARGE >= MIN_PACKED
 @given(
     entries=st.integers(0, 9),
     has_bias=st.booleans(),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=30, deadline=None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 
 from reason_spec.chat.base import ChatEvent, TextDelta
 from reason_spec.server.admission import Admission
-from reason_spec.server.base import ApiError, Client
-from reason_spec.server.deadline import Deadline
+from reason_spec.server.base import ApiError, Client, ClientGoneError
+from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.streaming import merged
 from reason_spec.settings import ServerSettings
@@ -131,3 +131,23 @@ async def test_work_that_does_not_end_keeps_its_place_and_delays_nobody(streams:
     async with asyncio.timeout(10), admission.place(Client("ana"), deadline=deadline()):
         assert work.closed
     assert admission.num_running == 0
+
+
+@pytest.mark.parametrize("num_turns", range(6))
+async def test_a_client_that_goes_as_a_block_ends_cancels_the_block_or_nothing(num_turns: int) -> None:
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    task = asyncio.current_task()
+    assert task is not None
+    gone = asyncio.Event()
+    with suppress(ClientGoneError):
+        async with while_connected(receive):
+            await asyncio.sleep(0)
+            gone.set()
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert task.cancelling() == 0

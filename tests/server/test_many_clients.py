@@ -18,16 +18,15 @@ WORDS = "one two three four five six seven eight nine ten eleven twelve"
 
 
 async def ask_or_leave(
-    server: ServeProcess, number: int, most_tokens: int, moments: random.Random
+    http: httpx2.AsyncClient, server: ServeProcess, number: int, most_tokens: int, moments: random.Random
 ) -> int | None:
     """Ask, and return the status; those with odd numbers leave before the end."""
     question = f"Ana has {number} boxes with 3 pens each. How many pens does she have?"
     body = server.body(question, max_tokens=most_tokens, stream=number % 4 < 2)
     if number % 2 == 0:
-        async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as http:
-            answer = await http.post(CHAT, json=body)
-            assert "[DONE]" in answer.text or answer.json()["choices"][0]["message"]["content"]
-            return answer.status_code
+        answer = await http.post(CHAT, json=body)
+        assert "[DONE]" in answer.text or answer.json()["choices"][0]["message"]["content"]
+        return answer.status_code
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     content = json.dumps(body).encode()
@@ -46,8 +45,13 @@ async def ask_or_leave(
 
 async def ask_all(server: ServeProcess, most_tokens: int) -> list[int | None]:
     moments = random.Random(5)
-    clients = (ask_or_leave(server, number, most_tokens, moments) for number in range(NUM_CLIENTS))
-    return await asyncio.gather(*clients)
+    # One client with a connection for each request: to make a hundred takes seconds, in which those that are
+    # connected send nothing and the server gives them up.
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS, limits=limits) as http:
+        return await asyncio.gather(
+            *(ask_or_leave(http, server, number, most_tokens, moments) for number in range(NUM_CLIENTS))
+        )
 
 
 def is_idle(server: ServeProcess) -> bool:
