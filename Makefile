@@ -69,7 +69,7 @@ test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS)
 
 test-slow: $(INSTALLED)  ## Run the long tests, with 2,000 requests of 64 clients against a server
-	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m slow $(TEST_JOBS) $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_DIR)/.installed  ## Run the engines' and the pair's tests on the oldest transformers
 	@PYTHONPATH="$(abspath $(OLDEST_DIR))" $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"

@@ -94,7 +94,7 @@ def test_a_wrong_mask_position_or_head_is_refused_in_every_dtype(
         load(model_folder(kind), dtype)
 
 
-@pytest.mark.parametrize("name", [SMOLLM2, GEMMA3])
+@pytest.mark.parametrize("name", [SMOLLM2, pytest.param(GEMMA3, marks=pytest.mark.slow)])
 def test_real_models_are_served_in_bfloat16_and_their_mutants_are_not(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
