@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from random import Random
 from typing import Final
 
 from reason_spec.errors import DataError
+from reason_spec.lab.verifier_training.changes import CHANGES
 from reason_spec.pair import wording as words
 from reason_spec.pair.generator import Example, problems
 from reason_spec.pair.story import OPERATORS, PlannedStep
@@ -65,123 +66,6 @@ def read_steps(path: Path) -> list[list[str]]:
             solutions += [re.split(r"\n\s*\n", str(text)) for text in texts]
     return [[step.strip() for step in steps if step.strip()] for steps in solutions]
 
-
-# --- changes of a text ----------------------------------------------------------------------------------
-
-_NUMBER: Final = re.compile(r"(?<![\w.,^_{}])\d+(?![\w.,]*[\d}])")
-_OPERATION: Final = re.compile(r"(?<=[\w)}\]]) ?([-+*/×÷]|\\cdot|\\times) ?(?=[\w({\\])")
-_OTHER_OPERATION: Final = {
-    "+": "-", "-": "+", "*": "+", "/": "*", "×": "+", "÷": "×", "\\cdot": "+", "\\times": "-",
-}  # fmt: skip
-_SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(?<![-+*/^] )(\d+)( ?[-/÷−] ?)(\d+)(?![\w.}*/^]|\)\^)")
-_VERB: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|has to|does|do)\b(?! not)")
-_NEGATED: Final = re.compile(r"\b(is|are|was|were|can|must|will|does|do) not\b|\bcannot\b")
-_FORMULA: Final = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
-_VARIABLE: Final = re.compile(r"(?<![\\\w{])([a-zA-Z])(?![\w}])")
-_NAME: Final = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
-_ANTONYMS: Final = {
-    one: other
-    for pair in (
-        "more:fewer", "greater:less", "larger:smaller", "above:below", "before:after", "first:last",
-        "increase:decrease", "increases:decreases", "increasing:decreasing", "even:odd", "maximum:minimum",
-        "positive:negative", "ahead:behind", "extra:less", "up:down", "left:right", "inside:outside",
-        "highest:lowest", "largest:smallest", "higher:lower", "longer:shorter", "all:none", "always:never",
-        "\\geq:\\leq", "\\ge:\\le", ">:<", "over:under", "earlier:later", "with:without", "most:least",
-    )
-    for one, other in (pair.split(":"), pair.split(":")[::-1])
-}  # fmt: skip
-_UNITS: Final = {
-    "dollars": "cents", "hours": "minutes", "minutes": "seconds", "days": "weeks", "meters": "feet",
-    "miles": "kilometers", "inches": "feet", "feet": "yards", "degrees": "radians", "cm": "mm",
-    "square": "cubic", "years": "months", "pounds": "ounces", "units": "square units", "area": "perimeter",
-    "length": "width", "radius": "diameter", "sine": "cosine", "\\sin": "\\cos",
-}  # fmt: skip
-
-
-def change_number(text: str, rng: Random) -> str | None:
-    found = list(_NUMBER.finditer(text))
-    if not found:
-        return None
-    at = rng.choice(found)
-    return text[: at.start()] + str(int(at[0]) + rng.choice((1, 2, 3, 7, 10))) + text[at.end() :]
-
-
-def change_operation(text: str, rng: Random) -> str | None:
-    found = list(_OPERATION.finditer(text))
-    if not found:
-        return None
-    at = rng.choice(found)
-    return text[: at.start(1)] + _OTHER_OPERATION[at[1]] + " " * at[1].startswith("\\") + text[at.end(1) :]
-
-
-def change_order(text: str, rng: Random) -> str | None:
-    """Swap the operands of a subtraction or division."""
-    found = [at for at in _SUBTRACTION.finditer(text) if at[1] != at[3]]
-    if not found:
-        return None
-    at = rng.choice(found)
-    return f"{text[: at.start()]}{at[3]}{at[2]}{at[1]}{text[at.end() :]}"
-
-
-def change_negation(text: str, rng: Random) -> str | None:
-    if negated := list(_NEGATED.finditer(text)):
-        at = rng.choice(negated)
-        return text[: at.start()] + (at[1] or "can") + text[at.end() :]
-    found = list(_VERB.finditer(text))
-    if not found:
-        return None
-    at = rng.choice(found)
-    return text[: at.end()] + " not" + text[at.end() :]
-
-
-def change_direction(text: str, rng: Random) -> str | None:
-    return _replace_word(text, _ANTONYMS, rng)
-
-
-def change_unit(text: str, rng: Random) -> str | None:
-    return _replace_word(text, _UNITS, rng)
-
-
-def _replace_word(text: str, table: Mapping[str, str], rng: Random) -> str | None:
-    found = [at for at in re.finditer(r"\\?[a-zA-Z]+|(?<= )[<>](?= )", text) if at[0] in table]
-    if not found:
-        return None
-    at = rng.choice(found)
-    return text[: at.start()] + table[at[0]] + text[at.end() :]
-
-
-def change_variable(text: str, rng: Random) -> str | None:
-    """Put another letter of the same formulas in the place of one."""
-    formulas = [(at.start(), at.end()) for at in _FORMULA.finditer(text)]
-    found = [at for start, end in formulas for at in _VARIABLE.finditer(text, start, end)]
-    letters = sorted({at[1] for at in found})
-    if len(letters) < 2:
-        return None
-    at = rng.choice(found)
-    other = rng.choice([letter for letter in letters if letter != at[1]])
-    return text[: at.start()] + other + text[at.end() :]
-
-
-def change_names(text: str, _: Random) -> str | None:
-    """Swap the first two names inside a sentence."""
-    names = list(dict.fromkeys(_NAME.findall(text)))[:2]
-    if len(names) < 2:
-        return None
-    swap = dict(zip(names, reversed(names), strict=True))
-    return re.sub(r"\b(?:" + "|".join(names) + r")\b", lambda at: swap[at[0]], text)
-
-
-Change = Callable[[str, Random], str | None]
-CHANGES: Final[dict[str, Change]] = {
-    "number": change_number,
-    "operation": change_operation,
-    "order": change_order,
-    "direction": change_direction,
-    "negation": change_negation,
-    "unit": change_unit,
-    "variable": change_variable,
-    "entity": change_names,
-}
 
 # --- steps of a file --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, final
 
 from reason_spec.engines.base import Engine
@@ -234,12 +235,12 @@ def _embedding(given: _Given) -> Verifier:
 
 
 def _semantic(given: _Given) -> Verifier:
-    from reason_spec.verifiers.encoder import SentenceEncoder
+    from reason_spec.verifiers.equivalence import EquivalenceEncoder
     from reason_spec.verifiers.semantic import SemanticVerifier
 
-    return SemanticVerifier(
-        SentenceEncoder(given.settings.embedding_model), given.threshold, given.settings.deadline
-    )
+    folder = given.settings.semantic_model
+    encoder = EquivalenceEncoder(None if folder is None else Path(folder))
+    return SemanticVerifier(encoder, given.threshold, given.settings.deadline)
 
 
 def _likelihood(given: _Given) -> Verifier:

@@ -90,7 +90,8 @@ async def verify_pairs(pairs: Sequence[Pair], verifier: Verifier) -> list[Verdic
 
 
 async def _verify_pair(pair: Pair, verifier: Verifier) -> Verdict:
-    context = VerificationContext(prefix_text=pair.context)
+    question, _, before = pair.context.partition("\n\n")
+    context = VerificationContext(question, before)
     drafted = Step(pair.a, (), "draft", "boundary")
     target = Step(pair.b, (), "target", "boundary")
     return await verifier.verify(context, drafted, target)

@@ -20,6 +20,7 @@ from reason_spec.cli.server import SERVE_HELP, keys_app, serve
 from reason_spec.cli.settings import settings
 from reason_spec.cli.solve import SOLVE_HELP, solve
 from reason_spec.cli.tune import tune_app
+from reason_spec.cli.verifier import verifier_app
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.add_typer(tune_app, name="tune")
 app.add_typer(draft_app, name="draft")
 app.add_typer(router_app, name="router")
+app.add_typer(verifier_app, name="verifier")
 app.add_typer(cache_app, name="cache")
 app.add_typer(keys_app, name="keys")
 # Texts with paragraphs are given here: of a docstring, the line breaks inside a paragraph would show.

@@ -129,6 +129,9 @@ class VerifierSettings(Section):
         default={}, description="thresholds by verifier, for several joined with +"
     )
     deadline: float = Field(default=5.0, gt=0, description="seconds for one verdict; then it is `unknown`")
+    semantic_model: str | None = Field(
+        default=None, description="semantic: folder of `verifier train`; null: the packaged encoder"
+    )
     embedding_model: str | None = Field(default=None, description="null: all-MiniLM-L6-v2 of its package")
     reward_model: str | None = Field(
         default=None,

@@ -51,9 +51,7 @@ def request(tokens: tuple[int, ...], num_tokens: int = NUM_TOKENS, **options: An
 
 
 @cache
-def plain(
-    name: str, dtype: DTypeName, num_repeats: int = 1, num_tokens: int = NUM_TOKENS
-) -> tuple[int, ...]:
+def plain(name: str, dtype: DTypeName, num_repeats: int = 1, num_tokens: int = NUM_TOKENS) -> tuple[int, ...]:
     """What the engine writes without a draft."""
     asked = request(prompt(name, num_repeats), num_tokens)
     return write(scheduler(name, dtype), asked).tokens

@@ -248,8 +248,8 @@ class HeadStudent:
                     if self._room >= 0:
                         self._states[text] = known[text]
         padded = nn.utils.rnn.pad_sequence([known[text] for text in batch], batch_first=True)
-        features, last = padded.to(self._device).float().split(
-            (3 * self.config.hidden_size, self.config.hidden_size), -1
+        features, last = (
+            padded.to(self._device).float().split((3 * self.config.hidden_size, self.config.hidden_size), -1)
         )
         return features, last
 

@@ -1,0 +1,99 @@
+"""What is shipped of a trained encoder: an ONNX model with 8-bit weights, and its calibration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from reason_spec.errors import MissingDependencyError
+from reason_spec.lab.verifier_training.encoder import PairClassifier
+from reason_spec.lab.verifier_training.mining import StepPair
+from reason_spec.verifiers.equivalence import (
+    CONFIG,
+    MODEL,
+    TOKENIZER,
+    Calibration,
+    encode_pair,
+    load_model,
+    run_model,
+)
+from reason_spec.verifiers.objections import find_objection
+
+_INPUTS: Final = ("ids", "mask", "types")
+_OPSET: Final = 17
+
+
+def export_encoder(model: PairClassifier, tokenizer: Path, folder: Path) -> None:
+    """Write the model in ONNX form, its weights in 8 bits, and its tokenizer.
+
+    Args:
+        model: from `train_encoder`.
+        tokenizer: file to copy.
+
+    Raises:
+        MissingDependencyError: onnx is not installed.
+    """
+    try:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ImportError:
+        raise MissingDependencyError("onnx", "writing a trained verifier") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    example = tuple(torch.ones(2, 12, dtype=torch.long) for _ in _INPUTS)
+    with TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = Path(scratch) / MODEL
+        torch.onnx.export(
+            model.eval(),
+            example,
+            str(whole),
+            input_names=list(_INPUTS),
+            output_names=["logits"],
+            dynamic_axes={name: {0: "pairs", 1: "tokens"} for name in _INPUTS},
+            opset_version=_OPSET,
+            # The other exporter takes a package more.
+            dynamo=False,
+        )
+        quantize_dynamic(str(whole), str(folder / MODEL), weight_type=QuantType.QInt8)
+    shutil.copyfile(tokenizer, folder / TOKENIZER)
+
+
+def read_logits(folder: Path, pairs: Sequence[StepPair]) -> np.ndarray[Any, Any]:
+    """Return the logits of the written model, [n]; NaN for pairs that are too long."""
+    tokenizer, session = load_model(folder)
+    return run_model(session, [encode_pair(tokenizer, pair.question, pair.a, pair.b) for pair in pairs])
+
+
+def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibration:
+    """Fit the probability and the threshold on pairs that the encoder was not trained on; write both.
+
+    Args:
+        risk: the most changed steps that may be accepted, as a share of all changed ones.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    is_open = np.array([
+        find_objection(pair.a, pair.b, f"{pair.question}\n{pair.before}") is None for pair in pairs
+    ])  # fmt: skip
+    same = np.array([pair.same for pair in pairs])
+    logits = read_logits(folder, pairs)
+    usable = is_open & ~np.isnan(logits)
+    fitted = LogisticRegression(C=1e3).fit(logits[usable, None], same[usable])
+    slope, offset = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+    most = int(risk * np.count_nonzero(~same))
+    refused = np.sort(logits[usable & ~same])[::-1]
+    # Just above the first logit of a changed step that would be one too many.
+    limit = float(refused[most]) if most < len(refused) else -np.inf
+    plain = Calibration(slope, offset, 0.5)
+    threshold = max(0.5, min(1.0, plain.probability(limit) + 1e-4))
+    found = Calibration(slope, offset, threshold)
+    (folder / CONFIG).write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    return found

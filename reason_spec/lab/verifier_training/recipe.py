@@ -1,0 +1,116 @@
+"""All of a verifier's training: pairs, encoder, export, calibration, and figures on problems left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from reason_spec.errors import DataError
+from reason_spec.evaluation.statistics import Interval, exact_interval
+from reason_spec.lab.verifier_training.encoder import prune_encoder
+from reason_spec.lab.verifier_training.export import calibrate, export_encoder, read_logits
+from reason_spec.lab.verifier_training.mining import StepPair
+from reason_spec.lab.verifier_training.training import OnStep, TrainingPlan, choose_pairs, train_encoder
+from reason_spec.verifiers.encoder import find_packaged_model
+from reason_spec.verifiers.equivalence import TOKENIZER, Calibration
+from reason_spec.verifiers.objections import find_objection
+
+RISK: Final = 0.003
+"""Share of changed steps that may be accepted, on the pairs that the threshold is fitted on."""
+_REPORTED, _CALIBRATED = 5, 20
+"""Every fifth problem is reported on only; of the others, one of each twenty calibrates."""
+_FIRST_CALIBRATED: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedVerifier:
+    """What came of a training; the counts are of problems that nothing was fitted on."""
+
+    calibration: Calibration
+    num_trained: int
+    num_same: int
+    num_same_accepted: int
+    num_changed: int
+    num_changed_accepted: int
+    same_interval: Interval
+    changed_interval: Interval
+
+
+def split_by_problem(pairs: Sequence[StepPair]) -> tuple[list[StepPair], list[StepPair], list[StepPair]]:
+    """Return the pairs to train on, to calibrate on and to report on; a problem is in one of them.
+
+    Raises:
+        DataError: there are too few problems for three parts.
+    """
+    parts: tuple[list[StepPair], list[StepPair], list[StepPair]] = ([], [], [])
+    places: dict[str, int] = {}
+    for pair in pairs:
+        place = places.setdefault(pair.problem, len(places))
+        is_reported = place % _REPORTED == 0
+        parts[2 if is_reported else int(place % _CALIBRATED == _FIRST_CALIBRATED)].append(pair)
+    for part in parts:
+        if len({pair.same for pair in part}) < 2:
+            raise DataError(
+                f"{len(pairs)} pairs of {len({p.problem for p in pairs})} problems are too few: the part for "
+                "training, calibration or report has no pair that is the same, or none that is not"
+            )
+    return parts
+
+
+def train_verifier(
+    pairs: Sequence[StepPair],
+    output: Path,
+    plan: TrainingPlan,
+    *,
+    start: Path | None = None,
+    risk: float = RISK,
+    on_step: OnStep = lambda _step, _steps: None,
+) -> TrainedVerifier:
+    """Train a verifier's encoder into a folder; a stopped training goes on.
+
+    Args:
+        start: folder of an encoder to begin with; None: layers of the packaged MiniLM.
+
+    Raises:
+        DataError: there are too few pairs.
+        MissingDependencyError: a package for training is missing.
+    """
+    for_training, for_calibration, for_report = split_by_problem(pairs)
+    chosen = choose_pairs(for_training, plan.seed)
+    if start is None:
+        start = output / "checkpoints" / "start"
+        if not (start / "config.json").exists():
+            prune_encoder(find_packaged_model(), start)
+    export_encoder(train_encoder(start, chosen, output, plan, on_step), start / TOKENIZER, output)
+    calibration = calibrate(output, for_calibration, risk)
+    accepted = accepts(output, for_report, calibration)
+    same = np.array([pair.same for pair in for_report])
+    num_same, num_changed = int(same.sum()), int((~same).sum())
+    hits, misses = int((accepted & same).sum()), int((accepted & ~same).sum())
+    return TrainedVerifier(
+        calibration,
+        len(chosen),
+        num_same,
+        hits,
+        num_changed,
+        misses,
+        exact_interval(hits, num_same),
+        exact_interval(misses, num_changed),
+    )
+
+
+def accepts(
+    folder: Path, pairs: Sequence[StepPair], calibration: Calibration
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which pairs are accepted, [n]: those that numbers leave open and the encoder takes."""
+    logits = read_logits(folder, pairs)
+    return np.array([
+        not np.isnan(logit)
+        and calibration.probability(float(logit)) >= calibration.threshold
+        and find_objection(pair.a, pair.b, f"{pair.question}\n\n{pair.before}") is None
+        for pair, logit in zip(pairs, logits, strict=True)
+    ])  # fmt: skip

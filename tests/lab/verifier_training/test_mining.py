@@ -1,0 +1,84 @@
+"""Pairs of steps from solutions: the same make the same calculation, changed ones say something else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.lab.verifier_training.changes import Problem, changed_steps
+from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs, squeezed
+from reason_spec.verifiers.quantities import read_quantities
+
+QUESTION = "Tom buys 3 boxes with 12 pens each and gives Ana 5 pens. How many pens does Tom have left?"
+SOLUTIONS = {
+    "one": (
+        "First, we find the number of pens in the boxes: 3 boxes * 12 pens/box = 36 pens.\n\n"
+        "Then we subtract the pens that Tom gave to Ana: 36 - 5 = 31 pens.\n\nTom has 31 pens left."
+    ),
+    "two": (
+        "Tom has \\(3 \\times 12 = 36\\) pens in the boxes.\n\n"
+        "After he gave Ana 5 pens, Tom has \\[ 36 - 5 = 31 \\] pens.\n\nSo Tom has 31 pens left."
+    ),
+    "three": (
+        "Pens in all boxes of Tom: 3 times 12 is 36.\n\nPens left when 5 are given to Ana: 36 - 5 = 31.\n\n"
+        "Therefore Tom has 31 pens left."
+    ),
+}
+
+
+def mined(seed: int = 0) -> list[StepPair]:
+    return list(mine_pairs("1", QUESTION, SOLUTIONS, seed))
+
+
+def test_steps_of_two_writers_with_one_calculation_are_the_same() -> None:
+    same = [pair for pair in mined() if pair.kind == "calculation"]
+    assert same
+    for pair in same:
+        a, b = read_quantities(pair.a), read_quantities(pair.b)
+        assert {(c.operands, c.operators) for c in a.calculations} == {
+            (c.operands, c.operators) for c in b.calculations
+        }
+        assert pair.writers[0] != pair.writers[1]
+
+
+def test_both_labels_and_all_kinds_of_change_occur() -> None:
+    pairs = [pair for seed in range(5) for pair in mined(seed)]
+    assert {True, False} == {pair.same for pair in pairs}
+    kinds = {pair.kind for pair in pairs if not pair.same}
+    assert {"number", "operation", "the step before", "carried on", "another step"} <= kinds
+
+
+def test_no_pair_is_one_step_twice_nor_comes_twice() -> None:
+    pairs = mined()
+    assert all(squeezed(pair.a) != squeezed(pair.b) for pair in pairs)
+    assert len({(pair.a, pair.b) for pair in pairs}) == len(pairs)
+
+
+def test_a_seed_gives_the_same_pairs_again() -> None:
+    assert mined(3) == mined(3)
+    assert mined(3) != mined(4)
+
+
+def test_a_calculation_that_stands_for_two_things_makes_no_pair() -> None:
+    twice = "Red pens cost 2 * 5 = 10 dollars.\n\nAmong animals there are 2 * 5 = 10 legs."
+    pairs = list(mine_pairs("1", "?", {"one": twice, "two": twice.replace("cost", "make")}, 0))
+    assert not [pair for pair in pairs if pair.kind == "calculation"]
+
+
+@given(st.text(max_size=200), st.text(max_size=200), st.integers(0, 9))
+def test_any_texts_can_be_mined(one: str, other: str, seed: int) -> None:
+    for pair in mine_pairs("1", one, {"a": one, "b": other}, seed):
+        assert pair.a.strip()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_change_leaves_another_step(seed: int) -> None:
+    step = "Tom gives Ana 5 of his 36 pens, so he has 36 - 5 = 31 pens on Monday. Ana is happy after that."
+    problem = Problem.read(QUESTION, list(SOLUTIONS.values()))
+    found = changed_steps(step, problem, Random(seed))
+    assert {"number", "operation", "order", "negation", "sentence dropped"} <= found.keys()
+    for kind, changed in found.items():
+        assert squeezed(changed) != squeezed(step), kind

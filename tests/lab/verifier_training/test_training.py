@@ -1,0 +1,162 @@
+"""An encoder is trained, goes on where it was stopped, and is written as it was trained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reason_spec.errors import DataError
+from reason_spec.lab.verifier_training import training
+from reason_spec.lab.verifier_training.encoder import PairClassifier, prune_encoder
+from reason_spec.lab.verifier_training.export import export_encoder, read_logits
+from reason_spec.lab.verifier_training.mining import StepPair
+from reason_spec.lab.verifier_training.recipe import split_by_problem, train_verifier
+from reason_spec.lab.verifier_training.source import read_pairs
+from reason_spec.lab.verifier_training.training import TrainingPlan, train_encoder
+from reason_spec.verifiers.encoder import find_packaged_model
+from reason_spec.verifiers.equivalence import TOKENIZER, EquivalenceEncoder, encode_pair, load_model
+from tests.cli_runner import fail, succeed
+
+NAMES = ("Ana", "Ben", "Cleo", "Dan", "Eva", "Hugo")
+
+
+def solutions(a: int, b: int) -> dict[str, str]:
+    name, other = NAMES[a % 6], NAMES[(a + 1) % 6]
+    return {
+        "one": f"First, {name} has {a} boxes of {b} pens: {a} * {b} = {a * b} pens.\n\n"
+        f"Then {other} takes 2 pens from {name}: {a * b} - 2 = {a * b - 2} pens.",
+        "two": f"{name} has \\({a} \\times {b} = {a * b}\\) pens in the boxes.\n\n"
+        f"As {other} takes 2, {name} still has {a * b} - 2 = {a * b - 2} pens.",
+    }
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Solutions of two writers to 40 problems."""
+    path = tmp_path_factory.mktemp("solutions") / "solutions.jsonl"
+    lines = [
+        {
+            "id": n,
+            "question": f"Boxes of {n + 5} pens. How many are left?",
+            "solutions": solutions(n + 3, n + 5),
+        }
+        for n in range(40)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer of MiniLM."""
+    folder = tmp_path_factory.mktemp("start")
+    prune_encoder(find_packaged_model(), folder, [0])
+    return folder
+
+
+def test_pruned_word_pieces_still_write_any_word(start: Path) -> None:
+    from tokenizers import Tokenizer
+
+    small, whole = (Tokenizer.from_file(str(f / TOKENIZER)) for f in (start, find_packaged_model()))
+    assert (small.padding, small.truncation) == (None, None)
+    assert small.get_vocab_size() < 0.6 * whole.get_vocab_size()
+    for text in ("thermodynamically", "Patchy's zebrafish × \\frac{3}{4}", "a [SEP] b"):
+        assert "[UNK]" not in small.encode(text).tokens
+    frequent = "the number of people in each group"
+    assert small.encode(frequent, add_special_tokens=False).tokens == frequent.split()
+    assert small.token_to_id("[SEP]") == whole.token_to_id("[SEP]")
+
+
+def test_a_stopped_training_goes_on_to_the_same_weights(
+    file: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_SAVE_STEPS", 3)
+    pairs = read_pairs([file])[:200]
+
+    def stop(step: int, _: int) -> None:
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_encoder(start, pairs, tmp_path / "stopped", TrainingPlan(), stop)
+    steps: list[int] = []
+    again = train_encoder(
+        start, pairs, tmp_path / "stopped", TrainingPlan(), lambda step, _: steps.append(step)
+    )
+    assert steps[0] == 4
+    whole = train_encoder(start, pairs, tmp_path / "whole", TrainingPlan())
+    for one, other in zip(again.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_what_is_written_gives_nearly_the_logits_that_were_trained(
+    file: Path, start: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = PairClassifier(start)
+    export_encoder(model, start / TOKENIZER, tmp_path)
+    pairs = read_pairs([file])[:50]
+    written = read_logits(tmp_path, pairs)
+    tokenizer, _ = load_model(tmp_path)
+    expected = []
+    for pair in pairs:
+        given = encode_pair(tokenizer, pair.question, pair.a, pair.b)
+        ids, types = torch.tensor([given.ids]), torch.tensor([given.types])
+        with torch.inference_mode():
+            expected.append(float(model(ids, torch.ones_like(ids), types)))
+    # Weights in 8 bits.
+    assert np.abs(written - np.array(expected)).max() < 0.1 * np.std(expected) + 0.02
+
+
+def test_no_problem_is_in_two_parts(file: Path) -> None:
+    parts = split_by_problem(read_pairs([file]))
+    problems = [{pair.problem for pair in part} for part in parts]
+    assert not problems[0] & problems[1]
+    assert not (problems[0] | problems[1]) & problems[2]
+    with pytest.raises(DataError, match="too few"):
+        split_by_problem([StepPair("1", "", "", "a", "b", True, "given", ("", ""))])
+
+
+def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_path: Path) -> None:
+    found = train_verifier(read_pairs([file]), tmp_path / "out", TrainingPlan(0.3), start=start)
+    assert found.num_same > 0
+    assert found.num_changed > 0
+    assert 0.5 <= found.calibration.threshold <= 1
+    encoder = EquivalenceEncoder(tmp_path / "out")
+    assert encoder.calibration == found.calibration
+
+    async def probability() -> float | None:
+        await encoder.start()
+        try:
+            return await encoder.probability("?", "Ana has 5 pens.", "So Ana has 5.")
+        finally:
+            await encoder.close()
+
+    assert asyncio.run(probability()) is not None
+
+
+def test_the_command_trains_and_bad_lines_are_named(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = succeed("verifier", "train", str(file), "--output", "out", "--epochs", "0.02", "--json")
+    assert json.loads(said.stdout)["num_same"] > 0
+    asked = succeed(
+        "verify", str(pairs_file()), "--output", "v.jsonl", "--set", "verifier.semantic_model=out"
+    )
+    assert "1 pair" in asked.stdout + asked.stderr
+    Path("bad.jsonl").write_text('{"a": "x", "b": "y", "same": "yes"}\n')
+    assert "bad.jsonl, line 1: field 'same'" in fail("verifier", "train", "bad.jsonl", "--output", "o")
+    Path("few.jsonl").write_text('{"a": "x", "b": "y", "same": true}\n')
+    assert "too few" in fail("verifier", "train", "few.jsonl", "--output", "o")
+
+
+def pairs_file() -> Path:
+    path = Path("pairs.jsonl")
+    path.write_text('{"a": "Ana has 5 pens.", "b": "So Ana has 5."}\n')
+    return path

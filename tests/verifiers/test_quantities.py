@@ -1,0 +1,144 @@
+"""Numbers and calculations are read from plain text and LaTeX, and steps with other ones are told apart."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.verifiers.objections import find_objection
+from reason_spec.verifiers.quantities import read_quantities
+
+
+def calculations(text: str) -> set[tuple[tuple[float, ...], str, float]]:
+    found = read_quantities(text).calculations
+    return {(tuple(map(float, c.operands)), c.operators, float(c.stated)) for c in found}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("48 inches - 40 inches = 8 inches", {((40, 48), "-", 8)}),
+        (r"140{,}000 + 5 = 140{,}005", {((5, 140000), "+", 140005)}),
+        ("2 ft x 8 ft = 16 square feet", {((2, 8), "*", 16)}),
+        ("So per week 40*15 = $600", {((15, 40), "*", 600)}),
+        (
+            r"\text{All} = \text{sprints} \times \text{each} = 9 \times 60 \text{ m} = 540",
+            {((9, 60), "*", 540)},
+        ),
+        ("* **Per workout:** 3 sprints * 60 meters/sprint = 180 meters", {((3, 60), "*", 180)}),
+        ("3 times 3 is 9", {((3, 3), "*", 9)}),
+        ("60 divided by 5 gives 12.", {((5, 60), "/", 12)}),
+        ("50% of 20 = 10", {((0.5, 20), "*", 10)}),
+        (r"\frac{3}{4} \times 20 = 15", {((3, 4, 20), "*/", 15)}),
+        ("3 + 4 = 7 and then", {((3, 4), "+", 7)}),
+        ("7 + 5 = 3 * 4 = 12", {((5, 7), "+", 12), ((3, 4), "*", 12)}),
+        ("1. First, 5 + 5 = 10", {((5, 5), "+", 10)}),
+        ("5 days * (2 hours + 1 hour) = 15 hours", {((1, 2, 5), "*+", 15)}),
+        (r"\[ 3 \text{ a/b} \times 3 \text{ b/c} = 9 \text{ a/c} \]", {((3, 3), "*", 9)}),
+        ("He runs 3 times a week, a 5-day week of 12:30 to 13:00.", set()),
+        ("2x + 3 = 7", set()),
+    ],
+)
+def test_a_calculation_is_read_with_units_latex_and_chains(
+    text: str, expected: set[tuple[tuple[float, ...], str, float]]
+) -> None:
+    assert calculations(text) == expected
+
+
+def test_a_false_equality_is_a_mistake_and_a_rounded_one_is_not() -> None:
+    assert read_quantities("20 - 5 = 14").mistakes
+    assert read_quantities("170 * 5 = 853").mistakes
+    assert not read_quantities("20 / 3 = 6.67").mistakes
+    assert not read_quantities("100 pods = $12").mistakes
+
+
+QUESTION = "Ana has 47 apples and buys 8 more at 20% off, 3/5 of them red. How many apples does she have?"
+
+
+@pytest.mark.parametrize(
+    ("drafted", "target", "contradicts"),
+    [
+        ("Ana has 47 + 8 = 55 apples.", "She now holds 47+8=56.", True),
+        ("Ana has 47 + 8 = 55 apples.", "47 - 8 = 39 are left.", True),
+        ("Ana has 55 apples.", "Ana has 54 apples.", True),
+        ("3/5 of them are red.", "5/3 of them are red.", True),
+        ("That is 0.2% of 50.", "That is 20% of 50.", False),
+        ("170*5 = 853", "170 times 5 is 850.", True),
+        ("Ana has 55 apples.", "Ana has many apples.", False),
+        ("9 sprints + 60 meters", "9 * 60 meters", False),
+    ],
+)
+def test_other_numbers_are_an_objection_in_both_orders(drafted: str, target: str, contradicts: bool) -> None:
+    for one, other in ((drafted, target), (target, drafted)):
+        objection = find_objection(one, other, QUESTION)
+        assert objection is not None
+        assert objection.contradicts == contradicts
+
+
+@pytest.mark.parametrize(
+    ("drafted", "target"),
+    [
+        ("Ana has 47 + 8 = 55 apples.", r"The apples: \(47 \text{ apples} + 8 = 55\)."),
+        ("After the 20% off", "After 0.2 off"),
+        ("Ana has 47 apples, so 47 + 8 = 55.", "So she has 47+8=55."),
+        ("Eight more make 55.", "8 more make 55."),
+        ("She buys 8.", "She buys some."),
+        ("9 * 60 = 540", "There are 9 of 60, which makes 540."),
+    ],
+)
+def test_the_same_numbers_leave_it_to_the_words(drafted: str, target: str) -> None:
+    assert find_objection(drafted, target, QUESTION) is None
+    assert find_objection(target, drafted, QUESTION) is None
+
+
+@given(
+    a=st.integers(1, 999),
+    b=st.integers(1, 999),
+    operator=st.sampled_from("+-*"),
+    wrong=st.integers(1, 50),
+    unit=st.sampled_from(["", " apples", " miles per hour", r" \text{ km}"]),
+)
+def test_another_result_always_contradicts(a: int, b: int, operator: str, wrong: int, unit: str) -> None:
+    value = {"+": a + b, "-": a - b, "*": a * b}[operator]
+    right = f"So {a}{unit} {operator} {b}{unit} = {value}{unit}."
+    other = f"So {a}{unit} {operator} {b}{unit} = {value + wrong}{unit}."
+    assert find_objection(right, right.replace("So", "Thus"), "") is None
+    objection = find_objection(right, other, "")
+    assert objection is not None
+    assert objection.contradicts
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_text_can_be_read_and_objections_have_no_order(one: str, other: str) -> None:
+    forth, back = find_objection(one, other, ""), find_objection(other, one, "")
+    assert (forth is None) == (back is None)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6))
+def test_numbers_in_digits_are_all_read(numbers: list[int]) -> None:
+    text = " and ".join(f"{number:,}" for number in numbers)
+    assert read_quantities(text).numbers == {Fraction(number) for number in numbers}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^9^9^9^9 = 3",
+        "1e999999999 = 4",
+        "10^{10^{10}} = 4",
+        "(" * 3000 + "1 = 1",
+        "-" * 3000 + "1 = 1",
+        "\\frac{" * 500,
+        "5" + "!" * 500,
+        "x^" * 900,
+        "9" * 9000,
+        " * ".join(["9" * 29] * 30) + " = 7",
+        "1/0 = 5",
+    ],
+)
+def test_enormous_numbers_and_deep_nesting_are_not_calculated(text: str) -> None:
+    assert all(abs(c.value) <= 10**60 for c in read_quantities(text).calculations)
+    assert find_objection(text, text, "") is None

@@ -1,0 +1,51 @@
+"""Mathematics in plain notation: LaTeX, Markdown and signs of typesetting are rewritten."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_REWRITES: Final = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"<<[^<>]*>>", " "),  # GSM8K's calculator notes
+        (r"\{,\}", ","),
+        (r"(?<=\d),(?=\d{3}(?!\d))", ""),
+        (r"\\(?:times|cdot|ast)(?![a-zA-Z])|[×·⋅∗✕]", " * "),
+        (r"\\div(?![a-zA-Z])|÷", " / "),
+        (r"\\(?:approx|sim|simeq|implies|Rightarrow|rightarrow|to)(?![a-zA-Z])|[≈→⇒]", " = "),
+        (r"[−–—]", "-"),
+        (r"\\([%$&#_])", r"\1"),
+        (r"\\[dt]frac\b", r"\\frac"),
+        (r"\\frac\s*(\d)\s*(\d)", r"(\1/\2)"),
+        (r"\\(?:left|right|displaystyle|quad|qquad|(?:begin|end)\{[a-z*]+\})(?![a-zA-Z])", " "),
+        (r"\\[()\[\],;!: ]|&", " "),
+        (r"\\\\", "\n"),
+    )
+)
+_WRAPPED: Final = re.compile(
+    r"\\(?:text|boxed|mathrm|textbf|textit|mbox|mathbf|operatorname|underline|emph)\s*\{([^{}]*)\}"
+)
+_FRACTION: Final = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_STARS: Final = re.compile(r"\*\*+")
+_CROSS: Final = re.compile(r"(?<=[\d)a-zA-Z.] )[xX](?= \$?[\d(])|(?<=\d)[xX](?=\$?\d)")
+_PHRASES: Final = re.compile(r"\b(multiplied|divided) by\b")
+_BULLET: Final = re.compile(r"(?m)^[ \t]*[-*•][ \t]+")
+_LABEL: Final = re.compile(r"(?m)^[ \t]*(?:#+ *)?(?:(?:[Ss]tep|STEP) +\d+|\d{1,2}[.)](?=[ \t]|$))[:.]?")
+
+
+def normalize(text: str) -> str:
+    """Return a text without LaTeX commands and marks of Markdown, and with plain operators."""
+    for pattern, replacement in _REWRITES[:2]:
+        text = pattern.sub(replacement, text)
+    for _ in range(4):
+        changed = _FRACTION.sub(r"((\1)/(\2))", _WRAPPED.sub(r" \1 ", text))
+        if changed == text:
+            break
+        text = changed
+    for pattern, replacement in _REWRITES[2:]:
+        text = pattern.sub(replacement, text)
+    text = _FRACTION.sub(r"((\1)/(\2))", text)
+    text = _LABEL.sub(" ", _STARS.sub(" ", _BULLET.sub(" ", text)))
+    text = _PHRASES.sub(lambda found: "*" if found[1] == "multiplied" else "/", text)
+    return _CROSS.sub("*", text)
