@@ -235,12 +235,21 @@ def _embedding(given: _Given) -> Verifier:
 
 
 def _semantic(given: _Given) -> Verifier:
-    from reason_spec.verifiers.equivalence import EquivalenceEncoder
+    from reason_spec.verifiers.encoder import SentenceEncoder
     from reason_spec.verifiers.semantic import SemanticVerifier
 
-    folder = given.settings.semantic_model
-    encoder = EquivalenceEncoder(None if folder is None else Path(folder))
-    return SemanticVerifier(encoder, given.threshold, given.settings.deadline)
+    return SemanticVerifier(
+        SentenceEncoder(given.settings.embedding_model), given.threshold, given.settings.deadline
+    )
+
+
+def _equivalence(given: _Given) -> Verifier:
+    from reason_spec.verifiers.equivalence import EquivalenceVerifier
+    from reason_spec.verifiers.pair_encoder import PairEncoder
+
+    folder = given.settings.equivalence_model
+    encoder = PairEncoder(None if folder is None else Path(folder))
+    return EquivalenceVerifier(encoder, given.threshold, given.settings.deadline)
 
 
 def _likelihood(given: _Given) -> Verifier:
@@ -311,6 +320,7 @@ def _reward(given: _Given) -> Verifier:
 
 _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "semantic": _semantic,
+    "equivalence": _equivalence,
     "numbers": _numbers,
     "embedding": _embedding,
     "exact": _exact,

@@ -22,6 +22,7 @@ from functools import lru_cache
 from itertools import islice, permutations
 from typing import Final, NamedTuple, TypeAlias
 
+from reason_spec.verifiers.lexicon import stem
 from reason_spec.verifiers.scanner import Token
 
 _MAX_DIGITS: Final = 12
@@ -29,25 +30,8 @@ _MAX_LINES_PER_PLACE: Final = 6
 _SIGNS: Final = ("+", "-", "*", "/", "=")
 _MAY_FOLLOW: Final = re.compile(r"\d+[-+*/]\d+;|[a-z];")
 """What may stand behind a working: the next calculation, or a note without a number (``55 are left``)."""
-
-
-def _stem(word: str) -> str:
-    """Strip endings so that forms of one word meet (carry, carries, carried, carrying)."""
-    if len(word) > 4 and word.endswith("ies"):
-        word = word[:-3] + "y"
-    elif len(word) > 5 and word.endswith("ing"):
-        word = word[:-3]
-    elif len(word) > 4 and word.endswith("ied"):
-        word = word[:-3] + "y"
-    elif len(word) > 4 and word.endswith("ed"):
-        word = word[:-2]
-    elif len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
-        word = word[:-1]
-    return word[:-1] if len(word) > 3 and word.endswith("e") else word
-
-
 _NOTES: Final[Mapping[str, str]] = {
-    _stem(word): letter
+    stem(word): letter
     for letter, words in (
         ("c", "carry"),
         ("b", "borrow regroup"),
@@ -157,7 +141,7 @@ def _read_lines(tokens: Sequence[Token], start: int) -> Iterator[_Line]:
     text, in_note, in_words = "", False, False
     for index in range(start, len(tokens)):
         token = tokens[index]
-        word = _stem(token.text) if token.kind == "word" else ""
+        word = stem(token.text) if token.kind == "word" else ""
         link = token.kind == "word" and token.text in _LINKS
         next_note = word in _NOTES and (not in_note or text[-1:].isdecimal())
         if text and (token.kind == "break" or link or next_note):

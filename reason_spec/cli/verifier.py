@@ -14,17 +14,17 @@ from reason_spec.cli.options import FreshOption, JsonOption, QuietOption
 if TYPE_CHECKING:
     from reason_spec.lab.verifier_training.recipe import TrainedVerifier
 
-verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the semantic verifier.")
+verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the verifier `equivalence`.")
 
 
 @verifier_app.command(
     "train",
-    help="Train the semantic verifier on steps of your own domain.\n\n"
+    help="Train the verifier `equivalence` on steps of your own domain.\n\n"
     "FILES are jsonl, one object a line: a question with its solutions by writer, of which pairs of steps "
     'are made by machine ({"question": ..., "solutions": {"model": "text", ...}}), or labelled pairs '
     '({"question": ..., "a": ..., "b": ..., "same": true}). Problems are divided: 80 % train, 10 % set the '
     "threshold, 10 % are reported. A stopped training continues with the same command. Use the folder with "
-    "--set verifier.semantic_model=DIR.",
+    "--set verifier.equivalence_model=DIR.",
 )
 def verifier_train(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Solutions or labelled pairs.")],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reason_spec.verifiers.claims import read_claims
 from reason_spec.verifiers.longhand import find_unproven
 from reason_spec.verifiers.mathtext import tokenize
+from reason_spec.verifiers.numbers import compare_numbers
 from tests.verifiers.written_arithmetic import WORKED, Calculation, Notation, calculations, columns, write
 
 OPENINGS = st.sampled_from([": ", ", ", ". ", ":\n"])
@@ -34,7 +35,7 @@ def test_a_sound_working_reads_as_its_equation(
 
 
 @given(calculations(), WORKED, st.data())
-def test_a_working_with_one_number_changed_is_no_equation(
+def test_a_working_with_one_number_changed_is_no_equation_and_matches_no_right_one(
     calculation: Calculation, notation: Notation, data: st.DataObject
 ) -> None:
     worked = write(calculation, notation)
@@ -52,6 +53,11 @@ def test_a_working_with_one_number_changed_is_no_equation(
     )
     changed = worked[: number.start()] + str(other) + worked[number.end() :]
     assert len(read(changed)) > 5
+    for right in (worked, write(calculation, "equation")):
+        for a, b in ((changed, right), (right, changed)):
+            comparison = compare_numbers(f"{a}. That is all.", f"{b}. That is all.")
+            assert comparison.decision != "accept"
+            assert not comparison.only_words_open, (a, b)
 
 
 def in_order(line: str) -> str:

@@ -17,7 +17,8 @@ import torch
 from reason_spec.errors import MissingDependencyError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
 from reason_spec.lab.verifier_training.mining import StepPair
-from reason_spec.verifiers.equivalence import (
+from reason_spec.verifiers.objections import find_objection
+from reason_spec.verifiers.pair_encoder import (
     CONFIG,
     MODEL,
     TOKENIZER,
@@ -26,7 +27,6 @@ from reason_spec.verifiers.equivalence import (
     load_model,
     run_model,
 )
-from reason_spec.verifiers.objections import find_objection
 
 _INPUTS: Final = ("ids", "mask", "types")
 _OPSET: Final = 17

@@ -16,8 +16,8 @@ from reason_spec.lab.verifier_training.export import calibrate, export_encoder, 
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.training import OnStep, TrainingPlan, choose_pairs, train_encoder
 from reason_spec.verifiers.encoder import find_packaged_model
-from reason_spec.verifiers.equivalence import TOKENIZER, Calibration
 from reason_spec.verifiers.objections import find_objection
+from reason_spec.verifiers.pair_encoder import TOKENIZER, Calibration
 
 RISK: Final = 0.003
 """Share of changed steps that may be accepted, on the pairs that the threshold is fitted on."""

@@ -1,4 +1,4 @@
-"""The training of the semantic verifier's encoder on labelled pairs, with the trainer of transformers."""
+"""The training of the encoder of `equivalence` on labelled pairs, with the trainer of transformers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
 from reason_spec.lab.verifier_training.mining import StepPair
-from reason_spec.verifiers.equivalence import MAX_TOKENS, TOKENIZER, encode_pair
 from reason_spec.verifiers.objections import find_objection
+from reason_spec.verifiers.pair_encoder import MAX_TOKENS, TOKENIZER, encode_pair
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -19,7 +19,7 @@ from reason_spec.lab.verifier_training.recipe import split_by_problem, train_ver
 from reason_spec.lab.verifier_training.source import read_pairs
 from reason_spec.lab.verifier_training.training import TrainingPlan, train_encoder
 from reason_spec.verifiers.encoder import find_packaged_model
-from reason_spec.verifiers.equivalence import TOKENIZER, EquivalenceEncoder, encode_pair, load_model
+from reason_spec.verifiers.pair_encoder import TOKENIZER, PairEncoder, encode_pair, load_model
 from tests.cli_runner import fail, succeed
 
 NAMES = ("Ana", "Ben", "Cleo", "Dan", "Eva", "Hugo")
@@ -127,7 +127,7 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
     assert found.num_same > 0
     assert found.num_changed > 0
     assert 0.5 <= found.calibration.threshold <= 1
-    encoder = EquivalenceEncoder(tmp_path / "out")
+    encoder = PairEncoder(tmp_path / "out")
     assert encoder.calibration == found.calibration
 
     async def probability() -> float | None:
@@ -147,7 +147,14 @@ def test_the_command_trains_and_bad_lines_are_named(
     said = succeed("verifier", "train", str(file), "--output", "out", "--epochs", "0.02", "--json")
     assert json.loads(said.stdout)["num_same"] > 0
     asked = succeed(
-        "verify", str(pairs_file()), "--output", "v.jsonl", "--set", "verifier.semantic_model=out"
+        "verify",
+        str(pairs_file()),
+        "--verifier",
+        "equivalence",
+        "--output",
+        "v.jsonl",
+        "--set",
+        "verifier.equivalence_model=out",
     )
     assert "1 pair" in asked.stdout + asked.stderr
     Path("bad.jsonl").write_text('{"a": "x", "b": "y", "same": "yes"}\n')

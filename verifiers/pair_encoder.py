@@ -1,0 +1,232 @@
+"""The encoder of the verifier ``equivalence``: how likely two steps of one solution say the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from reason_spec.errors import SettingsError
+from reason_spec.verifiers.batching import Batcher
+
+if TYPE_CHECKING:
+    import onnxruntime
+    import tokenizers
+
+MAX_TOKENS: Final = 256
+MODEL, TOKENIZER, CONFIG = "model.onnx", "tokenizer.json", "equivalence.json"
+PACKAGED: Final = Path(__file__).parent / "weights"
+_QUESTION_CHARS: Final = 100
+"""The end of the question: what is asked stands there."""
+_CLS, _SEP = "[CLS]", "[SEP]"
+_ROWS: Final = 4
+_ENDINGS: Final = ("ing", "ed", "es", "s")
+
+
+class Input(NamedTuple):
+    """What the encoder reads: token ids, and for each whether its word is in one step only (1) or not (0)."""
+
+    ids: list[int]
+    types: list[int]
+
+
+def encode_pair(tokenizer: tokenizers.Tokenizer, question: str, drafted: str, target: str) -> Input:
+    """Return ``[CLS] question [SEP] drafted [SEP] target [SEP]``, of the question the end.
+
+    The second row of BERT's segment embeddings marks words that the other step has not got. The encoder need
+    not find out which words differ, only whether it matters.
+    """
+    question = question.strip()
+    if len(question) > _QUESTION_CHARS:
+        question = question[-_QUESTION_CHARS:].partition(" ")[2]
+    parts = [
+        tokenizer.encode(_one_line(text), add_special_tokens=False) for text in (question, drafted, target)
+    ]
+    words = [_words(part, _one_line(text)) for part, text in zip(parts[1:], (drafted, target), strict=True)]
+    marks = [
+        [0] * len(parts[0].ids),
+        [int(word not in set(words[1])) for word in words[0]],
+        [int(word not in set(words[0])) for word in words[1]],
+    ]
+    cls, sep = (_id(tokenizer, token) for token in (_CLS, _SEP))
+    ids, types = [cls], [0]
+    for part, marked in zip(parts, marks, strict=True):
+        ids += [*part.ids, sep]
+        types += [*marked, 0]
+    return Input(ids, types)
+
+
+def _words(encoding: tokenizers.Encoding, text: str) -> list[str]:
+    """Return the word that each token is in, in small letters and without endings of plural and tense."""
+    spans: dict[int | None, tuple[int, int]] = {}
+    for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+        spans[word] = (min(start, spans.get(word, (start, end))[0]), end)
+    stems = {word: _stem(text[start:end].lower()) for word, (start, end) in spans.items()}
+    return [stems[word] for word in encoding.word_ids]
+
+
+def _id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise SettingsError(f"the encoder's tokenizer has no {token}: it is none of BERT's")
+    return found
+
+
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            return word[: -len(ending)]
+    return word
+
+
+def _one_line(text: str) -> str:
+    # A separator inside a step would let its text decide where the other one begins.
+    return " ".join(text.replace(_SEP, "").replace(_CLS, "").split())
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Turns a logit into a probability: the logistic function of ``slope * logit + offset``.
+
+    ``threshold`` is the least probability at which a step is accepted.
+    """
+
+    slope: float
+    offset: float
+    threshold: float
+
+    def probability(self, logit: float) -> float:
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.slope * logit + self.offset))))
+
+
+class _Triple(NamedTuple):
+    question: str
+    drafted: str
+    target: str
+
+
+class PairEncoder:
+    """A cross-encoder in ONNX form, which reads both steps at once; it runs on one core.
+
+    Concurrent calls are gathered into batches (`Batcher`).
+    """
+
+    def __init__(self, folder: Path | None = None, *, max_batch: int = 16) -> None:
+        """Args:
+        folder: what ``reason-spec verifier train`` wrote; None: the packaged one.
+        """
+        self._folder = PACKAGED if folder is None else folder
+        self._batcher = Batcher(self._read_batch, "equivalence-encoder", max_batch=max_batch)
+        self._session: onnxruntime.InferenceSession | None = None
+        self._tokenizer: tokenizers.Tokenizer | None = None
+        self._calibration: Calibration | None = None
+        self._load_lock = threading.Lock()
+
+    @property
+    def calibration(self) -> Calibration:
+        """What the folder says, read without the model.
+
+        Raises:
+            SettingsError: the folder has none, or it is damaged.
+        """
+        if self._calibration is None:
+            path = self._folder / CONFIG
+            try:
+                fields = json.loads(path.read_text(encoding="utf-8"))
+                self._calibration = Calibration(**{key: float(value) for key, value in fields.items()})
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                raise SettingsError(
+                    f"{str(path)!r} cannot be read ({error}). Name a folder that reason-spec verifier train "
+                    "wrote, or leave verifier.equivalence_model out for the packaged one"
+                ) from error
+        return self._calibration
+
+    async def start(self) -> None:
+        """Load the model; later calls return at once.
+
+        Raises:
+            SettingsError: the folder holds no such model.
+        """
+        if self._session is None:
+            await self._batcher.run(self._load)
+
+    async def close(self) -> None:
+        """Stop the thread and drop the model; ``start`` may follow."""
+        self._session = None
+        await self._batcher.close()
+
+    async def probability(self, question: str, drafted: str, target: str) -> float | None:
+        """Return the calibrated probability that both steps say the same; None if they are too long."""
+        return await self._batcher.ask(_Triple(question, drafted, target))
+
+    # --- in the encoder's thread ----------------------------------------------------------------
+
+    def _load(self) -> None:
+        with self._load_lock:
+            if self._session is not None:
+                return
+            self._tokenizer, session = load_model(self._folder)
+            _ = self.calibration
+            self._session = session
+
+    def _read_batch(self, triples: Sequence[_Triple]) -> list[float | None]:
+        assert self._session is not None, "probability before start"
+        assert self._tokenizer is not None
+        inputs = [encode_pair(self._tokenizer, *triple) for triple in triples]
+        logits = run_model(self._session, inputs)
+        return [None if np.isnan(logit) else self.calibration.probability(float(logit)) for logit in logits]
+
+
+def load_model(folder: Path) -> tuple[tokenizers.Tokenizer, onnxruntime.InferenceSession]:
+    """Load a tokenizer and a model that uses one core.
+
+    Raises:
+        SettingsError: the folder has not got both, or they cannot be read.
+    """
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        session = onnxruntime.InferenceSession(
+            str(folder / MODEL), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise SettingsError(
+            f"{str(folder)!r} holds no encoder of step pairs ({error}). Name a folder that reason-spec "
+            "verifier train wrote, or leave verifier.equivalence_model out for the packaged one"
+        ) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer, session
+
+
+def run_model(
+    session: onnxruntime.InferenceSession, inputs: Sequence[Input]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the logits of inputs, [n]; NaN for one of more than `MAX_TOKENS`.
+
+    In order of their lengths and four at a time: padding costs as much as text.
+    """
+    logits = np.full(len(inputs), np.nan)
+    fitting = [index for index, given in enumerate(inputs) if len(given.ids) <= MAX_TOKENS]
+    fitting.sort(key=lambda index: len(inputs[index].ids))
+    for start in range(0, len(fitting), _ROWS):
+        rows = fitting[start : start + _ROWS]
+        shape = (len(rows), len(inputs[rows[-1]].ids))
+        ids, mask, types = (np.zeros(shape, np.int64) for _ in range(3))
+        for row, index in enumerate(rows):
+            length = len(inputs[index].ids)
+            ids[row, :length], mask[row, :length] = inputs[index].ids, 1
+            types[row, :length] = inputs[index].types
+        (found,) = session.run(None, {"ids": ids, "mask": mask, "types": types})
+        logits[rows] = found
+    return logits
