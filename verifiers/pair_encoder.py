@@ -25,7 +25,6 @@ PACKAGED: Final = Path(__file__).parent / "weights"
 _QUESTION_CHARS: Final = 100
 """The end of the question: what is asked stands there."""
 _CLS, _SEP = "[CLS]", "[SEP]"
-_ROWS: Final = 4
 _ENDINGS: Final = ("ing", "ed", "es", "s")
 
 
@@ -214,19 +213,13 @@ def run_model(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the logits of inputs, [n]; NaN for one of more than `MAX_TOKENS`.
 
-    In order of their lengths and four at a time: padding costs as much as text.
+    One at a time: activations are rounded to 8 bits by their range, and in a batch that of the others would
+    change a verdict.
     """
     logits = np.full(len(inputs), np.nan)
-    fitting = [index for index, given in enumerate(inputs) if len(given.ids) <= MAX_TOKENS]
-    fitting.sort(key=lambda index: len(inputs[index].ids))
-    for start in range(0, len(fitting), _ROWS):
-        rows = fitting[start : start + _ROWS]
-        shape = (len(rows), len(inputs[rows[-1]].ids))
-        ids, mask, types = (np.zeros(shape, np.int64) for _ in range(3))
-        for row, index in enumerate(rows):
-            length = len(inputs[index].ids)
-            ids[row, :length], mask[row, :length] = inputs[index].ids, 1
-            types[row, :length] = inputs[index].types
-        (found,) = session.run(None, {"ids": ids, "mask": mask, "types": types})
-        logits[rows] = found
+    for index, given in enumerate(inputs):
+        if len(given.ids) <= MAX_TOKENS:
+            ids, types = np.array([given.ids], np.int64), np.array([given.types], np.int64)
+            (found,) = session.run(None, {"ids": ids, "mask": np.ones_like(ids), "types": types})
+            logits[index] = found[0]
     return logits
