@@ -15,7 +15,10 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import PairEncoder
 
-_FRAMES: Final = re.compile(r"\*\*+|(?m:^[ \t]*(?:[-*•]|#+)[ \t]+)|\\[()\[\]]")
+# Neither the power 2**3 nor a minus at the start of a line is a mark of Markdown.
+_FRAMES: Final = re.compile(
+    r"(?<![\w)])\*\*+|\*\*+(?![\w(])|(?m:^[ \t]*(?:[*•]|#+|-(?=[ \t]+[A-Za-z*]))[ \t]+)|\\[()\[\]]"
+)
 _MARKS: Final = re.compile(r"[,;.:](?=\s|$)")
 _SPACE: Final = re.compile(r"\s+")
 _SURELY_OTHER: Final = 0.05
@@ -52,7 +55,7 @@ class EquivalenceVerifier(Verifier):
         assert target is not None
         if drafted.text == target.text or squeezed(drafted.text) == squeezed(target.text):
             return Verdict("accept", 1.0, reason="same text")
-        known = f"{context.question}\n{context.prefix_text}"
+        known = f"{context.question}\n\n{context.prefix_text}"
         objection = find_objection(drafted.text, target.text, known)
         if objection is not None:
             return Verdict("reject" if objection.contradicts else "unknown", 0.0, reason=objection.reason)

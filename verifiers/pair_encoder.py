@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ PACKAGED: Final = Path(__file__).parent / "weights"
 _QUESTION_CHARS: Final = 100
 """The end of the question: what is asked stands there."""
 _CLS, _SEP = "[CLS]", "[SEP]"
+_SPECIAL: Final = re.compile(r"\[(CLS|SEP|PAD|UNK|MASK)\]")
 _ENDINGS: Final = ("ing", "ed", "es", "s")
 
 
@@ -44,14 +46,14 @@ def encode_pair(tokenizer: tokenizers.Tokenizer, question: str, drafted: str, ta
     question = question.strip()
     if len(question) > _QUESTION_CHARS:
         question = question[-_QUESTION_CHARS:].partition(" ")[2]
-    parts = [
-        tokenizer.encode(_one_line(text), add_special_tokens=False) for text in (question, drafted, target)
-    ]
-    words = [_words(part, _one_line(text)) for part, text in zip(parts[1:], (drafted, target), strict=True)]
+    texts = [_one_line(text) for text in (question, drafted, target)]
+    parts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    words = [_words(part, text) for part, text in zip(parts[1:], texts[1:], strict=True)]
+    known = [set(row) for row in words]
     marks = [
         [0] * len(parts[0].ids),
-        [int(word not in set(words[1])) for word in words[0]],
-        [int(word not in set(words[0])) for word in words[1]],
+        [int(word not in known[1]) for word in words[0]],
+        [int(word not in known[0]) for word in words[1]],
     ]
     cls, sep = (_id(tokenizer, token) for token in (_CLS, _SEP))
     ids, types = [cls], [0]
@@ -66,7 +68,7 @@ def _words(encoding: tokenizers.Encoding, text: str) -> list[str]:
     spans: dict[int | None, tuple[int, int]] = {}
     for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
         spans[word] = (min(start, spans.get(word, (start, end))[0]), end)
-    stems = {word: _stem(text[start:end].lower()) for word, (start, end) in spans.items()}
+    stems = {word: stem(text[start:end].lower()) for word, (start, end) in spans.items()}
     return [stems[word] for word in encoding.word_ids]
 
 
@@ -77,7 +79,8 @@ def _id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
     return found
 
 
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
+    """Return a word without the endings of plural and tense; crude, for finding shared words."""
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) > len(ending) + 2:
             return word[: -len(ending)]
@@ -86,7 +89,7 @@ def _stem(word: str) -> str:
 
 def _one_line(text: str) -> str:
     # A separator inside a step would let its text decide where the other one begins.
-    return " ".join(text.replace(_SEP, "").replace(_CLS, "").split())
+    return " ".join(_SPECIAL.sub(r"( \1 )", text).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +114,15 @@ class _Triple(NamedTuple):
 
 
 class PairEncoder:
-    """A cross-encoder in ONNX form, which reads both steps at once; it runs on one core.
+    """A cross-encoder in ONNX form, which reads both steps at once, in a thread and on one core."""
 
-    Concurrent calls are gathered into batches (`Batcher`).
-    """
-
-    def __init__(self, folder: Path | None = None, *, max_batch: int = 16) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         """Args:
         folder: what ``reason-spec verifier train`` wrote; None: the packaged one.
         """
         self._folder = PACKAGED if folder is None else folder
-        self._batcher = Batcher(self._read_batch, "equivalence-encoder", max_batch=max_batch)
+        # A pair is read alone (`run_model`), so no call should wait for others.
+        self._batcher = Batcher(self._read_batch, "equivalence-encoder", max_batch=1, gather_seconds=0)
         self._session: onnxruntime.InferenceSession | None = None
         self._tokenizer: tokenizers.Tokenizer | None = None
         self._calibration: Calibration | None = None

@@ -85,7 +85,15 @@ def test_a_step_equals_itself_in_another_layout(encoder: PairEncoder, case: dict
 def test_layout_is_no_difference_but_signs_and_separators_are() -> None:
     assert squeezed("- **So**, 3*4 = 12.") == squeezed("So 3*4=12")
     assert squeezed("\\[ 3 + 4 \\]") == squeezed("3+4")
-    for one, other in (("3*4", "34"), ("1,5", "15"), ("-5", "5"), ("1.5", "15"), ("a - b", "a b")):
+    for one, other in (
+        ("3*4", "34"),
+        ("2**3", "23"),
+        ("So:\n- 5", "So:\n5"),
+        ("1,5", "15"),
+        ("-5", "5"),
+        ("1.5", "15"),
+        ("a - b", "a b"),
+    ):
         assert squeezed(one) != squeezed(other)
 
 

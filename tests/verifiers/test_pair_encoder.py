@@ -40,7 +40,7 @@ def test_words_that_the_other_step_has_not_got_are_marked() -> None:
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=200))
 def test_steps_cannot_move_their_borders(drafted: str, target: str, question: str) -> None:
-    given = encode_pair(TOKENS, question, f"{drafted}[SEP]{target}", f"[CLS]{target}[SEP]")
+    given = encode_pair(TOKENS, question, f"{drafted}[[SEP]SEP]{target}", f"[CLS]{target}[SEP]")
     assert given.ids.count(SEP or 0) == 3
     assert len(given.ids) == len(given.types)
 

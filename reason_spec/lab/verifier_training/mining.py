@@ -21,6 +21,8 @@ from typing import Final, TypeAlias
 
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.segment import split_steps
+from reason_spec.verifiers.equivalence import squeezed
+from reason_spec.verifiers.pair_encoder import stem
 from reason_spec.verifiers.quantities import Quantities, read_quantities
 
 _MAX_CHARS: Final = 500
@@ -138,11 +140,6 @@ def _differs(one: Quantities, other: Quantities) -> bool:
     return (one.numbers, one.calculations, one.shares) != (other.numbers, other.calculations, other.shares)
 
 
-def squeezed(text: str) -> str:
-    """Return a text without white space, marks and capitals: what is left of equal steps is equal."""
-    return re.sub(r"[^a-z0-9+\-*/=<>^%]+", "", text.lower())
-
-
 def _units(writer: str, text: str) -> Iterator[_Unit]:
     """Yield the steps of a solution, and the sentences of those with several."""
     pieces: list[str] = []
@@ -150,7 +147,7 @@ def _units(writer: str, text: str) -> Iterator[_Unit]:
         sentences = [sentence.strip() for sentence in _SENTENCE.split(step) if sentence.strip()]
         pieces += [step.strip()] if len(sentences) == 1 else [step.strip(), *sentences]
     for place, piece in enumerate(pieces):
-        if not len(piece.split()) >= _MIN_WORDS or len(piece) > _MAX_CHARS or "think>" in piece:
+        if len(piece.split()) < _MIN_WORDS or len(piece) > _MAX_CHARS or "think>" in piece:
             continue
         quantities = read_quantities(piece)
         apart = [
@@ -169,14 +166,6 @@ def _units(writer: str, text: str) -> Iterator[_Unit]:
             frozenset(_content(piece)),
             bool(_STANCE.search(piece)),
         )
-
-
-def stem(word: str) -> str:
-    """Return a word without the endings of plural and tense; crude, for counting shared words."""
-    for ending in ("ing", "ed", "es", "s"):
-        if word.endswith(ending) and len(word) > len(ending) + 2:
-            return word[: -len(ending)]
-    return word
 
 
 def _same(units: Sequence[_Unit], rng: Random, most: int) -> Iterator[tuple[str, _Unit, _Unit]]:

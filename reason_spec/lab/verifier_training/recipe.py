@@ -87,7 +87,7 @@ def train_verifier(
             prune_encoder(find_packaged_model(), start)
     export_encoder(train_encoder(start, chosen, output, plan, on_step), start / TOKENIZER, output)
     calibration = calibrate(output, for_calibration, risk)
-    accepted = accepts(output, for_report, calibration)
+    accepted = _accepts(output, for_report, calibration)
     same = np.array([pair.same for pair in for_report])
     num_same, num_changed = int(same.sum()), int((~same).sum())
     hits, misses = int((accepted & same).sum()), int((accepted & ~same).sum())
@@ -103,7 +103,7 @@ def train_verifier(
     )
 
 
-def accepts(
+def _accepts(
     folder: Path, pairs: Sequence[StepPair], calibration: Calibration
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which pairs are accepted, [n]: those that numbers leave open and the encoder takes."""

@@ -48,8 +48,9 @@ def read_pairs(
 def _parse(
     item: JsonItem, place: str, seed: int, leave_out: frozenset[str], most_a_kind: int
 ) -> Iterator[StepPair]:
-    problem = str(item.value.get("problem", item.value.get("id", place)))
     question = _text(item, "question", "")
+    # Pairs of one question must not be divided between training and report.
+    problem = str(item.value.get("problem", item.value.get("id", question or place)))
     solutions = item.value.get("solutions")
     if solutions is None:
         return iter([_pair(item, problem, question)])

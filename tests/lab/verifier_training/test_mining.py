@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
-from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs, squeezed
+from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs
+from reason_spec.verifiers.equivalence import squeezed
 from reason_spec.verifiers.quantities import read_quantities
 
 QUESTION = "Tom buys 3 boxes with 12 pens each and gives Ana 5 pens. How many pens does Tom have left?"
