@@ -54,7 +54,8 @@ async def verify_file(
     """Write every pair of ``input_path`` with its ``verdict`` and ``score`` to ``output_path``.
 
     The input is jsonl, also gzip, with the drafted step ``a``, the target's step ``b`` and optionally
-    ``context``. All fields and the order of lines are kept; ``verdict``, ``score`` and ``verdict_reason`` are
+    ``context``: the question and, behind a blank line, the steps before.
+    All fields and the order of lines are kept; ``verdict``, ``score`` and ``verdict_reason`` are
     replaced. The output is written atomically. ``verifier`` is closed at the end.
 
     Args:

@@ -22,9 +22,9 @@ verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the 
     help="Train the verifier `equivalence` on steps of your own domain.\n\n"
     "FILES are jsonl, one object a line: a question with its solutions by writer, of which pairs of steps "
     'are made by machine ({"question": ..., "solutions": {"model": "text", ...}}), or labelled pairs '
-    '({"question": ..., "a": ..., "b": ..., "same": true}). Problems are divided: 80 % train, 10 % set the '
-    "threshold, 10 % are reported. A stopped training continues with the same command. Use the folder with "
-    "--set verifier.equivalence_model=DIR.",
+    '({"question": ..., "a": ..., "b": ..., "same": true}). Every fifth problem is only '
+    "reported on, one of twenty sets the threshold, the others train. A stopped training continues with the "
+    "same command. Use the folder with --set verifier.equivalence_model=DIR.",
 )
 def verifier_train(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Solutions or labelled pairs.")],

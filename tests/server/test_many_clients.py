@@ -45,8 +45,8 @@ async def ask_or_leave(
 
 async def ask_all(server: ServeProcess, most_tokens: int) -> list[int | None]:
     moments = random.Random(5)
-    # One client with a connection for each request: to make a hundred takes seconds, in which those that are
-    # connected send nothing and the server gives them up.
+    # One client with a connection for each request. To make a hundred clients takes seconds, in which those
+    # that are connected send nothing, and the server closes such connections after ten seconds.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS, limits=limits) as http:
         return await asyncio.gather(

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from reason_spec.errors import SettingsError
 
-LAYERS: Final = (0, 1, 2, 3, 4, 5)
-NUM_FREQUENT: Final = 14_000
+_NUM_FREQUENT: Final = 14_000
 """Word pieces kept, from the front of BERT's list, which is sorted by how frequent they are."""
 _NUM_SPECIAL, _FIRST_CHARACTER, _FIRST_WORD = 104, 999, 1996
 """Where single characters and whole words begin in that list; special tokens come before."""
@@ -23,11 +22,12 @@ _LONGEST_PIECE: Final = 3
 _LAST_CHARACTER: Final = "\u2fff"
 
 
-def prune_encoder(source: Path, output: Path, layers: Sequence[int] = LAYERS) -> None:
+def prune_encoder(source: Path, output: Path, layers: Sequence[int] | None = None) -> None:
     """Write a BERT encoder with some of its layers and word pieces.
 
     Args:
         source: folder of the encoder, with ``tokenizer.json`` in lower case.
+        layers: those to keep; None keeps all.
 
     Raises:
         SettingsError: the folder holds another kind of model, or has not got those layers.
@@ -35,6 +35,8 @@ def prune_encoder(source: Path, output: Path, layers: Sequence[int] = LAYERS) ->
     from transformers import AutoModel
 
     model: Any = AutoModel.from_pretrained(str(source), local_files_only=True)
+    if layers is None:
+        layers = range(model.config.num_hidden_layers)
     if model.config.model_type != "bert" or max(layers) >= model.config.num_hidden_layers:
         raise SettingsError(f"{str(source)!r}: a BERT encoder with the layers {list(layers)} is needed")
     output.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ def _kept_pieces(vocabulary: dict[str, int]) -> list[tuple[str, int]]:
         for piece, index in ordered
         if index < _NUM_SPECIAL
         or (_FIRST_CHARACTER <= index < _FIRST_WORD and piece <= _LAST_CHARACTER)
-        or _FIRST_WORD <= index < NUM_FREQUENT
+        or _FIRST_WORD <= index < _NUM_FREQUENT
         or (piece.startswith("##") and len(piece) <= _LONGEST_PIECE + 2 and piece <= _LAST_CHARACTER)
     ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from reason_spec.engines.machine import mixed_precision
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
 from reason_spec.lab.verifier_training.mining import StepPair
@@ -75,8 +76,6 @@ def train_encoder(
     """
     import torch
     from tokenizers import Tokenizer
-    from torch import nn
-    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_utils import get_last_checkpoint
 
     if find_spec("accelerate") is None:
@@ -86,18 +85,33 @@ def train_encoder(
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
     model = PairClassifier(start)
-    tokenizer = Tokenizer.from_file(str(start / TOKENIZER))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    examples = _examples(Tokenizer.from_file(str(start / TOKENIZER)), pairs)
+    folder = output / "checkpoints"
+    trainer = _trainer(model, examples, folder, plan, on_step)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
+    return model.eval()
+
+
+def _trainer(
+    model: PairClassifier, examples: list[dict[str, Any]], folder: Path, plan: TrainingPlan, on_step: OnStep
+) -> Any:
+    """Return the trainer of transformers, with our loss and report; it prints nothing."""
+    import torch
+    from torch.nn import functional
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
     class PairTrainer(Trainer):  # type: ignore[misc]
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
             labels = inputs.pop("labels")
-            logits = model(**inputs)
-            loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels)
+            with mixed_precision(torch.device("cpu")):
+                logits = model(**inputs)
+            loss = functional.binary_cross_entropy_with_logits(logits.float(), labels)
             return (loss, {"logits": logits}) if return_outputs else loss
 
-    folder = output / "checkpoints"
+    class Report(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
+            on_step(state.global_step, state.max_steps)
+
     arguments = TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=plan.epochs,
@@ -105,7 +119,6 @@ def train_encoder(
         learning_rate=_RATE,
         warmup_steps=_WARM_UP,
         lr_scheduler_type="linear",
-        bf16=_has_bfloat16(),
         use_cpu=True,
         seed=plan.seed,
         logging_steps=_LOG_STEPS,
@@ -115,26 +128,11 @@ def train_encoder(
         train_sampling_strategy="group_by_length",
         remove_unused_columns=False,
     )
-
-    class Report(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, _arguments: Any, state: Any, _control: Any, **_: Any) -> None:
-            on_step(state.global_step, state.max_steps)
-
-    trainer = PairTrainer(
-        model,
-        arguments,
-        data_collator=_pad,
-        train_dataset=_examples(tokenizer, pairs),
-        callbacks=[Report()],
-    )
+    trainer = PairTrainer(model, arguments, data_collator=_pad, train_dataset=examples, callbacks=[Report()])
     # Both write to the standard output, which is for results.
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
-    # The trainer leaves its own forward pass, which casts to bfloat16, on the one that it trained.
-    trained = PairClassifier(start)
-    trained.load_state_dict(model.state_dict())
-    return trained.eval()
+    return trainer
 
 
 def _examples(tokenizer: Tokenizer, pairs: Sequence[StepPair]) -> list[dict[str, Any]]:
@@ -159,9 +157,3 @@ def _pad(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         mask[row, :length] = 1
     labels = torch.tensor([example["label"] for example in examples])
     return {"ids": ids, "mask": mask, "types": types, "labels": labels}
-
-
-def _has_bfloat16() -> bool:
-    import torch
-
-    return bool(torch.cpu._is_avx512_bf16_supported())

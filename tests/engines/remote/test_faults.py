@@ -68,7 +68,7 @@ async def test_a_server_that_dies_is_left_alone_and_the_rest_goes_on(
         async with remote(folder, staying, dying) as engine:
             writing = [asyncio.create_task(whole(engine, prompt)) for _ in range(4)]
             async with asyncio.timeout(10):
-                while dying.num_live < 2:  # noqa: ASYNC110 - a thread tells nobody
+                while dying.num_live < 2:  # noqa: ASYNC110 - the server runs in another thread
                     await asyncio.sleep(0.01)
             dying.faults = [Fault("break")] * 100
             dying.close()
