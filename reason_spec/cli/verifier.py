@@ -39,6 +39,7 @@ def verifier_train(
         typer.Option(metavar="WRITER", help="Solutions not to use; several times for several."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the choice of pairs and the training.")] = 0,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unusable lines out.")] = False,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -51,18 +52,26 @@ def verifier_train(
     from reason_spec.lab.verifier_training.training import TrainingPlan
 
     screen = Screen(as_json=as_json, quiet=quiet)
+    screen.say("Making pairs of steps")
     with screen.counting("Making pairs of steps", None, "lines") as each:
-        pairs = read_pairs(files, seed=seed, leave_out=leave_out or (), each=each)
+        pairs = read_pairs(files, seed=seed, leave_out=leave_out or (), skip_bad=skip_bad, each=each)
     if fresh:
         shutil.rmtree(output / "checkpoints", ignore_errors=True)
+    screen.say(f"Training the encoder; {len(pairs)} pairs were made")
     with screen.bar("batches") as bar:
         task = bar.add_task("Training", total=None)
+
+        def show(step: int, steps: int) -> None:
+            bar.update(task, completed=step, total=steps)
+            if bar.disable and step % max(1, steps // 10) == 0:
+                screen.say(f"  {step} of {steps} batches")
+
         found = train_verifier(
             pairs,
             output,
             TrainingPlan(epochs, threads, seed),
             risk=risk,
-            on_step=lambda step, steps: bar.update(task, completed=step, total=steps),
+            on_step=show,
         )
     if as_json:
         typer.echo(json.dumps({"output": str(output), **asdict(found)}))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from reason_spec.jsonl import FieldError, JsonItem, parse_items, read_records
+from reason_spec.jsonl import BadLine, FieldError, JsonItem, parse_items, read_records
 from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs
 
 _WANTED: Final = "one object a line: a question and its solutions by writer, or steps a and b and same"
@@ -18,6 +18,7 @@ def read_pairs(
     seed: int = 0,
     leave_out: Sequence[str] = (),
     most_a_kind: int = 24,
+    skip_bad: bool = False,
     each: Callable[[], None] | None = None,
 ) -> list[StepPair]:
     """Return the pairs of all files.
@@ -27,18 +28,20 @@ def read_pairs(
 
     Args:
         leave_out: writers whose solutions are not used.
+        skip_bad: leave unusable lines out instead of stopping at the first.
         each: called after each line.
 
     Raises:
-        DataError: a file cannot be read, or a line is unusable.
+        DataError: a file cannot be read, or a line is unusable and ``skip_bad`` is not set.
     """
     pairs: list[StepPair] = []
+    bad_lines: list[BadLine] = []
     for path in paths:
 
         def parse(item: JsonItem, path: Path = path) -> Iterator[StepPair]:
             return _parse(item, f"{path.name}:{item.line}", seed, frozenset(leave_out), most_a_kind)
 
-        for found in parse_items(read_records(path, _WANTED), path, parse, [], skip_bad=False):
+        for found in parse_items(read_records(path, _WANTED), path, parse, bad_lines, skip_bad=skip_bad):
             pairs += found
             if each is not None:
                 each()

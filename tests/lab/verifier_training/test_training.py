@@ -159,6 +159,7 @@ def test_the_command_trains_and_bad_lines_are_named(
     assert "1 pair" in asked.stdout + asked.stderr
     Path("bad.jsonl").write_text('{"a": "x", "b": "y", "same": "yes"}\n')
     assert "bad.jsonl, line 1: field 'same'" in fail("verifier", "train", "bad.jsonl", "--output", "o")
+    assert "0 pairs" in fail("verifier", "train", "bad.jsonl", "--output", "o", "--skip-bad")
     Path("few.jsonl").write_text('{"a": "x", "b": "y", "same": true}\n')
     assert "too few" in fail("verifier", "train", "few.jsonl", "--output", "o")
 
