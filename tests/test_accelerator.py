@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.cores import CoreAllocator, share_out_cores
+from reason_spec.engines.base import Score
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.errors import EngineError, SettingsError
 from reason_spec.settings import Settings, load_settings
+from reason_spec.types import Prefix
 from reason_spec.verifiers.exact import ExactVerifier
 from tests.strategies.scripts import StoryScript
 
@@ -24,6 +28,12 @@ class CoreNotingEngine(ScriptedEngine):
 
     async def reset_prefix_cache(self) -> None:
         self.num_resets += 1
+
+
+class SlowOnOneCore(CoreNotingEngine):
+    async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
+        await asyncio.sleep(0.02 if self.cores[-1:] != [(0, 1)] else 0)
+        return await super().score(prefix, continuation)
 
 
 class BrokenEngine(ScriptedEngine):
@@ -79,6 +89,18 @@ async def test_the_target_leaves_the_drafts_core_alone_only_while_there_is_a_dra
         await accelerator.prepare("lookahead")
         assert engine.cores == [(0, 1), (0,)]
         assert engine.num_resets == before + 2
+
+
+async def test_a_target_with_drafts_runs_on_the_cores_that_are_fastest_for_several_tokens() -> None:
+    engine = SlowOnOneCore("target", StoryScript(1))
+    async with make(target=engine) as accelerator:
+        cores = accelerator.bundle.cores = CoreAllocator(engine, beside_draft=(0,), every=(0, 1))
+        await cores.calibrate()
+        assert cores.drafting == (0, 1)
+        await accelerator.prepare("prompt_lookup")
+        assert engine.cores[-1] == (0, 1)
+        await accelerator.prepare("lookahead")
+        assert engine.cores[-1] == (0,)
 
 
 @pytest.mark.parametrize(

@@ -153,11 +153,11 @@ class Accelerator:
         return self.generator.verifier_for(strategy)
 
     def target_cores(self, strategy: str) -> tuple[int, ...]:
-        """Return the cores of the target under a strategy."""
-        return self.bundle.cores.under(strategy_class(strategy).needs_draft)
+        """Return the cores of the target under a strategy; see `Generator.target_cores`."""
+        return self.generator.target_cores(strategy)
 
     async def calibrate(self) -> None:
-        """Measure on which cores the target is fastest alone; see `CoreAllocator.calibrate`."""
+        """Measure on which cores the target is fastest; see `CoreAllocator.calibrate`."""
         await self.generator.calibrate()
 
     async def prepare(self, strategy: str | None = None) -> None:

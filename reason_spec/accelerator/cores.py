@@ -14,6 +14,8 @@ from reason_spec.settings import Settings
 from reason_spec.types import Prefix
 
 _CALIBRATION_TOKENS = 48
+_DRAFTED_TOKENS, _NUM_DRAFTED_PASSES = 8, 12
+"""Tokens in a pass with drafts, as it is measured, and how many such passes are."""
 
 Cores = tuple[int, ...]
 
@@ -46,6 +48,12 @@ def share_out_cores(settings: Settings, cores: Cores, with_draft: bool) -> CoreS
     return CoreShares(settings.target.cores or rest, draft)
 
 
+class _Seconds(NamedTuple):
+    token: float
+    """Of a token that is written alone."""
+    drafted_pass: float
+
+
 class CoreAllocator:
     """Moves the target between its cores.
 
@@ -59,16 +67,25 @@ class CoreAllocator:
         self.beside_draft = beside_draft
         self.every = every
         self.alone = beside_draft
-        """The target's cores for one answer without a draft; `calibrate` measures them."""
+        """The target's cores for one answer without drafts; `calibrate` measures them."""
+        self.drafting = beside_draft
+        """Those for one answer with drafts but no draft model: its passes are of several tokens."""
         self._target = target
         self._is_fixed = is_fixed
         self._is_calibrated = False
         self._current = self._wanted = beside_draft
         self._moving: asyncio.Task[None] | None = None
 
-    def under(self, needs_draft: bool) -> Cores:
-        """Return the target's cores under a strategy for one answer at a time."""
-        return self.beside_draft if needs_draft else self.alone
+    def under(self, *, needs_draft: bool, drafts: bool) -> Cores:
+        """Return the target's cores under a strategy for one answer at a time.
+
+        Args:
+            needs_draft: a draft model works beside the target.
+            drafts: there are drafts, whoever makes them.
+        """
+        if needs_draft:
+            return self.beside_draft
+        return self.drafting if drafts else self.alone
 
     async def use(self, cores: Cores) -> None:
         """Let the target run on these cores from its next pass on."""
@@ -110,9 +127,10 @@ class CoreAllocator:
             await asyncio.wait({self._moving})
 
     async def calibrate(self, others: Iterable[Cores] = ()) -> None:
-        """Measure on which cores the target is fastest alone, and use them when it is alone.
+        """Measure on which cores the target is fastest, with one token in a pass and with several.
 
-        A baseline that kept to the cores that a draft leaves would be slower than necessary.
+        A baseline that kept to the cores that a draft leaves would be slower than necessary. More cores gain
+        more where a pass has more tokens.
 
         Args:
             others: further sets of cores to try.
@@ -120,13 +138,14 @@ class CoreAllocator:
         candidates = {self.beside_draft, self.every, *others}
         if self._is_fixed or len(candidates) < 2:
             return
-        seconds = {cores: await self._token_seconds(cores) for cores in candidates}
-        self.alone = min(seconds, key=seconds.__getitem__)
+        seconds = {cores: await self._measure(cores) for cores in candidates}
+        self.alone = min(candidates, key=lambda cores: seconds[cores].token)
+        self.drafting = min(candidates, key=lambda cores: seconds[cores].drafted_pass)
         self._is_calibrated = True
         await self.use(self.beside_draft)
 
-    async def _token_seconds(self, cores: Cores) -> float:
-        """Return the least seconds of a token over three short generations."""
+    async def _measure(self, cores: Cores) -> _Seconds:
+        """Return the least seconds of a token over three short generations, and of a pass with drafts."""
         await self.use(cores)
         prefix = Prefix(self._target.tokenizer.encode_chat([{"role": "user", "content": "How many?"}]))
         request = EngineRequest(prefix, _CALIBRATION_TOKENS, stream=False)
@@ -135,4 +154,11 @@ class CoreAllocator:
             started = time.perf_counter()
             result = await self._target.submit(request).result()
             best = min(best, (time.perf_counter() - started) / len(result.tokens))
-        return best
+        drafted_pass = float("inf")
+        for place in range(_NUM_DRAFTED_PASSES):
+            # Other tokens each time: the engine need not compute again what it has cached.
+            drafts = tuple(range(1 + place, 1 + place + _DRAFTED_TOKENS))
+            started = time.perf_counter()
+            await self._target.score(prefix, drafts)
+            drafted_pass = min(drafted_pass, time.perf_counter() - started)
+        return _Seconds(best, drafted_pass)

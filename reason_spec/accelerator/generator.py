@@ -15,6 +15,7 @@ from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import Message
 from reason_spec.events import Listener, Recorder
 from reason_spec.settings import Settings, StrategySettings
+from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.strategies.step_tokens import tokens_for
@@ -71,13 +72,19 @@ class Generator:
         Between timed runs this keeps one strategy from reusing the work of another.
         """
         name = strategy or self.settings.strategy.name
-        await self.bundle.cores.use(self.bundle.cores.under(strategy_class(name).needs_draft))
+        await self.bundle.cores.use(self.target_cores(name))
         if (verifier := self.verifier_for(name)) is not None:
             await verifier.start()
         await self.bundle.reset_prefix_caches()
 
+    def target_cores(self, strategy: str) -> tuple[int, ...]:
+        """Return the cores of the target under a strategy."""
+        chosen = strategy_class(strategy)
+        drafts = chosen is not Autoregressive
+        return self.bundle.cores.under(needs_draft=chosen.needs_draft, drafts=drafts)
+
     async def calibrate(self) -> None:
-        """Measure on which cores the target is fastest alone; see `CoreAllocator.calibrate`."""
+        """Measure on which cores the target is fastest; see `CoreAllocator.calibrate`."""
         await self.bundle.cores.calibrate()
 
     def verifier_for(self, strategy: str, named: str | None = None) -> Verifier | None:
