@@ -235,21 +235,12 @@ def _embedding(given: _Given) -> Verifier:
 
 
 def _semantic(given: _Given) -> Verifier:
-    from reason_spec.verifiers.encoder import SentenceEncoder
+    from reason_spec.verifiers.pair_encoder import PairEncoder
     from reason_spec.verifiers.semantic import SemanticVerifier
 
-    return SemanticVerifier(
-        SentenceEncoder(given.settings.embedding_model), given.threshold, given.settings.deadline
-    )
-
-
-def _equivalence(given: _Given) -> Verifier:
-    from reason_spec.verifiers.equivalence import EquivalenceVerifier
-    from reason_spec.verifiers.pair_encoder import PairEncoder
-
-    folder = given.settings.equivalence_model
+    folder = given.settings.semantic_model
     encoder = PairEncoder(None if folder is None else Path(folder))
-    return EquivalenceVerifier(encoder, given.threshold, given.settings.deadline)
+    return SemanticVerifier(encoder, given.threshold, given.settings.deadline)
 
 
 def _likelihood(given: _Given) -> Verifier:
@@ -258,6 +249,12 @@ def _likelihood(given: _Given) -> Verifier:
     if given.models.target is None:
         raise SettingsError("verifier likelihood needs a target; choose a verifier that compares steps")
     return LikelihoodVerifier(given.models.target, given.threshold, given.settings.deadline)
+
+
+def _confidence(given: _Given) -> Verifier:
+    from reason_spec.verifiers.likelihood import ConfidenceVerifier
+
+    return ConfidenceVerifier(given.threshold, given.settings.deadline)
 
 
 def _utility(given: _Given) -> Verifier:
@@ -320,11 +317,11 @@ def _reward(given: _Given) -> Verifier:
 
 _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "semantic": _semantic,
-    "equivalence": _equivalence,
     "numbers": _numbers,
     "embedding": _embedding,
     "exact": _exact,
     "likelihood": _likelihood,
+    "confidence": _confidence,
     "utility": _utility,
     "judge": _judge,
     "reward": _reward,

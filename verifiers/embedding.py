@@ -7,8 +7,7 @@ about 0.92. Use ``semantic`` for reasoning; this one is here for comparison and 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -44,21 +43,18 @@ def _lowest_cosine(x: Embedding, y: Embedding) -> float:
     return max(-1.0, min(1.0, cosine))
 
 
-class EncodingVerifier(Verifier):
-    """A verifier with a sentence encoder and a threshold on its cosine.
+class EmbeddingVerifier(Verifier):
+    """Accepts from ``threshold`` on, rejects below; ``score`` is the cosine."""
 
-    Equal texts are accepted at once; ``_compare`` compares other texts.
-    """
-
-    default_threshold: ClassVar[float]
+    name: str = "embedding"
+    loss_class: LossClass = "verified"
     least_threshold = -1.0
 
     def __init__(
         self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
     ) -> None:
         super().__init__(deadline_seconds)
-        given = self.default_threshold if threshold is None else threshold
-        self.threshold: float = self.checked_threshold(given)
+        self.threshold: float = self.checked_threshold(PAPER_THRESHOLD if threshold is None else threshold)
         self._encoder = encoder
 
     async def start(self) -> None:
@@ -71,32 +67,9 @@ class EncodingVerifier(Verifier):
         assert target is not None
         if drafted.text == target.text:
             return Verdict("accept", 1.0, reason="same text")
-        return await self._compare(f"{context.question}\n{context.prefix_text}", drafted.text, target.text)
-
-    @abstractmethod
-    async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
-        """Return the verdict on two different texts; ``context`` is the question and the accepted steps."""
-
-    async def _judge_by_cosine(
-        self, drafted: str, target: str, below: Decision, threshold: float | None = None
-    ) -> Verdict:
-        """Accept from ``threshold`` (None: the verifier's) on; ``below`` is the decision under it."""
-        if threshold is None:
-            threshold = self.threshold
-        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted, target)
-        reason = f"cosine {cosine:.3f}, threshold {threshold:g}"
-        decision: Decision = "accept" if cosine >= threshold else below
+        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted.text, target.text)
+        reason = f"cosine {cosine:.3f}, threshold {self.threshold:g}"
+        decision: Decision = "accept" if cosine >= self.threshold else "reject"
         if decision == "accept" and not aligned:
             decision, reason = "unknown", f"{reason}; one step is longer than the model's input"
         return Verdict(decision, cosine, cost_tokens=num_tokens, reason=reason)
-
-
-class EmbeddingVerifier(EncodingVerifier):
-    """Accepts from ``threshold`` on, rejects below."""
-
-    name: str = "embedding"
-    loss_class: LossClass = "verified"
-    default_threshold: ClassVar[float] = PAPER_THRESHOLD
-
-    async def _compare(self, context: str, drafted: str, target: str) -> Verdict:
-        return await self._judge_by_cosine(drafted, target, below="reject")

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.loading import LOADING
 from reason_spec.verifiers.batching import Batcher, no_progress_bars, use_one_core
-from reason_spec.verifiers.wordvectors import WordVectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -78,7 +77,6 @@ class SentenceEncoder:
             initializer=use_one_core,
         )
         self._model: SentenceTransformer | None = None
-        self._words: WordVectors | None = None
         self._load_lock = threading.Lock()
         self.num_batches = 0
         self.num_encoded_texts = 0
@@ -97,7 +95,6 @@ class SentenceEncoder:
         """Stop the thread and drop the model and the cache; ``start`` may follow."""
         self._cache.clear()
         self._model = None
-        self._words = None
         await self._batcher.close()
 
     async def encode(self, text: str) -> Embedding:
@@ -112,13 +109,6 @@ class SentenceEncoder:
             self._cache.popitem(last=False)
         return embedding
 
-    def estimate(self, a: str, b: str) -> float | None:
-        """Return a fast estimate of the cosine of two texts, from their words alone.
-
-        None for all models but the packaged one, for which alone the estimate was measured.
-        """
-        return None if self._words is None else self._words.cosine(a, b)
-
     # --- in the encoder's thread ----------------------------------------------------------------
 
     def _load(self) -> None:
@@ -127,8 +117,6 @@ class SentenceEncoder:
                 model = _load_model(self._model_name, self._sha256)
                 # The first pass imports and allocates for a second or more; no deadline should pay that.
                 model.encode(["warm up"], show_progress_bar=False)
-                if self._model_name is None:
-                    self._words = WordVectors(model)
                 self._model = model
 
     def _encode_batch(self, texts: Sequence[str]) -> list[Embedding]:

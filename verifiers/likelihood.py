@@ -1,8 +1,12 @@
-"""``likelihood``: the target's log-probabilities of the drafted tokens, from one pass over the step.
+"""``likelihood`` and ``confidence``: how likely a drafted step is, to the target and to the draft itself.
 
+``likelihood`` takes the target's log-probabilities of the drafted tokens, from one pass over the step.
 Writing the step would cost the target a pass for every token or two. After its first words a rare wording is
 still likely token by token; a wrong number is not. (SpecReason, arXiv 2504.07891, asks the target
 for a score instead, and SpecGuard, arXiv 2604.15244, takes the least likely token.)
+
+``confidence`` takes the draft's own, which cost nothing: steps that the draft is sure of stand, and the
+others are left to the next verifier (ConfSpec, arXiv 2602.18447).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 DEFAULT_THRESHOLD: Final = 0.9
 REJECTED_BELOW: Final = 0.05
 """Score below which a step is rejected: work after so unlikely a step is mostly lost."""
+DEFAULT_CONFIDENCE: Final = 0.9
 _UNLIKELY: Final = log(REJECTED_BELOW)
 _UNLIKELY_DIGIT: Final = log(0.5)
 """Higher than for words: a sentence has many continuations, a calculation one result."""
@@ -64,6 +69,29 @@ class LikelihoodVerifier(Verifier):
             num_valid_tokens=first_unlikely,
             replacement=None if first_unlikely is None else scored.best[first_unlikely],
         )
+
+
+class ConfidenceVerifier(Verifier):
+    """Accepts steps whose tokens were all likely to the draft that wrote them; leaves the others open.
+
+    ``score`` is the probability of the least likely token: a step is as sure as its least sure place.
+    """
+
+    name: str = "confidence"
+    loss_class: LossClass = "routed"
+    judges_draft_only: bool = True
+    compares: bool = False
+
+    def __init__(self, threshold: float | None = None, deadline_seconds: float = 5.0) -> None:
+        super().__init__(deadline_seconds)
+        self.threshold: float = self.checked_threshold(DEFAULT_CONFIDENCE if threshold is None else threshold)
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        if not drafted.logprobs:
+            return Verdict("unknown", reason="the step has no probabilities of the draft")
+        score = exp(min(0.0, *drafted.logprobs))
+        decision: Decision = "accept" if score >= self.threshold else "unknown"
+        return Verdict(decision, score, reason=f"the draft's least likely token has a chance of {score:.3f}")
 
 
 def _first_unlikely(logprobs: Sequence[float], digits: Sequence[bool]) -> int | None:

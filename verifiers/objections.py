@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Set
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from reason_spec.verifiers.quantities import Quantities, is_near, read_quantities, shown
 
 _WORD: Final = re.compile(r"[A-Za-z]+")
-_DISCOURSE: Final = frozenset(
-    "so thus therefore hence then now and answer final the finally this means that".split()
-)
+_NAME: Final = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
 
 
 class Objection(NamedTuple):
@@ -22,11 +21,11 @@ class Objection(NamedTuple):
     contradicts: bool
 
 
-def find_objection(drafted: str, target: str, context: str) -> Objection | None:
+def find_objection(drafted: str, target: str, question: str, before: str = "") -> Objection | None:
     """Compare the numbers of two steps; None where they leave it open whether both say the same.
 
     A number that one step lacks may stand in the other one if the context has it; what the context has not
-    is new, and then both must say it. ``context`` is the question and the accepted steps.
+    is new, and then both must say it. The context is the question and the steps ``before``.
     """
     a, b = read_quantities(drafted), read_quantities(target)
     if bool(a.mistakes) != bool(b.mistakes):
@@ -50,11 +49,11 @@ def find_objection(drafted: str, target: str, context: str) -> Objection | None:
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"
         return Objection(said, contradicts=True)
-    if _names_swapped(drafted, target):
-        return Objection("the same words, and the names in another order", contradicts=False)
+    if names := _other_names(drafted, target, question):
+        return Objection(names, contradicts=False)
     new = missing[0] | missing[1]
     # Paragraph by paragraph: those of the steps before are read once for all steps behind them.
-    for paragraph in context.split("\n\n") if new else ():
+    for paragraph in (question, *before.split("\n\n")) if new else ():
         new -= read_quantities(paragraph).readings
     if new:
         return Objection(f"{_listed(new)} in one step only", contradicts=False)
@@ -63,16 +62,27 @@ def find_objection(drafted: str, target: str, context: str) -> Objection | None:
     return None
 
 
-def _names_swapped(drafted: str, target: str) -> bool:
-    """Whether two texts of the same words have their names in another order: who has more than whom."""
+def _other_names(drafted: str, target: str, question: str) -> str | None:
+    """Say how the names in two texts differ: others, or in another order (who has more than whom).
+
+    A text may leave names out, as "she" does; None then.
+    """
     texts = [_WORD.findall(text) for text in (drafted, target)]
-    # A capital in the middle of a sentence in one of the texts is that of a name in both.
-    common = {word for text in texts for word in text[1:] if word[0].isupper()}
-    order = [[word for word in dict.fromkeys(text) if word in common] for text in texts]
-    if order[0] == order[1] or set(order[0]) != set(order[1]) or len(order[0]) < 2:
-        return False
-    words = [{word.lower() for word in text} - _DISCOURSE for text in texts]
-    return words[0] == words[1]
+    known = _names_in(question) if question else _names_in(drafted) | _names_in(target)
+    order = [[word for word in dict.fromkeys(text) if word in known] for text in texts]
+    shared = [[word for word in names if word in order[0] and word in order[1]] for names in order]
+    alone = [[word for word in names if word not in shared[0]] for names in order]
+    if alone[0] and alone[1]:
+        return f"{alone[0][0]} in one step, {alone[1][0]} in the other"
+    return "the names in another order" if shared[0] != shared[1] else None
+
+
+@lru_cache(maxsize=256)
+def _names_in(text: str) -> frozenset[str]:
+    """Return the words that have a capital in the middle of a sentence and are nowhere in small letters."""
+    return frozenset(_NAME.findall(text)) - {
+        word.capitalize() for word in _WORD.findall(text) if word.islower()
+    }
 
 
 def _same_calculations(a: Quantities, b: Quantities) -> bool:

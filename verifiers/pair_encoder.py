@@ -1,4 +1,4 @@
-"""The encoder of the verifier ``equivalence``: how likely two steps of one solution say the same."""
+"""The encoder of the verifier ``semantic``: how likely two steps of one solution say the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAX_TOKENS: Final = 256
-MODEL, TOKENIZER, CONFIG = "model.onnx", "tokenizer.json", "equivalence.json"
+MODEL, TOKENIZER, CONFIG = "model.onnx", "tokenizer.json", "calibration.json"
 PACKAGED: Final = Path(__file__).parent / "weights"
 _QUESTION_CHARS: Final = 100
 """The end of the question: what is asked stands there."""
@@ -122,7 +122,7 @@ class PairEncoder:
         """
         self._folder = PACKAGED if folder is None else folder
         # A pair is read alone (`run_model`), so no call should wait for others.
-        self._batcher = Batcher(self._read_batch, "equivalence-encoder", max_batch=1, gather_seconds=0)
+        self._batcher = Batcher(self._read_batch, "pair-encoder", max_batch=1, gather_seconds=0)
         self._session: onnxruntime.InferenceSession | None = None
         self._tokenizer: tokenizers.Tokenizer | None = None
         self._calibration: Calibration | None = None
@@ -143,7 +143,7 @@ class PairEncoder:
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 raise SettingsError(
                     f"{str(path)!r} cannot be read ({error}). Name a folder that reason-spec verifier train "
-                    "wrote, or leave verifier.equivalence_model out for the packaged one"
+                    "wrote, or leave verifier.semantic_model out for the packaged one"
                 ) from error
         return self._calibration
 
@@ -202,7 +202,7 @@ def load_model(folder: Path) -> tuple[tokenizers.Tokenizer, onnxruntime.Inferenc
     except Exception as error:
         raise SettingsError(
             f"{str(folder)!r} holds no encoder of step pairs ({error}). Name a folder that reason-spec "
-            "verifier train wrote, or leave verifier.equivalence_model out for the packaged one"
+            "verifier train wrote, or leave verifier.semantic_model out for the packaged one"
         ) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -85,7 +85,7 @@ class Quantities:
     ``numbers`` are written in digits, a percentage as a share of 1; ``readings`` also holds numbers in words,
     a percentage as a number of its own (50 % is 1/2 and 50) and values that are computed. ``shares`` are
     fractions such as 2/3. ``results`` are the ends of the chains of equalities, in order. ``mistakes`` are
-    equalities whose sides differ.
+    equalities whose sides differ. ``first_operands`` are those of the first calculation, in their order.
     """
 
     numbers: frozenset[Fraction]
@@ -94,6 +94,7 @@ class Quantities:
     calculations: frozenset[Calculation]
     results: tuple[Fraction, ...]
     mistakes: frozenset[str]
+    first_operands: tuple[Fraction, ...]
 
 
 class _Token(NamedTuple):
@@ -127,8 +128,11 @@ def read_quantities(text: str) -> Quantities:
     calculations: set[Calculation] = set()
     results: list[Fraction] = []
     mistakes: set[str] = set()
+    first_operands: tuple[Fraction, ...] = ()
     for chain in _chains(tokens):
-        sides = [side for side in (_evaluate(part) for part in chain) if side is not None]
+        read = (_evaluate(part, is_result=place > 0) for place, part in enumerate(chain))
+        sides = [side for side in read if side is not None]
+        first_operands = first_operands or next((s.operands for s in sides if s.operators), ())
         if len(sides) < 2:
             # Without an equality: the step may leave the result to the next one.
             calculations |= {
@@ -159,7 +163,22 @@ def read_quantities(text: str) -> Quantities:
         frozenset(calculations),
         tuple(results),
         frozenset(mistakes),
+        first_operands,
     )
+
+
+@lru_cache(maxsize=4096)
+def read_terms(text: str) -> tuple[str | Fraction, ...]:
+    """Return the words of a text, in small letters, its numbers, in digits or words, and signs, in order."""
+    found: list[str | Fraction] = []
+    for token in _tokens(normalize(text)):
+        word = token.text.lower()
+        if token.value is not None:
+            found.append(token.value)
+        elif token.kind != "end":
+            number = _NUMBER_WORDS.get(word)
+            found.append(_WORD_OPERATORS.get(word, word) if number is None else number)
+    return tuple(found)
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -222,16 +241,21 @@ def _has_operation(side: Sequence[_Token]) -> bool:
     return any(one.kind in ("operator", "worded") and other.kind == "number" for one, other in pairwise(side))
 
 
-def _evaluate(side: Sequence[_Token]) -> _Value | None:
-    """Return the value of the arithmetic in a side of an equality; None if there is none, or more."""
+def _evaluate(side: Sequence[_Token], *, is_result: bool) -> _Value | None:
+    """Return the value of the arithmetic in a side of an equality; None if there is none, or more.
+
+    Args:
+        is_result: the side stands behind the sign of equality.
+    """
     tokens = _without_units(side)
     arithmetic = [token for token in tokens if token.kind != "word"]
     words = [index for index, token in enumerate(tokens) if token.kind == "word"]
     if not arithmetic or not any(token.kind == "number" for token in arithmetic):
         return None
     if words:
-        # Words before the arithmetic lead to it; between its parts they would make it something else.
-        arithmetic = tokens[words[-1] + 1 :] or tokens[: words[0]]
+        # Words before the arithmetic lead to it, words behind a result (15, carry 1) to something else.
+        before, behind = tokens[: words[0]], tokens[words[-1] + 1 :]
+        arithmetic = (before or behind) if is_result else (behind or before)
     parser = _Parser(arithmetic)
     try:
         return parser.read()

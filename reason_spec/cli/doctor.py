@@ -61,13 +61,14 @@ def doctor(flags: Flags, as_json: JsonOption = False) -> None:
 def run_checks(settings: Settings) -> list[Check]:
     """Run all checks. One that raises becomes a failed check, so that the others still run.
 
-    Must not be called from inside an event loop: the embedding model is tried in one of its own.
+    Must not be called from inside an event loop: the encoders are tried in one of its own.
     """
     checks = {
         "packages": check_packages,
         "torch": check_torch,
         "transformers": check_transformers,
         "cores": check_cores,
+        "step encoder": check_step_encoder,
         "embedding model": check_embedding_model,
         "optional parts": check_extras,
     }
@@ -173,6 +174,26 @@ def check_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> Check:
         remedy = "On one core draft and target take turns and lookahead gains nothing: allow two or more."
         return Check("cores", "warn", f"{usable:g} usable", remedy)
     return Check("cores", "ok", f"{usable:g} usable")
+
+
+def check_step_encoder() -> Check:
+    """Load the encoder of the verifier ``semantic`` and compare two steps with it."""
+    from reason_spec.verifiers.pair_encoder import PairEncoder
+
+    async def compare() -> float | None:
+        encoder = PairEncoder()
+        try:
+            await encoder.start()
+            return await encoder.probability("", "Ben has 12 + 5 = 17 apples.", "So Ben has 17.")
+        finally:
+            await encoder.close()
+
+    try:
+        probability = asyncio.run(compare())
+    except ReasonSpecError as error:
+        return Check("step encoder", "fail", str(error), _REINSTALL)
+    assert probability is not None
+    return Check("step encoder", "ok", f"packaged, two wordings of a step: {probability:.2f}")
 
 
 def check_embedding_model() -> Check:

@@ -122,7 +122,7 @@ class VerifierSettings(Section):
 
     name: str = Field(
         default="auto",
-        description="auto, semantic, equivalence, numbers, embedding, exact, likelihood, utility, judge, "
+        description="auto, semantic, numbers, embedding, exact, likelihood, confidence, utility, judge, "
         "reward",
     )
     threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's default")
@@ -130,8 +130,8 @@ class VerifierSettings(Section):
         default={}, description="thresholds by verifier, for several joined with +"
     )
     deadline: float = Field(default=5.0, gt=0, description="seconds for one verdict; then it is `unknown`")
-    equivalence_model: str | None = Field(
-        default=None, description="equivalence: folder of `verifier train`; null: the packaged encoder"
+    semantic_model: str | None = Field(
+        default=None, description="semantic: folder of `verifier train`; null: the packaged encoder"
     )
     embedding_model: str | None = Field(default=None, description="null: all-MiniLM-L6-v2 of its package")
     reward_model: str | None = Field(

@@ -227,3 +227,16 @@ async def test_without_a_model_to_ask_the_remedy_is_named() -> None:
     for name in ("utility", "judge", "likelihood"):
         with pytest.raises(SettingsError, match=name):
             create_verifier(name)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "decision", "score"),
+    [((-0.01, -0.02), "accept", exp(-0.02)), ((-0.01, -0.7), "unknown", exp(-0.7)), (None, "unknown", None)],
+)
+async def test_a_draft_is_as_confident_as_at_its_least_sure_token(
+    logprobs: tuple[float, ...] | None, decision: str, score: float | None
+) -> None:
+    step = Step("Ana has 5.", (1, 2), "draft", "boundary", logprobs=logprobs)
+    verdict = await create_verifier("confidence").verify(VerificationContext(), step)
+    assert verdict.decision == decision
+    assert verdict.score == (None if score is None else pytest.approx(score))

@@ -77,7 +77,7 @@ async def test_it_starts_again_after_it_was_closed() -> None:
 def test_a_folder_without_an_encoder_is_refused_with_its_name(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / CONFIG).write_text(content)
-    with pytest.raises(SettingsError, match=r"equivalence\.json.*verifier train"):
+    with pytest.raises(SettingsError, match=r"calibration\.json.*verifier train"):
         _ = PairEncoder(tmp_path).calibration
 
 

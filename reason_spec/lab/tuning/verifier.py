@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import SettingsError
@@ -32,11 +32,8 @@ from reason_spec.settings import Settings
 from reason_spec.strategies.factory import strategy_class, strategy_names
 from reason_spec.strategies.specreason import SpecReason
 from reason_spec.types import Problem
-from reason_spec.verifiers.asking import AskingVerifier
 from reason_spec.verifiers.base import AUTO, Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
-from reason_spec.verifiers.likelihood import LikelihoodVerifier
-from reason_spec.verifiers.reward import ByReward
 
 THRESHOLDS = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5)
 VERDICT_SECONDS = 60.0
@@ -47,9 +44,6 @@ GENERATED_PER_NEEDED = 4
 1196, of which 6 may be lost."""
 _GENERATED_SEED = 700_000
 _TARGET_FOLDER = "target"
-
-Judging: TypeAlias = LikelihoodVerifier | AskingVerifier | ByReward
-"""Verifiers with a threshold that can judge a drafted step without the target's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +214,7 @@ class _Bench:
             return {key.problem_id: folder.outcomes[key] for key in wanted & folder.outcomes.keys()}
 
 
-def judging_part(verifier: Verifier) -> Judging:
+def judging_part(verifier: Verifier) -> Verifier:
     """Return the part of a verifier that judges drafted steps alone.
 
     Raises:
@@ -234,7 +228,7 @@ def judging_part(verifier: Verifier) -> Judging:
             "name one of them, with one that compares behind it where the strategy wants that"
         )
     part = judging[0]
-    if not isinstance(part, Judging):
+    if part.threshold is None:
         raise SettingsError(f"verifier {part.name} has no threshold to choose")
     return part
 
