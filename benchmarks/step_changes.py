@@ -2,12 +2,18 @@
 
 Three sources: steps that the generator of problems writes, in two of its phrasings and changed in one
 place; steps of a file, changed in the same way and rewritten in another notation; and hand-written ones.
+
+    python benchmarks/step_changes.py [--problems 600] > pairs.jsonl
+
+prints pairs of the generator's training problems for `reason-spec verifier train`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,7 +24,7 @@ from typing import Final
 from reason_spec.errors import DataError
 from reason_spec.lab.verifier_training.changes import CHANGES
 from reason_spec.pair import wording as words
-from reason_spec.pair.generator import Example, problems
+from reason_spec.pair.generator import Example, Split, problems
 from reason_spec.pair.story import OPERATORS, PlannedStep
 from reason_spec.pair.wording import Kind
 
@@ -112,9 +118,9 @@ _CONTRARY: Final[dict[Kind, Kind]] = {
 }  # fmt: skip
 
 
-def generated_cases(num_problems: int, seed: int) -> Iterator[Case]:
+def generated_cases(num_problems: int, seed: int, split: Split = "test") -> Iterator[Case]:
     """Yield steps of generated problems in two phrasings; of each problem one for each kind of change."""
-    for index, problem in enumerate(islice(problems("test", seed), num_problems)):
+    for index, problem in enumerate(islice(problems(split, seed), num_problems)):
         rng = Random(f"changes/{seed}/{index}")
         for kind in (
             "number",
@@ -170,3 +176,31 @@ def _change_planned(planned: PlannedStep, kind: str, rng: Random) -> str | None:
     ):
         return None
     return replace(planned, kind=other, phrasing=rng.choice(words.STEPS[other])).text()
+
+
+def training_pairs(num_problems: int, seed: int) -> Iterator[dict[str, object]]:
+    """Yield labelled pairs of steps that the generator writes: two phrasings of one, and changed ones."""
+    for case in generated_cases(num_problems, seed, "train"):
+        question, *before = case.context.split("\n\n")
+        shared = {
+            "question": question,
+            "before": before[-1] if before else "",
+            "kind": f"generated {case.kind}",
+        }
+        if case.reworded is not None:
+            yield {**shared, "a": case.reworded, "b": case.step, "same": True}
+        if case.changed is not None:
+            yield {**shared, "a": case.changed, "b": case.reworded or case.step, "same": False}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print pairs of generated steps to train a verifier on.")
+    parser.add_argument("--problems", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    for pair in training_pairs(options.problems, options.seed):
+        sys.stdout.write(json.dumps(pair) + "\n")
+
+
+if __name__ == "__main__":
+    main()

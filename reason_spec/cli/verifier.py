@@ -14,17 +14,17 @@ from reason_spec.cli.options import FreshOption, JsonOption, QuietOption
 if TYPE_CHECKING:
     from reason_spec.lab.verifier_training.recipe import TrainedVerifier
 
-verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the verifier `equivalence`.")
+verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the verifier `semantic`.")
 
 
 @verifier_app.command(
     "train",
-    help="Train the verifier `equivalence` on steps of your own domain.\n\n"
+    help="Train the verifier `semantic` on steps of your own domain.\n\n"
     "FILES are jsonl, one object a line: a question with its solutions by writer, of which pairs of steps "
     'are made by machine ({"question": ..., "solutions": {"model": "text", ...}}), or labelled pairs '
     '({"question": ..., "a": ..., "b": ..., "same": true}). Every fifth problem is only '
     "reported on, one of twenty sets the threshold, the others train. A stopped training continues with the "
-    "same command. Use the folder with --set verifier.equivalence_model=DIR.",
+    "same command. Use the folder with --set verifier.semantic_model=DIR.",
 )
 def verifier_train(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Solutions or labelled pairs.")],
@@ -38,6 +38,12 @@ def verifier_train(
         list[str] | None,
         typer.Option(metavar="WRITER", help="Solutions not to use; several times for several."),
     ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            help="What to begin with: packaged (trained on mathematics), minilm, or a folder that this wrote."
+        ),
+    ] = "packaged",
     seed: Annotated[int, typer.Option(help="Of the choice of pairs and the training.")] = 0,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unusable lines out.")] = False,
     fresh: FreshOption = False,
@@ -50,6 +56,7 @@ def verifier_train(
     from reason_spec.lab.verifier_training.recipe import train_verifier
     from reason_spec.lab.verifier_training.source import read_pairs
     from reason_spec.lab.verifier_training.training import TrainingPlan
+    from reason_spec.verifiers.pair_encoder import PACKAGED
 
     screen = Screen(as_json=as_json, quiet=quiet)
     screen.say("Making pairs of steps")
@@ -70,6 +77,7 @@ def verifier_train(
             pairs,
             output,
             TrainingPlan(epochs, threads, seed),
+            trained=PACKAGED if start == "packaged" else None if start == "minilm" else Path(start),
             risk=risk,
             on_step=show,
         )

@@ -1,1 +1,1 @@
-"""Training of the verifier `equivalence`: pairs of steps from solutions, the encoder, its calibration."""
+"""Training of the verifier `semantic`: pairs of steps from solutions, the encoder, its calibration."""

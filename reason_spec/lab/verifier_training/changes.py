@@ -53,6 +53,14 @@ _UNITS: Final = {
     "number": "cost", "percentage": "number", "seconds": "minutes", "minute": "hour", "kilometers": "miles",
 }  # fmt: skip
 
+_DOUBTS: Final = (
+    "Wait, that is wrong. ", "Hmm, that can't be right. ", "No, ", "Maybe ", "Suppose ",
+    "Let me check whether ",
+    "It would be a mistake to say this: ", "Wait, maybe ", "That was wrong: ", "If ",
+    "Let me redo the step before. ", "Alternatively, ", "I am not sure, but perhaps ",
+    "Is it true that ", "Actually, no: ",
+)  # fmt: skip
+
 Change = Callable[[str, Random], str | None]
 
 
@@ -139,6 +147,11 @@ def change_variable(text: str, rng: Random) -> str | None:
     return text[: at.start()] + other + text[at.end() :]
 
 
+def change_stance(text: str, rng: Random) -> str | None:
+    """Make a statement a doubt, a guess or the correction of the step before."""
+    return rng.choice(_DOUBTS) + text if text[:1].isalnum() else None
+
+
 def change_names(text: str, _: Random) -> str | None:
     """Swap the first two names inside a sentence."""
     names = list(dict.fromkeys(_NAME.findall(text)))[:2]
@@ -179,6 +192,7 @@ CHANGES: Final[dict[str, Change]] = {
     "negation": change_negation,
     "unit": change_unit,
     "variable": change_variable,
+    "stance": change_stance,
     "entity": change_names,
 }
 """Changes that need the step alone."""

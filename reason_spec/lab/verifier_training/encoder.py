@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reason_spec.errors import SettingsError
+from reason_spec.verifiers.batching import no_progress_bars
 
 _NUM_FREQUENT: Final = 14_000
 """Word pieces kept, from the front of BERT's list, which is sorted by how frequent they are."""
@@ -32,9 +33,7 @@ def prune_encoder(source: Path, output: Path, layers: Sequence[int] | None = Non
     Raises:
         SettingsError: the folder holds another kind of model, or has not got those layers.
     """
-    from transformers import AutoModel
-
-    model: Any = AutoModel.from_pretrained(str(source), local_files_only=True)
+    model = _load_bert(source)
     if layers is None:
         layers = range(model.config.num_hidden_layers)
     if model.config.model_type != "bert" or max(layers) >= model.config.num_hidden_layers:
@@ -54,7 +53,22 @@ def prune_encoder(source: Path, output: Path, layers: Sequence[int] | None = Non
     table.num_embeddings = model.config.vocab_size = len(kept)
     model.encoder.layer = nn.ModuleList([model.encoder.layer[index] for index in layers])
     model.config.num_hidden_layers = len(layers)
-    model.save_pretrained(str(output))
+    with no_progress_bars():
+        model.save_pretrained(str(output))
+
+
+def _load_bert(folder: Path, **options: bool) -> Any:
+    """Load an encoder; that its pooling layer is not used is no news for the screen."""
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with no_progress_bars():
+            return AutoModel.from_pretrained(str(folder), local_files_only=True, **options)
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def _kept_pieces(vocabulary: dict[str, int]) -> list[tuple[str, int]]:
@@ -78,12 +92,8 @@ class PairClassifier(nn.Module):
     """
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoModel
-
         super().__init__()
-        self.encoder: Any = AutoModel.from_pretrained(
-            str(folder), local_files_only=True, add_pooling_layer=False
-        )
+        self.encoder = _load_bert(folder, add_pooling_layer=False)
         width = self.encoder.config.hidden_size
         self.head = nn.Sequential(nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, 1))
         # Its vectors know more words than the pairs have; trained on, they would fit these alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from reason_spec.errors import MissingDependencyError
+from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.verifiers.objections import find_objection
@@ -63,14 +64,56 @@ def export_encoder(model: PairClassifier, tokenizer: Path, folder: Path) -> None
             dynamo=False,
         )
         # Seven bits: with eight, processors without VNNI instructions saturate sums and give other logits.
-        quantize_dynamic(
-            str(whole),
-            str(folder / MODEL),
-            per_channel=True,
-            reduce_range=True,
-            weight_type=QuantType.QInt8,
-        )
+        # It advises a preparation that changes nothing here.
+        logging.disable(logging.WARNING)
+        try:
+            quantize_dynamic(
+                str(whole),
+                str(folder / MODEL),
+                per_channel=True,
+                reduce_range=True,
+                weight_type=QuantType.QInt8,
+            )
+        finally:
+            logging.disable(logging.NOTSET)
     shutil.copyfile(tokenizer, folder / TOKENIZER)
+
+
+def load_written(model: PairClassifier, folder: Path) -> None:
+    """Put the weights of a written encoder into a model of the same shape, to train it further.
+
+    They come back with the rounding of 8 bits.
+
+    Raises:
+        MissingDependencyError: onnx is not installed.
+        SettingsError: the folder has no such encoder, or one of another shape.
+    """
+    try:
+        import onnx
+        from onnx.numpy_helper import to_array
+    except ImportError:
+        raise MissingDependencyError("onnx", "reading a trained verifier") from None
+    try:
+        graph = onnx.load(str(folder / MODEL)).graph
+    except Exception as error:
+        raise SettingsError(f"{str(folder)!r} holds no encoder of verifier train ({error})") from error
+    stored = {tensor.name: to_array(tensor) for tensor in graph.initializer}
+    weights = {name: torch.tensor(array) for name, array in stored.items() if name in model.state_dict()}
+    rounded = {name: name for name in model.state_dict()}
+    for node in graph.node:
+        if node.op_type == "MatMulInteger":
+            # ``/head/head.0/Gemm_MatMul_quant``: a module's path, of which each part repeats its parent's.
+            path = node.name.rsplit("/", 1)[0].strip("/").replace("/", ".").replace("head.head.", "head.")
+            rounded[f"{path}.weight"] = node.input[1].removesuffix("_quantized")
+    for name, source in rounded.items():
+        if (array := stored.get(f"{source}_quantized")) is not None:
+            scale, zero = stored[f"{source}_scale"], stored[f"{source}_zero_point"]
+            weight = torch.tensor((array.astype(np.float32) - zero) * scale)
+            weights[name] = weight if source == name else weight.T
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise SettingsError(f"{str(folder)!r}: the encoder has another shape ({error})") from error
 
 
 def read_logits(folder: Path, pairs: Sequence[StepPair]) -> np.ndarray[Any, Any]:
@@ -88,7 +131,7 @@ def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibrati
     from sklearn.linear_model import LogisticRegression
 
     is_open = np.array([
-        find_objection(pair.a, pair.b, f"{pair.question}\n{pair.before}") is None for pair in pairs
+        find_objection(pair.a, pair.b, pair.question, pair.before) is None for pair in pairs
     ])  # fmt: skip
     same = np.array([pair.same for pair in pairs])
     logits = read_logits(folder, pairs)

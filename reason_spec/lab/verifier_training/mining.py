@@ -2,10 +2,10 @@
 
 Two steps of one problem with the same calculations (operands, operators, results) say the same in other
 words; so do two short steps without a calculation that stand before the same one and share their words, and
-two that state the same numbers. Not the same: a step changed in one place, cut, or carried on; the steps
-around it; steps with other calculations. A calculation that a solution makes twice may mean two things and
-makes no pairs. What the labels are worth is measured on pairs labelled by hand
-(docs/measurements/verifiers.md).
+two that state the same numbers; so does a step with other words of the same meaning (`rewrites`). Not the
+same: a step changed in one place, cut, or carried on; the steps around it; steps with other calculations. A
+calculation that a solution makes twice may mean two things and makes no pairs. What the labels are worth is
+measured on pairs labelled by hand (docs/measurements/verifiers.md).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from random import Random
 from typing import Final, TypeAlias
 
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
+from reason_spec.lab.verifier_training.rewrites import rewritten
 from reason_spec.segment import split_steps
-from reason_spec.verifiers.equivalence import squeezed
 from reason_spec.verifiers.pair_encoder import stem
 from reason_spec.verifiers.quantities import Quantities, read_quantities
+from reason_spec.verifiers.semantic import squeezed
 
 _MAX_CHARS: Final = 500
 _MIN_WORDS: Final = 3
@@ -40,6 +41,8 @@ _SHARED_WORDS: Final = 0.6
 """Least share of the words of the longer step that the other one has, where no calculation says it."""
 _CHANGES_NUMBERS: Final = frozenset({"number", "number of the problem", "operation", "order"})
 _TELLING_WORDS: Final = 2
+_REWRITTEN_SHARE: Final = 0.4
+"""Of the changed steps, those in which words of the same meaning are exchanged as well."""
 _STANCE: Final = re.compile(
     r"\b(?:wait|alternatively|another way|check|verify|mistake|wrong|maybe|suppose|assum\w+|if|hmm|would|"
     r"should|no|not|n't|other hand|instead)\b|\?",
@@ -100,6 +103,9 @@ def mine_pairs(
 
     for kind, one, other in same:
         yield from pair(one.text, other, True, kind, one.writer)
+    for unit in rng.sample(units, min(len(units), most_a_kind)):
+        if (reworded := rewritten(unit.text, rng)) is not None:
+            yield from pair(reworded, unit, True, "rewritten", unit.writer)
     others: dict[str, list[tuple[str, _Unit, str]]] = defaultdict(list)
     for _, one, other in rng.sample(same, len(same)):
         for kind, changed in changed_steps(one.text, context, rng).items():
@@ -107,8 +113,10 @@ def mine_pairs(
                 continue  # The label of a list, part-time: it says the same.
             # Beside the other wording, and beside the step itself: what differs is one word then.
             beside = other if rng.random() < 0.6 else one
-            if not kind.endswith("dropped") or _says_more(beside.text, changed):
-                others[kind].append((changed, beside, one.writer))
+            # Else a pair that differs in an opening or a synonym would always be one that says the same.
+            text = (rng.random() < _REWRITTEN_SHARE and rewritten(changed, rng)) or changed
+            if not kind.endswith("dropped") or _says_more(beside.text, text):
+                others[kind].append((text, beside, one.writer))
         if one.after and _says_more(one.after, other.text):
             others["carried on"].append((f"{one.text}\n{one.after}", other, one.writer))
         if one.before and _says_more(one.before, other.text):

@@ -67,13 +67,15 @@ def train_verifier(
     plan: TrainingPlan,
     *,
     start: Path | None = None,
+    trained: Path | None = None,
     risk: float = RISK,
     on_step: OnStep = lambda _step, _steps: None,
 ) -> TrainedVerifier:
     """Train a verifier's encoder into a folder; a stopped training goes on.
 
     Args:
-        start: folder of an encoder to begin with; None: layers of the packaged MiniLM.
+        start: folder of an encoder to begin with; None: the packaged MiniLM.
+        trained: folder with what a training wrote, to go on from; None: from ``start`` itself.
 
     Raises:
         DataError: there are too few pairs.
@@ -85,7 +87,8 @@ def train_verifier(
         start = output / "checkpoints" / "start"
         if not (start / "config.json").exists():
             prune_encoder(find_packaged_model(), start)
-    export_encoder(train_encoder(start, chosen, output, plan, on_step), start / TOKENIZER, output)
+    model = train_encoder(start, chosen, output, plan, on_step, trained)
+    export_encoder(model, start / TOKENIZER, output)
     calibration = calibrate(output, for_calibration, risk)
     accepted = _accepts(output, for_report, calibration)
     same = np.array([pair.same for pair in for_report])
@@ -111,6 +114,6 @@ def _accepts(
     return np.array([
         not np.isnan(logit)
         and calibration.probability(float(logit)) >= calibration.threshold
-        and find_objection(pair.a, pair.b, f"{pair.question}\n\n{pair.before}") is None
+        and find_objection(pair.a, pair.b, pair.question, pair.before) is None
         for pair, logit in zip(pairs, logits, strict=True)
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The training of the encoder of `equivalence` on labelled pairs, with the trainer of transformers."""
+"""The training of the encoder of `semantic` on labelled pairs, with the trainer of transformers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from reason_spec.engines.machine import mixed_precision
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
+from reason_spec.lab.verifier_training.export import load_written
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import MAX_TOKENS, TOKENIZER, encode_pair
@@ -48,7 +49,7 @@ def choose_pairs(pairs: Sequence[StepPair], seed: int) -> list[StepPair]:
     open_pairs = [
         pair
         for pair in pairs
-        if find_objection(pair.a, pair.b, f"{pair.question}\n{pair.before}") is None
+        if find_objection(pair.a, pair.b, pair.question, pair.before) is None
         or (not pair.same and rng.random() < _REFUSED_SHARE)
     ]
     same = [pair for pair in open_pairs if pair.same]
@@ -63,11 +64,13 @@ def train_encoder(
     output: Path,
     plan: TrainingPlan,
     on_step: OnStep = lambda _step, _steps: None,
+    trained: Path | None = None,
 ) -> PairClassifier:
     """Train a cross-encoder with checkpoints in ``output``; a stopped training goes on from the last one.
 
     Args:
         start: folder of the encoder to begin with (`prune_encoder`).
+        trained: folder that an earlier training wrote, whose weights replace those of ``start``.
         on_step: called after each step with its number and that of all.
 
     Raises:
@@ -85,6 +88,8 @@ def train_encoder(
     torch.set_num_threads(plan.threads)
     torch.manual_seed(plan.seed)
     model = PairClassifier(start)
+    if trained is not None:
+        load_written(model, trained)
     examples = _examples(Tokenizer.from_file(str(start / TOKENIZER)), pairs)
     folder = output / "checkpoints"
     trainer = _trainer(model, examples, folder, plan, on_step)

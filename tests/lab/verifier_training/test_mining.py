@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs
-from reason_spec.verifiers.equivalence import squeezed
+from reason_spec.lab.verifier_training.rewrites import REWRITES, rewritten
+from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.quantities import read_quantities
+from reason_spec.verifiers.semantic import squeezed
 
 QUESTION = "Tom buys 3 boxes with 12 pens each and gives Ana 5 pens. How many pens does Tom have left?"
 SOLUTIONS = {
@@ -73,6 +75,33 @@ def test_a_calculation_that_stands_for_two_things_makes_no_pair() -> None:
 def test_any_texts_can_be_mined(one: str, other: str, seed: int) -> None:
     for pair in mine_pairs("1", one, {"a": one, "b": other}, seed):
         assert pair.a.strip()
+
+
+STEPS = [step for text in SOLUTIONS.values() for step in text.split("\n\n")]
+
+
+@pytest.mark.parametrize(
+    "step", [*STEPS, "So each of the two kids gets $5, which is 50% of it: 2*5 = 1,000."]
+)
+def test_a_rewrite_keeps_the_numbers(step: str) -> None:
+    found = {rewritten(step, Random(seed)) for seed in range(60)} - {None}
+    assert len(found) >= 4
+    for text in found:
+        assert text is not None
+        assert find_objection(text, step, "") is None, text
+
+
+def test_each_rewrite_finds_a_place() -> None:
+    step = "So we need to calculate the price of two pens: 2 * $5 is 10 dollars."
+    for rewrite in REWRITES:
+        assert any(rewrite(step, Random(seed)) not in (None, step) for seed in range(9)), rewrite
+        assert rewrite("", Random(0)) is None
+
+
+def test_a_step_in_other_words_is_the_same() -> None:
+    pairs = [pair for pair in mined() if pair.kind == "rewritten"]
+    assert pairs
+    assert all(pair.same for pair in pairs)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from reason_spec.errors import DataError
+from reason_spec.errors import DataError, SettingsError
 from reason_spec.lab.verifier_training import training
 from reason_spec.lab.verifier_training.encoder import PairClassifier, prune_encoder
-from reason_spec.lab.verifier_training.export import export_encoder, read_logits
+from reason_spec.lab.verifier_training.export import export_encoder, load_written, read_logits
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.recipe import split_by_problem, train_verifier
 from reason_spec.lab.verifier_training.source import read_pairs
 from reason_spec.lab.verifier_training.training import TrainingPlan, train_encoder
 from reason_spec.verifiers.encoder import find_packaged_model
-from reason_spec.verifiers.pair_encoder import TOKENIZER, PairEncoder, encode_pair, load_model
+from reason_spec.verifiers.pair_encoder import PACKAGED, TOKENIZER, PairEncoder, encode_pair, load_model
 from tests.cli_runner import fail, succeed
 
 NAMES = ("Ana", "Ben", "Cleo", "Dan", "Eva", "Hugo")
@@ -113,6 +113,22 @@ def test_what_is_written_gives_nearly_the_logits_that_were_trained(
     assert np.abs(written - np.array(expected)).max() < 0.1 * np.std(expected) + 0.02
 
 
+def test_a_written_encoder_can_be_trained_further(start: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, again = PairClassifier(start), PairClassifier(start)
+    for parameter in model.parameters():
+        parameter.data += 0.01 * torch.randn_like(parameter)
+    export_encoder(model, start / TOKENIZER, tmp_path)
+    load_written(again, tmp_path)
+    for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
+        # Seven bits for the range of a column.
+        assert float((one - other).abs().max()) <= float(one.abs().max()) / 100, name
+    with pytest.raises(SettingsError, match="another shape"):
+        load_written(again, PACKAGED)
+    with pytest.raises(SettingsError, match="holds no encoder"):
+        load_written(again, tmp_path / "none")
+
+
 def test_no_problem_is_in_two_parts(file: Path) -> None:
     parts = split_by_problem(read_pairs([file]))
     problems = [{pair.problem for pair in part} for part in parts]
@@ -150,11 +166,11 @@ def test_the_command_trains_and_bad_lines_are_named(
         "verify",
         str(pairs_file()),
         "--verifier",
-        "equivalence",
+        "semantic",
         "--output",
         "v.jsonl",
         "--set",
-        "verifier.equivalence_model=out",
+        "verifier.semantic_model=out",
     )
     assert "1 pair" in asked.stdout + asked.stderr
     Path("bad.jsonl").write_text('{"a": "x", "b": "y", "same": "yes"}\n')
@@ -162,6 +178,9 @@ def test_the_command_trains_and_bad_lines_are_named(
     assert "0 pairs" in fail("verifier", "train", "bad.jsonl", "--output", "o", "--skip-bad")
     Path("few.jsonl").write_text('{"a": "x", "b": "y", "same": true}\n')
     assert "too few" in fail("verifier", "train", "few.jsonl", "--output", "o")
+    assert "'nowhere' holds no encoder" in fail(
+        "verifier", "train", str(file), "--output", "o", "--start", "nowhere"
+    )
 
 
 def pairs_file() -> Path:

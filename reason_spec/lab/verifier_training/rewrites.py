@@ -1,0 +1,137 @@
+"""Other ways to write a step that leave its meaning as it is; each returns None where there is no place.
+
+Pairs of two writers differ in many words, and a pair that differs in one word would always be a changed step
+(`changes`). These make pairs that differ in a word and say the same, as a draft and its target mostly do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+
+_OPENING: Final = (
+    "So, ", "Now, ", "Next, ", "Then, ", "Thus, ", "Therefore, ", "Hence, ", "First, ", "Finally, ", "Okay, ",
+    "To continue, ", "In this step, ", "Let's see: ",
+)  # fmt: skip
+_OPENED: Final = re.compile(
+    r"^(?:so|now|next|then|thus|therefore|hence|first|finally|okay|alright|in this step|step \d+|\d+[.)])"
+    r"[,:]? +",
+    re.IGNORECASE,
+)
+_FIRST_WORD: Final = re.compile(
+    r"^(?:The|We|This|It|To|Each|Every|If|There|That|Since|After|Before|He|She|They|His|Her|Their|For|In|On|At|"
+    r"By|From|With|Find|Calculate|Determine|Add|Subtract|Multiply|Divide|Adding|Multiplying|Subtracting)\b"
+)
+"""Words that lose their capital behind an opening; another first word may be a name."""
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    one: tuple(other for other in group.split("|") if other != one)
+    for group in (
+        "calculate|compute|work out|figure out", "find|determine", "so|thus|therefore|hence",
+        "need to|have to|must", "because|since", "in total|altogether|in all|overall", "gives|yields",
+        "get|obtain", "which means|so that", "buys|purchases", "bought|purchased", "begin|start",
+        "each|every", "remaining|left over", "amount of money|sum of money", "first of all|to begin with",
+        "let's|let us", "can't|cannot", "doesn't|does not", "isn't|is not", "it's|it is", "that's|that is",
+        "there're|there are", "there's|there is", "we'll|we will", "we're|we are",
+        "total number|overall number",
+        "equals|is equal to|comes to", "kids|children",
+        "consists of|is made up of", "half of|one half of", "twice|two times", "thrice|three times",
+        "shows|tells us", "according to|as stated in", "the problem|the question", "requires|needs",
+        "whole|entire", "further|additional", "large|big", "small|little", "use|apply", "finishes|completes",
+        "receives|gets", "utilize|use", "now|at this point", "then|after that", "but|however",
+        "approximately|about|roughly", "final answer|answer", "substitute|plug in",
+        "add up|add together", "split|divide up", "combine|put together",
+        "note that|notice that|observe that",
+    )
+    for one in group.split("|")
+}  # fmt: skip
+_WORD: Final = re.compile(
+    r"(?<![\w\\$'-])(?:" + "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True)) + r")(?![\w'-])",
+    re.IGNORECASE,
+)
+_DIGITS: Final = {
+    word: str(value)
+    for value, word in enumerate(
+        "two three four five six seven eight nine ten eleven twelve".split(), start=2
+    )
+}
+_SPELLED: Final = {digits: word for word, digits in _DIGITS.items()}
+_NUMBER_WORD: Final = re.compile(r"\b(" + "|".join(_DIGITS) + r")\b(?= [a-z])")
+_SHORT_NUMBER: Final = re.compile(r"(?<=[a-z] )([2-9]|1[0-2])(?= [a-z]{3,})(?! (?:times|plus|minus|divided))")
+_TIMES: Final = re.compile(r"(?<=[\d)}\]]) ?(?:\*|×|\\times|\\cdot) ?(?=[\d({$])")
+_DOLLARS: Final = re.compile(r"(?<![\w$\\])\\?\$(\d+(?:\.\d+)?)(?![\d,.]*\d| ?[$+*/=×÷-])")
+_WRITTEN_DOLLARS: Final = re.compile(r"(?<![\w.$])(\d+(?:\.\d+)?) dollars\b")
+_PERCENT: Final = re.compile(r"(?<=\d) ?(?:\\?%| percent\b)")
+_THOUSANDS: Final = re.compile(r"(?<![\d.,])(\d{1,3}),(\d{3})(?![\d,])")
+_MATH_FRAMES: Final = re.compile(r"\\\(\s*(.+?)\s*\\\)|(?<!\$)\$(?!\$|\d)([^$\n]+?)(?<!\\)\$(?!\$)")
+_IS_WRITTEN: Final = re.compile(r"(?<=[a-z]) = (?=\$?\d+(?:\.\d+)?\b(?! *[-+*/=×÷]))")
+
+Rewrite = Callable[[str, Random], str | None]
+
+
+def change_opening(text: str, rng: Random) -> str | None:
+    """Drop the word that a step opens with, or put one there."""
+    if opened := _OPENED.match(text):
+        rest = text[opened.end() :]
+        text = rest[:1].upper() + rest[1:]
+        if rng.random() < 0.5:
+            return text
+    if not text or text[0] in "#-*|\\$>":
+        return None
+    first = text[0].lower() + text[1:] if _FIRST_WORD.match(text) else text
+    return rng.choice(_OPENING) + first
+
+
+def change_word(text: str, rng: Random) -> str | None:
+    """Put a word or phrase of the same meaning in the place of one."""
+    found = list(_WORD.finditer(text))
+    if not found:
+        return None
+    at = rng.choice(found)
+    other = rng.choice(_WORDS[at[0].lower()])
+    if at[0][0].isupper():
+        other = other[0].upper() + other[1:]
+    return text[: at.start()] + other + text[at.end() :]
+
+
+def change_digits(text: str, rng: Random) -> str | None:
+    """Write a small number in words, or the other way round."""
+    found = [*_NUMBER_WORD.finditer(text), *_SHORT_NUMBER.finditer(text)]
+    if not found:
+        return None
+    at = rng.choice(found)
+    return text[: at.start()] + (_DIGITS.get(at[1]) or _SPELLED[at[1]]) + text[at.end() :]
+
+
+def change_notation(text: str, rng: Random) -> str | None:
+    """Write signs of one kind in another way: times, dollars, percent, thousands, frames of formulas."""
+    sign = rng.choice((" * ", " × ", "*", " \\times "))
+    dollars = _DOLLARS.sub(r"\1 dollars", text)
+    ways = [
+        _TIMES.sub(lambda _: sign, text),
+        dollars if dollars != text else _WRITTEN_DOLLARS.sub(r"$\1", text),
+        _PERCENT.sub(lambda at: "%" if "percent" in at[0] else " percent", text),
+        _THOUSANDS.sub(r"\1\2", text),
+        _MATH_FRAMES.sub(lambda at: at[1] or at[2], text),
+        _IS_WRITTEN.sub(" is ", text),
+    ]
+    found = [way for way in ways if way != text]
+    return rng.choice(found) if found else None
+
+
+REWRITES: Final[tuple[Rewrite, ...]] = (
+    change_opening,
+    change_word,
+    change_word,
+    change_digits,
+    change_notation,
+)
+
+
+def rewritten(text: str, rng: Random) -> str | None:
+    """Return a step with one to three rewrites; None where none has a place."""
+    found = text
+    for rewrite in rng.sample(REWRITES, rng.choice((1, 1, 2, 2, 3))):
+        found = rewrite(found, rng) or found
+    return found if found != text else None
