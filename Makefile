@@ -106,8 +106,8 @@ test-vllm: cpu  ## Run the vLLM engine's tests in .venv-cpu
 chromium:  ## Install Chromium for the tests of the report's page, where that is possible
 	@$(firstword $(PYTHONS)) scripts/install_chromium.py
 
-router: $(INSTALLED)  ## Train the demonstration pair's router anew (about half an hour on two cores)
-	$(BIN)/reason-spec router collect --generate 360 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
+router: $(INSTALLED)  ## Train the demonstration pair's router anew (about fifteen minutes on two cores)
+	$(BIN)/reason-spec router collect --generate 200 --generate-seed 31000 --max-tokens 448 --output runs/router-labels
 	$(BIN)/reason-spec router train runs/router-labels --output reason_spec/pair/weights/router.json
 
 agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-crewai

@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from math import fsum, log, sqrt
 from typing import Final
 
-from reason_spec.verifiers.claims import read_claims
-from reason_spec.verifiers.mathtext import split_paragraphs
+from reason_spec.verifiers.quantities import read_quantities, read_terms
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+")
 
@@ -25,12 +25,12 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+")
 class Progress:
     """The numbers that a step computes with, and their places in the question.
 
-    ``num_wrong`` counts false relations between numbers and unproven workings, ``num_calculations`` the
-    calculations. Of the operands, ``num_taken`` are numbers of the question that no earlier step has used,
-    ``num_reused`` used ones, and ``num_strange`` neither in the question nor computed. ``num_skipped`` counts
-    the unused numbers before the last one taken, ``num_left`` those unused after the step. ``place`` (0 to 1)
-    is the position of the sentence most similar to the step, ``sentence_jump`` its distance in sentences from
-    that of the last step, and ``likeness`` its lead over the least similar sentence.
+    ``num_wrong`` counts false equalities between numbers, ``num_calculations`` the calculations. Of the
+    operands, ``num_taken`` are numbers of the question that no earlier step has used, ``num_reused`` used
+    ones, and ``num_strange`` neither in the question nor computed. ``num_skipped`` counts the unused numbers
+    before the last one taken, ``num_left`` those unused after the step. ``place`` (0 to 1) is the position of
+    the sentence most similar to the step, ``sentence_jump`` its distance in sentences from that of the last
+    step, and ``likeness`` its lead over the least similar sentence.
     """
 
     num_wrong: int = 0
@@ -49,14 +49,13 @@ class Progress:
 def read_progress(question: str, text_before: str, step: str) -> Progress:
     """Return the features of ``step`` after the steps ``text_before``, in under a millisecond."""
     asked = _read_question(question)
-    parts = split_paragraphs(text_before)
-    earlier = [part for part in parts if part.strip()]
+    earlier = [part for part in text_before.split("\n\n") if part.strip()]
     used: set[int] = set()
     computed: set[str] = set()
     for part in earlier:
         used.update(asked.take(_operands(part), used))
         computed.update(_results(part))
-    claims = read_claims(step)
+    quantities = read_quantities(step)
     operands = _operands(step)
     taken = asked.take(operands, used)
     known = computed.union(_results(step))
@@ -66,8 +65,8 @@ def read_progress(question: str, text_before: str, step: str) -> Progress:
     last_sentence = _greatest(asked.likeness(earlier[-1])) if earlier else 0
     used_now = used.union(taken)
     return Progress(
-        num_wrong=len(claims.false_relations) + len(claims.unproven),
-        num_calculations=len(claims.calculations),
+        num_wrong=len(quantities.mistakes),
+        num_calculations=len(quantities.calculations),
         num_taken=len(taken),
         num_reused=sum(operand in asked.known for operand in operands) - len(taken),
         num_strange=sum(operand not in asked.known and operand not in known for operand in operands),
@@ -122,29 +121,25 @@ def _read_question(question: str) -> _Question:
 
 def _words(text: str) -> list[str]:
     """Return words and numbers; a part is named by its divisor, since a step divides by it."""
-    return [
-        token.text if token.value is None else _number(str(token.value))
-        for token in read_claims(text).tokens
-        if token.value is not None or token.kind == "word"
-    ]
+    terms = (term if isinstance(term, str) else _number(term) for term in read_terms(text))
+    return [term for term in terms if term[0].isalnum()]
 
 
 def _operands(step: str) -> list[str]:
-    """Return the numbers at the start of a step's calculation, without its intermediate results."""
-    main = read_claims(step).main
-    return [] if main is None else [_number(leaf) for leaf in main.leaves]
+    """Return the numbers of a step's first calculation, in their order."""
+    return [_number(operand) for operand in read_quantities(step).first_operands]
 
 
 @lru_cache(maxsize=4096)
 def _results(step: str) -> frozenset[str]:
-    claims = read_claims(step)
-    values = {str(relation.value) for relation in claims.relations if relation.value is not None}
-    return frozenset(values if claims.result is None else {*values, str(claims.result)})
+    """Return what the calculations of a step come to, and the number that it ends with."""
+    found = read_quantities(step)
+    numbers = [term for term in read_terms(step) if not isinstance(term, str)]
+    return frozenset(map(_number, [*found.results, *(c.value for c in found.calculations), *numbers[-1:]]))
 
 
-def _number(value: str) -> str:
-    numerator, _, denominator = value.partition("/")
-    return denominator if numerator == "1" and denominator else value
+def _number(value: Fraction) -> str:
+    return str(value.denominator if value.numerator == 1 < value.denominator else value)
 
 
 def _greatest(values: Sequence[float]) -> int:

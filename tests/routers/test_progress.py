@@ -24,7 +24,7 @@ FIRST = "Tom has 12 + 5 = 17 shells.\n\n"
         ("Tom has 12 + 5 = 17 shells.", 0),
         ("Tom has 12 + 5 = 18 shells.", 1),
         ("Tom: 47+8: 7+8=15 carry 1, 4+1=5. Tom has 55.", 0),
-        ("Tom: 47+8: 7+8=14 carry 1, 4+1=5. Tom has 54.", 2),
+        ("Tom: 47+8: 7+8=14 carry 1, 4+1=5. Tom has 54.", 1),
         ("So $\\frac{3}{4} + \\frac{1}{4} = 1$.", 0),
         ("So $\\frac{3}{4} + \\frac{1}{4} = 2$.", 1),
         ("Let us think about Tom first.", 0),
