@@ -99,8 +99,6 @@ async def test_a_target_with_drafts_runs_on_the_cores_that_are_fastest_for_sever
         assert cores.drafting == (0, 1)
         await accelerator.prepare("prompt_lookup")
         assert engine.cores[-1] == (0, 1)
-        await accelerator.prepare("lookahead")
-        assert engine.cores[-1] == (0,)
 
 
 @pytest.mark.parametrize(
