@@ -1,7 +1,8 @@
-"""``semantic``: the numbers of both steps are compared, then an encoder reads both.
+"""``semantic``: the numbers and names of both steps are compared, then an encoder reads both.
 
 1. Steps that are equal but for white space, marks and capitals are accepted.
-2. Numbers that contradict each other reject (`find_objection`); a number that one step lacks is unknown.
+2. Numbers that contradict each other reject (`find_objection`); a number that one step lacks, and names
+   that differ, leave the step unknown.
 3. A small encoder, trained on steps of real models, gives the probability that both say the same.
 """
 
