@@ -18,8 +18,8 @@ from reason_spec.verifiers.pair_encoder import stem
 from reason_spec.verifiers.quantities import read_terms
 
 _OPENINGS: Final = frozenset("so thus therefore hence then now".split())
-_FULLY_READ: Final = re.compile(r"[\w\s.,;:!?$=+\-−*×·÷/()'\"%]*")
-"""Texts of these characters hold nothing but what `read_terms` reads."""
+_FULLY_READ: Final = re.compile(r"(?:[A-Za-z0-9\s.,;$=+\-−*×·÷/()%]|(?<=[a-z])'(?=[a-z])|:(?!\d))*")
+"""Texts in which `read_terms` reads every sign. 5! and 5², a ratio 3:2 and a question are not."""
 
 
 class NumbersVerifier(Verifier):

@@ -64,7 +64,8 @@ def export_encoder(model: PairClassifier, tokenizer: Path, folder: Path) -> None
             dynamo=False,
         )
         # Seven bits: with eight, processors without VNNI instructions saturate sums and give other logits.
-        # It advises a preparation that changes nothing here.
+        # onnxruntime advises a preparation that changes nothing here.
+        disabled = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:
             quantize_dynamic(
@@ -75,7 +76,7 @@ def export_encoder(model: PairClassifier, tokenizer: Path, folder: Path) -> None
                 weight_type=QuantType.QInt8,
             )
         finally:
-            logging.disable(logging.NOTSET)
+            logging.disable(disabled)
     shutil.copyfile(tokenizer, folder / TOKENIZER)
 
 
