@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from reason_spec.types import Decision, LossClass, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.types import Decision, LossClass, Verdict
+from reason_spec.verifiers.base import VerificationContext
 from reason_spec.verifiers.encoder import MINILM_PACKAGE, MINILM_SHA256, Embedding, SentenceEncoder
+from reason_spec.verifiers.encoding import EncodingVerifier
 
 __all__ = ["MINILM_PACKAGE", "MINILM_SHA256", "EmbeddingVerifier", "Similarity", "compare_texts"]
 
@@ -43,7 +44,7 @@ def _lowest_cosine(x: Embedding, y: Embedding) -> float:
     return max(-1.0, min(1.0, cosine))
 
 
-class EmbeddingVerifier(Verifier):
+class EmbeddingVerifier(EncodingVerifier[SentenceEncoder]):
     """Accepts from ``threshold`` on, rejects below; ``score`` is the cosine."""
 
     name: str = "embedding"
@@ -53,21 +54,10 @@ class EmbeddingVerifier(Verifier):
     def __init__(
         self, encoder: SentenceEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
     ) -> None:
-        super().__init__(deadline_seconds)
-        self.threshold: float = self.checked_threshold(PAPER_THRESHOLD if threshold is None else threshold)
-        self._encoder = encoder
+        super().__init__(encoder, PAPER_THRESHOLD if threshold is None else threshold, deadline_seconds)
 
-    async def start(self) -> None:
-        await self._encoder.start()
-
-    async def close(self) -> None:
-        await self._encoder.close()
-
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        assert target is not None
-        if drafted.text == target.text:
-            return Verdict("accept", 1.0, reason="same text")
-        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted.text, target.text)
+    async def _compare(self, context: VerificationContext, drafted: str, target: str) -> Verdict:
+        cosine, aligned, num_tokens = await compare_texts(self._encoder, drafted, target)
         reason = f"cosine {cosine:.3f}, threshold {self.threshold:g}"
         decision: Decision = "accept" if cosine >= self.threshold else "reject"
         if decision == "accept" and not aligned:

@@ -183,6 +183,17 @@ class PairEncoder:
         return [None if np.isnan(logit) else self.calibration.probability(float(logit)) for logit in logits]
 
 
+def check_folder(folder: Path) -> None:
+    """Check that a folder has the files of an encoder, without reading them.
+
+    Raises:
+        SettingsError: one is missing.
+    """
+    for name in (MODEL, TOKENIZER, CONFIG):
+        if not (folder / name).is_file():
+            raise SettingsError(f"{str(folder)!r} holds no encoder of reason-spec verifier train: no {name}")
+
+
 def load_model(folder: Path) -> tuple[tokenizers.Tokenizer, onnxruntime.InferenceSession]:
     """Load a tokenizer and a model that uses one core.
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from reason_spec.types import LossClass, Step, Verdict
-from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.types import LossClass, Verdict
+from reason_spec.verifiers.base import VerificationContext
+from reason_spec.verifiers.encoding import EncodingVerifier
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import PairEncoder
 
@@ -26,41 +27,32 @@ _SURELY_OTHER: Final = 0.05
 """A probability at which the steps are said to differ."""
 
 
-class SemanticVerifier(Verifier):
+class SemanticVerifier(EncodingVerifier[PairEncoder]):
     """Accepts steps that say the same in other words.
 
-    ``score`` is the probability that they do: 1 for equal steps, 0 where the numbers object.
+    ``score`` is the probability that they do: 1 for equal steps, 0 where numbers or names object.
     """
 
     name: str = "semantic"
     loss_class: LossClass = "verified"
 
     def __init__(
-        self,
-        encoder: PairEncoder,
-        threshold: float | None = None,
-        deadline_seconds: float = 2.0,
+        self, encoder: PairEncoder, threshold: float | None = None, deadline_seconds: float = 2.0
     ) -> None:
-        super().__init__(deadline_seconds)
-        self._encoder = encoder
+        """Args:
+        threshold: least probability that is accepted; None: the encoder's own.
+        """
         given = encoder.calibration.threshold if threshold is None else threshold
-        self.threshold: float = self.checked_threshold(given)
+        super().__init__(encoder, given, deadline_seconds)
 
-    async def start(self) -> None:
-        await self._encoder.start()
-
-    async def close(self) -> None:
-        await self._encoder.close()
-
-    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
-        assert target is not None
-        if drafted.text == target.text or squeezed(drafted.text) == squeezed(target.text):
+    async def _compare(self, context: VerificationContext, drafted: str, target: str) -> Verdict:
+        if squeezed(drafted) == squeezed(target):
             return Verdict("accept", 1.0, reason="same text")
-        objection = find_objection(drafted.text, target.text, context.question, context.prefix_text)
+        objection = find_objection(drafted, target, context.question, context.prefix_text)
         if objection is not None:
             return Verdict("reject" if objection.contradicts else "unknown", 0.0, reason=objection.reason)
         question = context.question or context.prefix_text
-        probability = await self._encoder.probability(question, drafted.text, target.text)
+        probability = await self._encoder.probability(question, drafted, target)
         if probability is None:
             return Verdict("unknown", reason="the steps are longer than the encoder's input")
         reason = f"the same with probability {probability:.3f}, threshold {self.threshold:g}"

@@ -56,8 +56,12 @@ def verifier_train(
     from reason_spec.lab.verifier_training.recipe import train_verifier
     from reason_spec.lab.verifier_training.source import read_pairs
     from reason_spec.lab.verifier_training.training import TrainingPlan
-    from reason_spec.verifiers.pair_encoder import PACKAGED
+    from reason_spec.verifiers.pair_encoder import PACKAGED, check_folder
 
+    trained = PACKAGED if start == "packaged" else None if start == "minilm" else Path(start)
+    if trained is not None:
+        # Before the pairs are made, which takes a minute.
+        check_folder(trained)
     screen = Screen(as_json=as_json, quiet=quiet)
     screen.say("Making pairs of steps")
     with screen.counting("Making pairs of steps", None, "lines") as each:
@@ -77,7 +81,7 @@ def verifier_train(
             pairs,
             output,
             TrainingPlan(epochs, threads, seed),
-            trained=PACKAGED if start == "packaged" else None if start == "minilm" else Path(start),
+            trained=trained,
             risk=risk,
             on_step=show,
         )
