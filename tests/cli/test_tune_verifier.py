@@ -288,3 +288,11 @@ def test_on_the_embedded_pair_answers_that_are_taken_over_are_those_of_a_run_of_
     assert taken_over
     for record in taken_over:
         assert record["response"] == strict[record["id"]]["response"]
+
+
+def test_the_drafts_own_confidence_has_a_threshold_too(world: World) -> None:
+    """The scripted draft is always certain, so every step stands, and the answers it has wrong are lost."""
+    succeed(*arguments(world, "--thresholds", "0.9", loss="50", verifier="confidence"))
+    (trial,) = calibration()["trials"]
+    assert calibration()["verifier"] == "confidence"
+    assert trial["num_lost"] == len(LOST)
