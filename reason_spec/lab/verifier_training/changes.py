@@ -10,7 +10,11 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"(?<![\w.,^_{}])\d+(?![\w.,]*[\d}])")
 _ANY_NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*(?![\w])")
-_OPERATION: Final = re.compile(r"(?<=[\w)}\]]) ?([-+*/×÷]|\\cdot|\\times) ?(?=[\w({\\])")
+# Beside a number or between variables: the slash of "meters/session" is no operation.
+_OPERATION: Final = re.compile(
+    r"(?:(?<=\d)|(?<=\b[a-zA-Z])) ?([-+*/×÷]|\\cdot|\\times) ?(?=[({\\$]*(?:\d|[a-zA-Z]\b))"
+    r"|(?<=[\w)}\]]) ?([-+*/×÷]|\\cdot|\\times) ?(?=[({\\$]*\d)"
+)
 _OTHER_OPERATION: Final = {
     "+": "-", "-": "+", "*": "+", "/": "*", "×": "+", "÷": "×", "\\cdot": "+", "\\times": "-",
 }  # fmt: skip
@@ -18,6 +22,7 @@ _SUBTRACTION: Final = re.compile(r"(?<![\w.^{+*/-])(?<![-+*/^] )(\d+)( ?[-/÷−
 _VERB: Final = re.compile(r"\b(is|are|was|were|can|must|will|should|has to|does|do)\b(?! not)")
 _NEGATED: Final = re.compile(r"\b(is|are|was|were|can|must|will|does|do) not\b|\bcannot\b")
 _FORMULA: Final = re.compile(r"\$[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
+_WORDS: Final = re.compile(r"\b[a-z]{2,} [a-z]{2,}\b")
 _VARIABLE: Final = re.compile(r"(?<![\\\w{])([a-zA-Z])(?![\w}])")
 _NAME: Final = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 _CAPITALIZED: Final = re.compile(r"\b[A-Z][a-z]{2,}\b")
@@ -79,7 +84,10 @@ class Problem:
         return cls(
             tuple(dict.fromkeys(_ANY_NUMBER.findall(everything))),
             tuple(sorted(names)),
-            tuple(dict.fromkeys(_NOUN.findall(everything))),
+            # After a number a text of a model may have a verb: "the 4 drilled".
+            tuple(
+                noun for noun in dict.fromkeys(_NOUN.findall(everything)) if noun in question and noun[-2:] != "ed"
+            ),
         )
 
 
@@ -96,7 +104,9 @@ def change_operation(text: str, rng: Random) -> str | None:
     if not found:
         return None
     at = rng.choice(found)
-    return text[: at.start(1)] + _OTHER_OPERATION[at[1]] + " " * at[1].startswith("\\") + text[at.end(1) :]
+    group = 1 if at[1] else 2
+    other = _OTHER_OPERATION[at[group]] + " " * at[group].startswith("\\")
+    return text[: at.start(group)] + other + text[at.end(group) :]
 
 
 def change_order(text: str, rng: Random) -> str | None:
@@ -137,7 +147,8 @@ def _replace_word(text: str, table: Mapping[str, str], rng: Random) -> str | Non
 
 def change_variable(text: str, rng: Random) -> str | None:
     """Put another letter of the same formulas in the place of one."""
-    formulas = [(at.start(), at.end()) for at in _FORMULA.finditer(text)]
+    # Words in a row stand between two sums of money, not between the signs of a formula.
+    formulas = [(at.start(), at.end()) for at in _FORMULA.finditer(text) if not _WORDS.search(at[0])]
     found = [at for start, end in formulas for at in _VARIABLE.finditer(text, start, end)]
     letters = sorted({at[1] for at in found})
     if len(letters) < 2:
@@ -154,7 +165,16 @@ def change_stance(text: str, rng: Random) -> str | None:
 
 def change_names(text: str, _: Random) -> str | None:
     """Swap the first two names inside a sentence."""
-    names = list(dict.fromkeys(_NAME.findall(text)))[:2]
+    return _swapped(text, _NAME.findall(text))
+
+
+def swap_names_of_the_problem(text: str, problem: Problem) -> str | None:
+    """Swap the first two names of the problem; in "Total Cost" nothing is a name."""
+    return _swapped(text, [word for word in _CAPITALIZED.findall(text) if word in problem.names])
+
+
+def _swapped(text: str, found: Sequence[str]) -> str | None:
+    names = list(dict.fromkeys(found))[:2]
     if len(names) < 2:
         return None
     swap = dict(zip(names, reversed(names), strict=True))
@@ -237,6 +257,7 @@ def changed_steps(text: str, problem: Problem, rng: Random) -> dict[str, str]:
     """Return a step changed in one place, by the kind of change; of each kind one, where there is a place."""
     found: dict[str, str | None] = {kind: change(text, rng) for kind, change in CHANGES.items()}
     found |= {
+        "entity": swap_names_of_the_problem(text, problem),
         "number of the problem": number_of_the_problem(text, problem, rng),
         "name of the problem": name_of_the_problem(text, problem, rng),
         "noun of the problem": noun_of_the_problem(text, problem, rng),

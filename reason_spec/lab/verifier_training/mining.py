@@ -115,6 +115,8 @@ def mine_pairs(
             beside = other if rng.random() < 0.6 else one
             # Else a pair that differs in an opening or a synonym would always be one that says the same.
             text = (rng.random() < _REWRITTEN_SHARE and rewritten(changed, rng)) or changed
+            if kind.endswith("dropped") and not _kept_in(beside.text, one.text, changed):
+                beside = one
             if not kind.endswith("dropped") or _says_more(beside.text, text):
                 others[kind].append((text, beside, one.writer))
         if one.after and _says_more(one.after, other.text):
@@ -138,6 +140,14 @@ def _says_more(text: str, than: str) -> bool:
         return True
     known = set(_content(than))
     return len([word for word in _content(text) if word not in known]) >= _TELLING_WORDS
+
+
+def _kept_in(other: str, whole: str, cut: str) -> bool:
+    """Whether another text has what a step lost when it was cut: a number or two words of content."""
+    if (read_quantities(whole).numbers - read_quantities(cut).readings) & read_quantities(other).numbers:
+        return True
+    lost = set(_content(whole)) - set(_content(cut))
+    return len(lost & set(_content(other))) >= _TELLING_WORDS
 
 
 def _content(text: str) -> list[str]:

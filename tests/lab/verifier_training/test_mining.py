@@ -112,3 +112,32 @@ def test_a_change_leaves_another_step(seed: int) -> None:
     assert {"number", "operation", "order", "negation", "sentence dropped"} <= found.keys()
     for kind, changed in found.items():
         assert squeezed(changed) != squeezed(step), kind
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        ("3 sessions per week times 180 meters/session gives 540 meters/week.", "operation"),
+        ("The bill is $100, so over a year, that's 100 times 12 = $1200.", "variable"),
+        ("We know Total Cost and find the Unit Price.", "entity"),
+        ("The price that the 4 drilled cost.", "noun of the problem"),
+    ],
+)
+def test_what_is_no_calculation_formula_name_or_noun_is_not_changed(step: str, kind: str) -> None:
+    problem = Problem.read(QUESTION, [step])
+    assert all(kind not in changed_steps(step, problem, Random(seed)) for seed in range(10))
+
+
+def test_a_cut_step_stands_beside_a_wording_that_has_what_was_cut() -> None:
+    solutions = {
+        "one": "Tom buys 3 * 12 = 36 pens for his youngest sister Ana.",
+        "two": "Tom pays 3 * 12 = 36 pens and leaves the large store quickly.",
+    }
+    cut = [
+        pair
+        for seed in range(8)
+        for pair in mine_pairs("1", QUESTION, solutions, seed)
+        if pair.kind == "clause dropped"
+    ]
+    assert cut
+    assert all("youngest sister" in pair.b and "youngest" not in pair.a for pair in cut)
