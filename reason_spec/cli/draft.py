@@ -129,22 +129,11 @@ def draft_eval(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    from reason_spec.cli import draft_eval_screens
+    from reason_spec.cli.draft_eval_screens import measure_draft
     from reason_spec.cli.screen import Screen
-    from reason_spec.evaluation.sources import read_sources, sample_of
-    from reason_spec.lab.drafts.evaluation import evaluate_draft
 
-    settings = draft_eval_screens.settings_for_draft(flags, draft)
-    chosen = read_sources(
-        sources or [],
-        settings.task.name,
-        sample=sample_of(settings, not sources),
-        limit=flags.given["limit"],
-        skip_bad=flags.given["skip_bad"],
-    )
     screen = Screen(quiet=quiet, as_json=as_json)
-    report = run_interruptible(evaluate_draft(settings, chosen, output, screen, fresh=fresh))
-    draft_eval_screens.show_report(report, screen)
+    measure_draft(flags, draft, sources, screen, output=output, fresh=fresh)
 
 
 @draft_app.command(

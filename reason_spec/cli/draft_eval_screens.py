@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
 from reason_spec.accelerator.engine_drafter import drafter_folder
+from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.flags import Flags
 from reason_spec.cli.screen import Screen
 from reason_spec.engines.eagle_files import is_head, read_head_config
@@ -16,12 +18,39 @@ from reason_spec.engines.pruned import find_pruned
 from reason_spec.errors import SettingsError
 from reason_spec.evaluation.amounts import counted, percent, percent_range, range_text, times_text
 from reason_spec.evaluation.estimates import Estimate
-from reason_spec.lab.drafts.evaluation import DraftReport
+from reason_spec.evaluation.sources import read_sources, sample_of
+from reason_spec.lab.drafts.evaluation import DraftReport, StepLevel, evaluate_draft
 from reason_spec.settings import Settings
 from reason_spec.settings.engines import SELF_DRAFT
 
 
-def settings_for_draft(flags: Flags, draft: str) -> Settings:
+def measure_draft(
+    flags: Flags,
+    draft: str,
+    sources: Sequence[str] | None,
+    screen: Screen,
+    *,
+    output: Path | None,
+    fresh: bool,
+    depth: int | None = None,
+) -> None:
+    """Measure a draft on problems, those of the package where none are given, and print what was found.
+
+    Args:
+        depth: most steps ahead; None leaves the setting.
+    """
+    settings = settings_for_draft(flags, draft, depth)
+    chosen = read_sources(
+        sources or [],
+        settings.task.name,
+        sample=sample_of(settings, not sources),
+        limit=flags.given["limit"],
+        skip_bad=flags.given["skip_bad"],
+    )
+    show_report(run_interruptible(evaluate_draft(settings, chosen, output, screen, fresh=fresh)), screen)
+
+
+def settings_for_draft(flags: Flags, draft: str, depth: int | None = None) -> Settings:
     """Return the settings of an evaluation; the target is the one that a pruned draft was made of.
 
     Raises:
@@ -29,7 +58,8 @@ def settings_for_draft(flags: Flags, draft: str) -> Settings:
         EngineError: the files of a draft are damaged.
     """
     base = None if draft == "embedded" else _base_of(draft)
-    settings = flags.resolve({"draft.model": draft}, {} if base is None else {"target.model": base})
+    given = {"draft.model": draft} if depth is None else {"draft.model": draft, "strategy.depth": depth}
+    settings = flags.resolve(given, {} if base is None else {"target.model": base})
     if draft == SELF_DRAFT:
         raise SettingsError(
             "draft self is the target with fewer layers, which are searched while it runs; before that there "
@@ -62,6 +92,8 @@ def show_report(report: DraftReport, screen: Screen) -> None:
     tables = [_token_table(report), _step_table(report), _speed_table(report)]
     for table in tables if report.alpha_step else (tables[0], tables[-1]):
         screen.print_table(table)
+    if report.step_level is not None:
+        screen.print(_step_level(report.step_level))
     for name, reason in report.left_out.items():
         screen.say(f"verifier {name} is left out: {reason}")
     screen.print(
@@ -112,6 +144,21 @@ def _speed_table(report: DraftReport) -> Table:
             split,
         )
     return table
+
+
+def _step_level(level: StepLevel) -> str:
+    """Say on which side of the line a pair is."""
+    if level.pays_from is None:
+        line = "Steps ahead cannot pay here, even if every drafted step is accepted"
+    else:
+        side = "pay" if level.pays else "do not pay"
+        line = f"Steps ahead {side} here: they need alpha_step {level.pays_from:.2f}"
+    share = f"{level.verifier} accepts {percent(level.alpha_step.value)} of the draft's steps"
+    if level.measured is None:
+        return f"{line}, and {share}."
+    interval = range_text(level.measured.interval, lambda value: f"{value:.2f}")
+    ratio = f"{times_text(level.measured.value)} ({interval})"
+    return f"{line}, and {share}. Measured: lookahead, as planned, has {ratio} the speed of speculative."
 
 
 def _share_cells(estimate: Estimate) -> tuple[str, str]:

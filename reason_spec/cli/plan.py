@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from reason_spec.cli.options import JsonOption, QuietOption, option
+from reason_spec.cli.flags import Flags, takes_flags
+from reason_spec.cli.options import (
+    FreshOption,
+    JsonOption,
+    OutputOption,
+    QuietOption,
+    SourcesArgument,
+    option,
+)
 from reason_spec.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -15,9 +23,11 @@ PLAN_HELP = (
     "Predict the speed-up from acceptance rates and costs, and the best split of a pass between steps and "
     "tokens.\n\n"
     "It needs no models: reason-spec plan --alpha-step 0.63 --c-step 0.1 --depth 6. With --run it "
-    "reads the measured rates of a run, and explains the difference from the formulas term by term."
+    "reads the measured rates of a run, and explains the difference from the formulas term by term. With "
+    "--measure it measures your models on problems (by default those of the package), and says whether steps "
+    "ahead pay."
 )
-_RATES, _SIZES, _RUN = "Rates and costs", "What to try", "After a run"
+_RATES, _SIZES, _RUN, _MEASURE = "Rates and costs", "What to try", "After a run", "With your models"
 _DEFAULT_BUDGET, _MAX_BUDGET = 16, 1024
 
 AlphaStepOption = Annotated[
@@ -87,9 +97,18 @@ RequestsOption = Annotated[int, option("--requests", "Answers at once. Default: 
 RunOption = Annotated[
     Path | None, option("--run", "Folder of a run: explain its speed-up.", _RUN, metavar="FOLDER")
 ]
+MeasureOption = Annotated[
+    bool, option("--measure", "Measure --target and --draft on problems, as draft eval does.", _MEASURE)
+]
 
 
+@takes_flags("task", "limit", "skip_bad", "prompt", "target", "draft", "verifier", "seed", "max_tokens")
 def plan(
+    flags: Flags,
+    sources: SourcesArgument = None,
+    measure: MeasureOption = False,
+    output: OutputOption = None,
+    fresh: FreshOption = False,
     alpha_step: AlphaStepOption = None,
     c_step: CStepOption = None,
     alpha_token: AlphaTokenOption = None,
@@ -106,18 +125,28 @@ def plan(
     quiet: QuietOption = False,
 ) -> None:
     from reason_spec.cli import plan_screens
+    from reason_spec.cli.draft_eval_screens import measure_draft
     from reason_spec.cli.screen import Screen
     from reason_spec.lab.planning.workload import FLAT, Workload
 
     screen = Screen(as_json=as_json, quiet=quiet)
+    if measure:
+        if run is not None or alpha_step is not None:
+            raise SettingsError("--measure finds all rates itself: leave out --run and --alpha-step")
+        draft = flags.given["draft"] or "embedded"
+        measure_draft(flags, draft, sources, screen, output=output, fresh=fresh, depth=depth)
+        return
+    if sources or output is not None:
+        raise SettingsError("problems and --output are for --measure, which solves them with your models")
     cost = _pass_cost(pass_times)
     if run is not None:
         plan_screens.show_run(screen, run, c_step=c_step, pass_cost=cost)
         return
     if alpha_step is None or c_step is None:
         raise SettingsError(
-            "--alpha-step and --c-step are needed. A run measures both: 'reason-spec plan --run FOLDER' "
-            "reads them; or give them, as in 'reason-spec plan --alpha-step 0.63 --c-step 0.1'"
+            "--alpha-step and --c-step are needed. 'reason-spec plan --measure' measures your models, and "
+            "'reason-spec plan --run FOLDER' reads a run; or give them, as in 'reason-spec plan "
+            "--alpha-step 0.63 --c-step 0.1'"
         )
     if num_drafts and alpha_token is None:
         raise SettingsError("--num-drafts needs --alpha-token: how often is a drafted token right?")

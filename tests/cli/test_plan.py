@@ -107,6 +107,9 @@ def test_a_run_of_solve_can_be_explained(tmp_path: Path, monkeypatch: pytest.Mon
         ((*RATES, "--pass-times", "4:1.2"), "a pass of 1 token is missing"),
         ((*RATES, "--pass-times", "1:1,4"), "--pass-times is '1:1,4'"),
         ((*RATES, "--pass-times", "none.yaml"), "none.yaml: cannot be read"),
+        (("--measure", *RATES), "--measure finds all rates itself"),
+        (("--measure", "--run", "nowhere"), "--measure finds all rates itself"),
+        (("problems.jsonl", *RATES), "problems and --output are for --measure"),
         (("--run", "nowhere"), "nowhere: there is no such folder"),
     ],
 )
@@ -116,5 +119,5 @@ def test_what_is_impossible_is_refused_by_name(arguments: tuple[str, ...], messa
 
 def test_the_help_names_every_question() -> None:
     shown = " ".join(invoke("plan", "--help").stdout.split())
-    for flag in ("--alpha-step", "--pass-times", "--run", "--json"):
+    for flag in ("--alpha-step", "--pass-times", "--run", "--measure", "--json"):
         assert flag in shown

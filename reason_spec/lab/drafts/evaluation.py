@@ -34,7 +34,7 @@ from reason_spec.lab.drafts.texts import TrainingText, target_tokenizer
 from reason_spec.lab.drafts.token_acceptance import ModelPair, TokenAcceptance
 from reason_spec.lab.planning.prediction import SIMULATED_STEPS
 from reason_spec.lab.planning.simulator import Scheme, simulate
-from reason_spec.lab.planning.workload import Split, Workload, expected_split
+from reason_spec.lab.planning.workload import Split, Workload, expected_split, steps_pay_from
 from reason_spec.settings import Settings
 from reason_spec.types import Problem
 from reason_spec.verifiers.base import Verifier, measure_verdict, verifier_names
@@ -78,6 +78,27 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLevel:
+    """Whether steps ahead pay beside draft tokens.
+
+    Attributes:
+        verifier: that of ``lookahead``, with its ``alpha_step``.
+        pays_from: least alpha_step at which steps pay by the formulas of ``plan``; None: at none.
+        measured: speed of ``lookahead``, as its planner chose, over ``speculative``; with the interval of the
+            sign test. None where a strategy has no answer.
+    """
+
+    verifier: str
+    alpha_step: Estimate
+    pays_from: float | None
+    measured: Estimate | None
+
+    @property
+    def pays(self) -> bool:
+        return self.pays_from is not None and self.alpha_step.value >= self.pays_from
+
+
+@dataclass(frozen=True, slots=True)
 class DraftReport:
     """The measurements of a draft.
 
@@ -88,6 +109,7 @@ class DraftReport:
         alpha_step: by verifier, at temperature 0; empty for a head.
         left_out: verifiers that cannot be used here, with the reason.
         c: time of a draft token over that of a target token, each model alone.
+        step_level: None for a head.
     """
 
     target: str
@@ -101,6 +123,7 @@ class DraftReport:
     draft_token_ms: float
     target_token_ms: float
     speedups: tuple[Speedup, ...]
+    step_level: StepLevel | None
     folder: str
 
 
@@ -206,6 +229,7 @@ async def evaluate_draft(
     # The engines have freed their memory.
     alpha_token = _compare_tokens(settings, sources.problems, (answers, samples), view)
     verifier = next(iter(measured.accepted), None)
+    workload = _workload(answers, alpha_token[0], verifier, measured.costs)
     return DraftReport(
         target=settings.target.model,
         draft=settings.draft.model,
@@ -217,7 +241,8 @@ async def evaluate_draft(
         c=measured.costs.c,
         draft_token_ms=1000 * measured.costs.draft_token,
         target_token_ms=1000 * measured.costs.target.seconds(1),
-        speedups=_speedups(settings, answers, _workload(answers, alpha_token[0], verifier, measured.costs)),
+        speedups=_speedups(settings, answers, workload),
+        step_level=None if verifier is None else _step_level(settings, answers, verifier, workload),
         folder=str(answers.folder),
     )
 
@@ -365,6 +390,16 @@ def _speedups(settings: Settings, answers: _Answers, workload: Workload) -> tupl
             Speedup(name, split, simulated, compared.paired_speedup, len(pairs), compared.num_identical)
         )
     return tuple(found)
+
+
+def _step_level(
+    settings: Settings, answers: _Answers, verifier: StepAcceptance, workload: Workload
+) -> StepLevel:
+    strategy = settings.strategy
+    pays_from = steps_pay_from(workload, max(1, strategy.depth), strategy.num_draft_tokens)
+    pairs = pair_up(*(answers.kept.get(name, ()) for name in SPECULATING))
+    measured = compare_pairs(ALL_TASKS, pairs).paired_speedup if pairs else None
+    return StepLevel(verifier.verifier, verifier.alpha, pays_from, measured)
 
 
 def check_tokenizers(settings: Settings) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
+
+from scipy.optimize import brentq
 
 from reason_spec.control.costs import PassCost
 from reason_spec.control.formulas import asynchronous_speedup, busy_branches, tokens_per_pass
@@ -18,6 +20,7 @@ _MAX_TOKENS = 128
 """Tokens in a branch that are tried."""
 _ROUNDS = 4
 """Iterations until the length of a target step and the number of steps under way agree."""
+_RATE_TOLERANCE = 1e-3
 _BOUNDS = {
     "alpha_step": ("share of drafted steps that are accepted", 0.0, 1.0),
     "c_step": ("time of a drafted step over that of a target step", 0.0, 1.0),
@@ -111,6 +114,32 @@ def best_split(workload: Workload, budget: int) -> Split:
     best = max(split.speedup for split in splits)
     fastest = (split for split in splits if split.speedup >= best * (1 - 1e-9))
     return min(fastest, key=lambda split: (split.pass_tokens, split.depth))
+
+
+def steps_pay_from(workload: Workload, max_depth: int, max_drafts: int) -> float | None:
+    """Return the least alpha_step at which steps ahead beat draft tokens alone, by the formulas.
+
+    The workload's own alpha_step does not count. None: they are slower even if every step is accepted.
+
+    Args:
+        max_depth: most steps ahead, at least 1.
+        max_drafts: most draft tokens of a branch.
+    """
+
+    def gain(alpha_step: float) -> float:
+        given = replace(workload, alpha_step=alpha_step)
+        splits = [
+            expected_split(given, depth, num_drafts)
+            for depth in range(max_depth + 1)
+            for num_drafts in range(max_drafts + 1)
+        ]
+        flat, ahead = (max(one.speedup for one in splits if bool(one.depth) == steps) for steps in (0, 1))
+        return ahead / flat - 1.0
+
+    if gain(1.0) <= 0.0:
+        return None
+    # A rejected step costs nothing by the formulas, but the wider pass does: it may pay at any rate.
+    return 0.0 if gain(0.0) > 0.0 else float(brentq(gain, 0.0, 1.0, xtol=_RATE_TOLERANCE))
 
 
 def _splits(workload: Workload, budget: int) -> Iterator[Split]:

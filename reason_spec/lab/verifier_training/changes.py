@@ -84,11 +84,13 @@ class Problem:
         return cls(
             tuple(dict.fromkeys(_ANY_NUMBER.findall(everything))),
             tuple(sorted(names)),
-            # After a number a text of a model may have a verb: "the 4 drilled".
-            tuple(
-                noun for noun in dict.fromkeys(_NOUN.findall(everything)) if noun in question and noun[-2:] != "ed"
-            ),
+            tuple(noun for noun in dict.fromkeys(_NOUN.findall(everything)) if _is_noun_of(noun, question)),
         )
+
+
+def _is_noun_of(word: str, question: str) -> bool:
+    """Whether a word behind a number is in the question, too, and no verb: "the 4 drilled"."""
+    return word in question and not word.endswith("ed")
 
 
 def change_number(text: str, rng: Random) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from reason_spec.control.costs import PassCost
 from reason_spec.control.formulas import asynchronous_speedup, token_speedup
 from reason_spec.errors import SettingsError
-from reason_spec.lab.planning.workload import MAX_DEPTH, Workload, best_split, expected_split
+from reason_spec.lab.planning.workload import MAX_DEPTH, Workload, best_split, expected_split, steps_pay_from
 
 rates = st.floats(0.0, 0.95)
 costs = st.floats(0.001, 0.5)
@@ -83,3 +85,35 @@ def test_more_answers_at_once_leave_less_to_gain() -> None:
 def test_impossible_values_are_refused_by_name(values: dict[str, float], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Workload(**{"alpha_step": 0.6, "c_step": 0.1, **values})  # type: ignore[arg-type]
+
+
+@given(rates, costs, st.integers(1, 6), st.floats(0.0, 0.2))
+def test_steps_pay_from_the_rate_at_which_both_levels_are_as_fast_as_tokens(
+    alpha_token: float, cost: float, depth: int, slope: float
+) -> None:
+    times = PassCost(((1, 1.0), (64, 1.0 + 63 * slope)))
+    workload = Workload(0.5, cost, alpha_token, cost, pass_cost=times)
+    line = steps_pay_from(workload, depth, 4)
+
+    def fastest(alpha_step: float, depths: range) -> float:
+        given = replace(workload, alpha_step=alpha_step)
+        return max(expected_split(given, one, drafts).speedup for one in depths for drafts in range(5))
+
+    ahead, flat = range(1, depth + 1), range(1)
+    if line is None:
+        assert fastest(1.0, ahead) <= fastest(1.0, flat)
+    elif line > 0.0:
+        assert fastest(line, ahead) == pytest.approx(fastest(line, flat), rel=0.01)
+        assert fastest(min(1.0, line + 0.05), ahead) >= fastest(line, flat)
+
+
+def test_the_dearer_a_pass_of_several_steps_the_more_of_them_have_to_stand() -> None:
+    lines = [
+        steps_pay_from(Workload(0.5, 0.1, 0.6, 0.1, pass_cost=PassCost(((1, 1.0), (64, 1 + 63 * s)))), 4, 8)
+        for s in (0.0, 0.02, 0.05)
+    ]
+    assert None not in lines
+    assert lines == sorted(lines, key=lambda line: line or 0.0)
+    assert (
+        steps_pay_from(Workload(0.5, 0.5, 0.6, 0.5, pass_cost=PassCost(((1, 1.0), (64, 64.0)))), 4, 8) is None
+    )
