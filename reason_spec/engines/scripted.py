@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -223,7 +223,7 @@ class ScriptedEngine(Engine):
 
     Args:
         script: returns the rest of the text for any beginning of it, prompt included.
-        seconds_per_pass: the time of a pass of any size.
+        seconds_per_pass: the time of a pass, or T(n), the time of one with n tokens.
         fail_after: number of passes after which every request fails, for tests of failures.
         earlier: earlier texts to draft from where no hint applies.
     """
@@ -237,7 +237,7 @@ class ScriptedEngine(Engine):
         script: Script,
         *,
         tokenizer: ScriptedTokenizer | None = None,
-        seconds_per_pass: float = 0.0,
+        seconds_per_pass: float | Callable[[int], float] = 0.0,
         max_context: int = 1 << 20,
         fail_after: int | None = None,
         earlier: EarlierTexts | None = None,
@@ -324,7 +324,7 @@ class ScriptedEngine(Engine):
 
     async def score(self, prefix: Prefix, continuation: tuple[int, ...]) -> Score:
         """Return 0.0 for each token as long as the script agrees, then minus infinity."""
-        await asyncio.sleep(self._seconds_per_pass)
+        await asyncio.sleep(self._pass_seconds(len(continuation)))
         self._num_passes += 1
         text = self._tokenizer.decode(prefix.to_tuple())
         expected = (*self._tokenizer.encode(self._script(text, Sampling())), END_OF_TEXT)
@@ -347,17 +347,24 @@ class ScriptedEngine(Engine):
                 self._awake.clear()
                 await self._awake.wait()
                 continue
-            await asyncio.sleep(self._seconds_per_pass)
+            batch = [(running, self._drafts(running)) for running in self._running]
+            await asyncio.sleep(self._pass_seconds(sum(1 + len(drafts) for _, drafts in batch)))
             self._num_passes += 1
-            for running in list(self._running):
+            for running, drafts in batch:
                 if self._fail_after is not None and self._num_passes > self._fail_after:
                     self._retire(running, "failed", f"{self.name}: scripted failure")
                 elif not running.cancelled:
-                    self._advance(running)
+                    self._advance(running, drafts)
 
-    def _advance(self, running: _Running) -> None:
+    def _pass_seconds(self, num_tokens: int) -> float:
+        seconds = self._seconds_per_pass
+        return seconds(num_tokens) if callable(seconds) else seconds
+
+    def _drafts(self, running: _Running) -> tuple[int, ...]:
+        return running.drafts or self._drafts_from_earlier(running)
+
+    def _advance(self, running: _Running, drafts: tuple[int, ...]) -> None:
         output = running.output
-        drafts = running.drafts or self._drafts_from_earlier(running)
         rest = running.continuation[len(output.tokens) :]
         accepted = num_shared(rest, drafts)
         running.usage += Usage(

@@ -142,7 +142,7 @@ def test_a_late_draft_that_the_depth_had_held_back_is_told_apart() -> None:
 
     alike = StoryScript(3, num_steps=12), StoryScript(3, num_steps=12)
     ponders = lookahead(depth=1, verifier=Ponders(), use_hint=False)
-    found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.005, virtual_time=True)
+    found = solve(ponders, *alike, target_seconds=0.01, draft_seconds=0.009, virtual_time=True)
     assert found.recorder.num_late_drafts == found.recorder.num_held_drafts > 2
 
 

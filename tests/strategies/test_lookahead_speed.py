@@ -23,7 +23,7 @@ NUM_STEPS = 120
 DRAFT_COST = 0.2
 STEP_TOKENS = 20
 MOMENT = 0.001
-"""A drafted step is there just after a pass has begun: the scripted engine lets it take part in that one."""
+"""A drafted step is there just before a pass begins, and takes part in it."""
 AGREEMENT = 0.9
 
 
@@ -53,7 +53,7 @@ class Timed(NamedTuple):
 
 async def _lookahead(depth: int) -> Timed:
     target = ScriptedEngine("target", story(drafted=False), seconds_per_pass=1.0)
-    draft = ScriptedEngine("draft", story(drafted=True), seconds_per_pass=DRAFT_COST + MOMENT)
+    draft = ScriptedEngine("draft", story(drafted=True), seconds_per_pass=DRAFT_COST - MOMENT)
     await target.start()
     await draft.start()
     prompt = Prefix(target.tokenizer.encode("q\n"))
