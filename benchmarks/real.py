@@ -2,6 +2,7 @@
 
     python benchmarks/real.py --draft DIR [--engine torch|vllm] [--target MODEL] [--head DIR]
         [--problems 60] [--problems-file FILE] [--accuracy N] [--temperatures 0 0.6] [--json [FILE]]
+        [--set NAME=VALUE ...]
 
 ``--engine torch`` runs our rows on the torch engine, and ``generate`` of transformers: alone, with the draft
 as its assistant model, and with its prompt lookup. ``--engine vllm`` runs in the environment of ``make cpu``:
@@ -12,7 +13,8 @@ the number of cores that suits it best. ``torch:autoregressive`` in the vLLM pas
 Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each;
 a first problem warms up. Nothing else may run meanwhile.
 
-``model``, ``head`` and ``self`` also draft by prompt lookup; ``:alone`` leaves it out.
+``model``, ``head`` and ``self`` also draft by prompt lookup; ``:alone`` leaves it out. Rows with ``:fixed``
+draft two steps ahead in every answer; the others leave it to the planner.
 
 Small models often end in a loop, which flatters drafts. Each text is stopped where the same 20 tokens begin
 for the third time (`evaluation.loops`). Only the tokens before that place count, and the seconds that they
@@ -64,6 +66,7 @@ class RowSpec(NamedTuple):
     own: Mapping[str, Any] = {}
 
 
+_FIXED: Final = {"strategy.planner": False, "strategy.depth": 2}
 _EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
 OURS: Final = (
     RowSpec("prompt_lookup", "ours", "prompt_lookup"),
@@ -73,12 +76,15 @@ OURS: Final = (
     RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),
     RowSpec("both:exact", "ours", "lookahead", _EXACT),
     RowSpec("both:semantic", "ours", "lookahead", _SEMANTIC),
+    RowSpec("both:exact:fixed", "ours", "lookahead", {**_EXACT, **_FIXED}),
+    RowSpec("both:semantic:fixed", "ours", "lookahead", {**_SEMANTIC, **_FIXED}),
     RowSpec("hybrid", "ours", "hybrid"),
 )
 ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
     "torch": (
         RowSpec(BASELINE, "ours", BASELINE),
         *OURS,
+        RowSpec("token_recycling", "ours", "token_recycling"),
         RowSpec("self", "self", "self_speculative"),
         RowSpec("head", "head", "self_speculative"),
         RowSpec("head:alone", "head", "self_speculative", {"strategy.token_drafter": "model"}),
@@ -93,7 +99,7 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
     ),
 }
 TARGET: Final = "models:smollm2-gsm8k"
-LOSSY: Final = ("steps:semantic", "both:semantic", "hybrid")
+LOSSY: Final = ("steps:semantic", "both:semantic", "both:semantic:fixed", "hybrid")
 TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
 _PROMPT_LOOKUP_TOKENS: Final = 10
 """The number in the examples of transformers' documentation."""
@@ -377,6 +383,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these rows, beside autoregressive")
     parser.add_argument("--eager", action="store_true", help="do not compile vLLM's models: starts at once")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of all rows, target.dtype=bfloat16",
+    )
     parser.add_argument(
         "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
     )

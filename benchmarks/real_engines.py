@@ -14,6 +14,7 @@ from arms import Ours, settings_of
 from models import Task
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.cli.options import parse_assignments
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.model_package import find_packaged
 from reason_spec.errors import ReasonSpecError
@@ -75,6 +76,7 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
         # The generate of transformers keeps this process from hearing the workers.
         "target.hang_timeout": _HANG_SECONDS,
         "draft.hang_timeout": _HANG_SECONDS,
+        **parse_assignments(options.set),
     }
     drafted: dict[str, Any] = {}
     if options.draft is not None:
@@ -84,7 +86,7 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
             "draft.device": options.device,
         }
     alone = ("autoregressive",)
-    ours: tuple[str, ...] = (*alone, "prompt_lookup")
+    ours: tuple[str, ...] = (*alone, "prompt_lookup", "token_recycling")
     if drafted:
         ours = (*ours, "speculative", "lookahead", "hybrid")
     if options.engine == "torch":

@@ -1,6 +1,6 @@
 """Map where steps ahead pay beside draft tokens, and how near the planner comes to the better choice.
 
-    python benchmarks/step_map.py [--slopes 0 0.02 0.08] [--answers 3] [--plot FILE] [--json [FILE]]
+    python benchmarks/step_map.py [--slopes 0 0.02 0.06] [--answers 2] [--plot FILE] [--json [FILE]]
 
 The strategies, the engines' loops and the planner are the real ones. The models are scripts that cost what
 each point of the map says, in virtual time: T(n) = 1 + slope (n - 1) for a pass of n tokens, a draft token
@@ -40,10 +40,10 @@ from reason_spec.verifiers.base import VerificationContext, Verifier
 
 PASS_SECONDS: Final = 0.02
 """T(1); all results are ratios."""
-NUM_STEPS: Final = 16
+NUM_STEPS: Final = 12
 STEP_TOKENS: Final = (12, 28)
 """Shortest and longest step."""
-DRAFTS, DEPTHS = (1, 2, 4, 8), (1, 2, 4)
+DRAFTS, DEPTHS = (2, 4, 8), (1, 3)
 SIMULATED_STEPS: Final = 4_000
 FLAGS: Final = {"suffix.use": "none", "load_control.use": "off", "strategy.token_drafter": "none"}
 
@@ -192,9 +192,7 @@ class Bench:
         num_tokens, seconds = sum(run.num_tokens for run in runs), sum(run.seconds for run in runs)
         return num_tokens * PASS_SECONDS / seconds
 
-    def _row(
-        self, tokens: dict[int, float], both: dict[tuple[int, int], float], planned: float
-    ) -> Row:
+    def _row(self, tokens: dict[int, float], both: dict[tuple[int, int], float], planned: float) -> Row:
         workload = self._point.workload()
         depth, num_drafts = max(both, key=lambda split: both[split])
         scheme = Scheme(depth, num_drafts=num_drafts)
@@ -232,20 +230,27 @@ def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    print("slope  c     a_token a_step  tokens  both   gain   by formula  planned  of best  pays from")
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in "slope|c|α token|α step|tokens|both|gain|expected|planned|of best|pays from".split("|"):
+        table.add_column(heading, justify="right")
     for row in rows:
-        gain, expected = row.both / row.tokens, row.expected_both / row.expected_tokens
-        line = "never" if row.pays_from is None else f"{row.pays_from:.2f}"
-        print(
-            f"{row.slope:<6g} {row.c:<5g} {row.alpha_token:<7g} {row.alpha_step:<6g} {row.tokens:6.2f} "
-            f"{row.both:6.2f} {gain:6.2f} {expected:11.2f} {row.planned:8.2f} {row.planned_over_best:8.2f}"
-            f"  {line}"
+        speeds = (row.tokens, row.both, row.both / row.tokens, row.expected_both / row.expected_tokens)
+        point = (row.slope, row.c, row.alpha_token, row.alpha_step)
+        table.add_row(
+            *(f"{value:g}" for value in point),
+            *(f"{value:.2f}" for value in (*speeds, row.planned, row.planned_over_best)),
+            "never" if row.pays_from is None else f"{row.pays_from:.2f}",
         )
     ratios = [row.planned_over_best for row in rows]
     near = sum(ratio >= 0.95 for ratio in ratios)
-    print(
-        f"planner over the better choice: median {statistics.median(ratios):.2f}, least {min(ratios):.2f}; "
-        f"within 5 % at {near} of {len(rows)} points"
+    console = Console()
+    console.print(table)
+    console.print(
+        f"Planner over the better choice: median {statistics.median(ratios):.2f}, least {min(ratios):.2f}; "
+        f"within 5 % at {near} of {len(rows)} points."
     )
 
 
@@ -278,15 +283,19 @@ def plot(rows: Sequence[Row], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slopes", type=float, nargs="+", default=[0.0, 0.02, 0.08], help="of T(n)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--slopes", type=float, nargs="+", default=[0.0, 0.02, 0.06], help="of T(n)")
     parser.add_argument("--costs", type=float, nargs="+", default=[0.05, 0.15], help="c")
-    parser.add_argument("--alpha-token", type=float, nargs="+", default=[0.4, 0.7, 0.9])
-    parser.add_argument("--alpha-step", type=float, nargs="+", default=[0.1, 0.3, 0.5, 0.7, 0.9])
-    parser.add_argument("--answers", type=int, default=3, help="answers of each setting")
-    parser.add_argument("--warm-up", type=int, default=24, help="answers that the planner learns from before")
+    parser.add_argument("--alpha-token", type=float, nargs="+", default=[0.4, 0.8])
+    parser.add_argument("--alpha-step", type=float, nargs="+", default=[0.2, 0.5, 0.8])
+    parser.add_argument("--answers", type=int, default=2, help="answers of each setting")
+    parser.add_argument("--warm-up", type=int, default=16, help="answers that the planner learns from before")
     parser.add_argument("--plot", type=Path, help="draw the map into this picture")
-    parser.add_argument("--json", nargs="?", type=Path, const=Path("-"), help="write JSON, to a file if named")
+    parser.add_argument(
+        "--json", nargs="?", type=Path, const=Path("-"), help="write JSON, to a file if named"
+    )
     options = parser.parse_args()
     rows = measure(options)
     write_rows(rows, options.json, print_table)

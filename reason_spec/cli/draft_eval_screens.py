@@ -19,7 +19,8 @@ from reason_spec.errors import SettingsError
 from reason_spec.evaluation.amounts import counted, percent, percent_range, range_text, times_text
 from reason_spec.evaluation.estimates import Estimate
 from reason_spec.evaluation.sources import read_sources, sample_of
-from reason_spec.lab.drafts.evaluation import DraftReport, StepLevel, evaluate_draft
+from reason_spec.lab.drafts.evaluation import DraftReport, evaluate_draft
+from reason_spec.lab.drafts.speedups import StepLevel
 from reason_spec.settings import Settings
 from reason_spec.settings.engines import SELF_DRAFT
 

@@ -202,7 +202,7 @@ def resolve_settings(
         SettingsError: a name is unknown, a value is out of range, or a setting is given twice.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    assigned = _parse_assignments(assignments or ())
+    assigned = parse_assignments(assignments or ())
     for name in given.keys() & assigned.keys():
         raise SettingsError(f"{name} is given twice: by --set and by its own flag")
     settings = load_settings(config, {**given, **assigned}, defaults)
@@ -242,7 +242,12 @@ def check_name(kind: NameKind, name: str) -> None:
         raise unknown_name(kind, name, known)
 
 
-def _parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of NAME=VALUE by name; a value is read as YAML.
+
+    Raises:
+        SettingsError: one has another form.
+    """
     import yaml
 
     values: dict[str, Any] = {}

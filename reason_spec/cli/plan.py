@@ -28,6 +28,7 @@ PLAN_HELP = (
     "ahead pay."
 )
 _RATES, _SIZES, _RUN, _MEASURE = "Rates and costs", "What to try", "After a run", "With your models"
+_DEFAULT_DEPTH = 6
 _DEFAULT_BUDGET, _MAX_BUDGET = 16, 1024
 
 AlphaStepOption = Annotated[
@@ -71,7 +72,14 @@ PassTimesOption = Annotated[
     ),
 ]
 DepthOption = Annotated[
-    int, option("--depth", "Steps that the draft runs ahead. Default: 6.", _SIZES, min=0, max=64)
+    int | None,
+    option(
+        "--depth",
+        "Steps that the draft runs ahead. Default: 6; with --measure at most those of the settings.",
+        _SIZES,
+        min=0,
+        max=64,
+    ),
 ]
 NumDraftsOption = Annotated[
     int | None,
@@ -116,7 +124,7 @@ def plan(
     verify: VerifyOption = 0.0,
     step_tokens: StepTokensOption = "100,0",
     pass_times: PassTimesOption = None,
-    depth: DepthOption = 6,
+    depth: DepthOption = None,
     num_drafts: NumDraftsOption = None,
     budget: BudgetOption = None,
     requests: RequestsOption = 1,
@@ -164,6 +172,7 @@ def plan(
     )
     if budget is None:
         budget = _DEFAULT_BUDGET if cost is None else min(cost.points[-1][0], _MAX_BUDGET)
+    depth = _DEFAULT_DEPTH if depth is None else depth
     plan_screens.show_prediction(screen, workload, depth=depth, num_drafts=num_drafts, budget=budget)
 
 

@@ -16,7 +16,9 @@ from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
-TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "model", "model_and_prompt_lookup"]
+TokenDrafterName: TypeAlias = Literal[
+    "none", "prompt_lookup", "recycling", "model", "model_and_prompt_lookup"
+]
 """The token-level drafter where no hint applies."""
 TIMES_IF_LIKELY = 3
 """Factor of ``num_draft_tokens`` for drafts that are likely to be accepted."""

@@ -70,8 +70,8 @@ class StrategySettings(Section):
 
     name: str = Field(
         default="lookahead",
-        description="autoregressive, prompt_lookup, speculative, self_speculative, lookahead, specreason, "
-        "rsd, hybrid, arbitrage, speculative_thinking, scot, oracle",
+        description="autoregressive, prompt_lookup, token_recycling, speculative, self_speculative, "
+        "lookahead, specreason, rsd, hybrid, arbitrage, speculative_thinking, scot, oracle",
     )
     planner: bool = Field(
         default=True, description="choose depth and draft tokens for each answer, from measured pass times"
@@ -87,9 +87,10 @@ class StrategySettings(Section):
         default=2, ge=0, le=8, description="hybrid: tokens that the target corrects in a drafted step"
     )
     step_max_tokens: int = Field(default=512, ge=1, description="a longer step is cut in two")
-    token_drafter: Literal["none", "prompt_lookup", "model", "model_and_prompt_lookup"] = Field(
+    token_drafter: Literal["none", "prompt_lookup", "recycling", "model", "model_and_prompt_lookup"] = Field(
         default="prompt_lookup",
-        description="source of draft tokens without a hint or a draft model; model: target.torch.drafter. "
+        description="source of draft tokens without a hint or a draft model; recycling: the likely tokens of "
+        "earlier passes, and prompt lookup (torch); model: target.torch.drafter. "
         "self_speculative uses both, or with none or model the model alone",
     )
     num_draft_tokens: int = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from reason_spec.speculation.recycling import RecycledTokens
 from reason_spec.suffix.base import Proposal, num_shared
 
 MAX_CACHE_KEYS = 1024
@@ -151,6 +152,8 @@ class DraftRates:
         self.hinted = HintRate()
         self.looked_up = LookupRate()
         self.by_model = ModelDraftRates()
+        self.recycled = DraftCalibration()
+        self.recycled_tokens = RecycledTokens()
 
     def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
         """Return the expected tokens by which one more token of a model's chain makes a pass longer.

@@ -51,6 +51,21 @@ class TokenTree:
                 ends[index] = nodes[place]
         return cls(tuple(tokens), tuple(parents))
 
+    def with_path(self, path: Sequence[int], budget: int) -> TokenTree:
+        """Return the tree with a continuation from the root added, as far as ``budget`` nodes allow."""
+        tokens, parents = list(self.tokens), list(self.parents)
+        node = ROOT
+        for token in path:
+            child = self.child(node, token) if node < len(self) else None
+            if child is None:
+                if len(tokens) >= budget:
+                    break
+                child = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = child
+        return TokenTree(tuple(tokens), tuple(parents))
+
     def first(self, count: int) -> TokenTree:
         """Return the tree of the first ``count`` nodes."""
         return TokenTree(self.tokens[:count], self.parents[:count])

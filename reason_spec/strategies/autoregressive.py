@@ -107,6 +107,19 @@ class PromptLookup(Autoregressive):
         return request.text
 
 
+class TokenRecycling(PromptLookup):
+    """The target with recycled tokens, and prompt lookup, as its token-level drafter: no draft model.
+
+    Every pass computes the likely tokens after each of its tokens; those are later drafts (arXiv 2408.08696).
+    """
+
+    name: ClassVar[str] = "token_recycling"
+
+    @property
+    def token_drafter(self) -> TokenDrafterName:
+        return "recycling" if self.settings.token_drafter == "prompt_lookup" else self.settings.token_drafter
+
+
 class DraftModelSpeculation(PromptLookup):
     """The target with the draft model as its token-level drafter: speculative decoding.
 

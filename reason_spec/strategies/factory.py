@@ -12,6 +12,7 @@ from reason_spec.strategies.autoregressive import (
     DraftModelSpeculation,
     PromptLookup,
     SelfSpeculation,
+    TokenRecycling,
 )
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
@@ -28,6 +29,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         PromptLookup,
         DraftModelSpeculation,
         SelfSpeculation,
+        TokenRecycling,
         Lookahead,
         SpecReason,
         Rsd,

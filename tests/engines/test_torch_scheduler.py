@@ -45,7 +45,7 @@ jobs = st.fixed_dictionaries(
     {
         "prompt": st.integers(0, NUM_PROMPTS - 1),
         "hint": hints,
-        "drafter": st.sampled_from(["none", "prompt_lookup"]),
+        "drafter": st.sampled_from(["none", "prompt_lookup", "recycling"]),
         "num_draft_tokens": st.integers(1, 12),
         "start": st.integers(0, 12),
         "cancel": st.one_of(st.none(), st.none(), st.integers(0, 20)),

@@ -72,3 +72,17 @@ def test_nothing_is_left_behind_the_end_of_a_text(paths: list[list[int]], last: 
     kept = tree.pruned(ends_behind)
     assert set(map(tuple, texts(kept))) == set(map(tuple, cut))
     assert all(parent < node for node, parent in enumerate(kept.parents))
+
+
+@given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6), st.integers(0, 9))
+def test_a_path_is_added_to_a_tree_as_far_as_the_budget_goes(
+    first: list[int], path: list[int], budget: int
+) -> None:
+    tree = TokenTree.chain(first).with_path(path, max(budget, len(first)))
+    assert tree.first(len(first)) == TokenTree.chain(first)
+    assert len(tree) <= max(budget, len(first))
+    written = [[tree.tokens[node] for node in nodes] for nodes in tree.paths()]
+    if budget >= len(first) + len(path) and path:
+        assert any(tokens[: len(path)] == path for tokens in written)
+    edges = list(zip(tree.parents, tree.tokens, strict=True))
+    assert len(set(edges)) == len(edges)

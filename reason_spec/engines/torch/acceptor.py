@@ -13,6 +13,7 @@ from reason_spec.engines.torch.predictions import KEPT_ENTRY, KeptPredictions, P
 from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence
 from reason_spec.engines.worker.loop import StepReport
 from reason_spec.speculation.acceptance import accept
+from reason_spec.speculation.recycling import WIDTH
 from reason_spec.speculation.tree import ROOT, TokenTree
 
 
@@ -104,6 +105,8 @@ def _accept_tokens(
     def choose(node: int, depth: int) -> int:
         return sequence.choice.choose(predictions, entries[node], position + depth)
 
+    if sequence.drafter.recycles:
+        _recycle(sequence, drafts, entries, predictions)
     certain, nodes = accept(drafts, choose)
     if sequence.choice.error is not None:
         sequence.error = sequence.choice.error
@@ -115,6 +118,15 @@ def _accept_tokens(
     if (delta := sequence.output.take_delta()) is not None:
         report.deltas.append((sequence.number, delta))
     return nodes
+
+
+def _recycle(
+    sequence: GenerationSequence, drafts: TokenTree, entries: dict[int, int], predictions: Predictions
+) -> None:
+    """Keep what the pass predicts after the last token and after each draft, right or wrong."""
+    nodes = [ROOT, *range(len(drafts))]
+    seen = predictions.likeliest([entries[node] for node in nodes], WIDTH)
+    sequence.drafter.recycle(drafts, seen)
 
 
 def _take_scores(sequence: ScoringSequence, entries: list[int], predictions: Predictions) -> None:

@@ -15,6 +15,7 @@ from reason_spec.speculation.draft_calibration import DraftRates, HintRate
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
+from reason_spec.speculation.recycling import Seen
 from reason_spec.speculation.tree import TokenTree
 from reason_spec.suffix.base import Proposal
 from reason_spec.types import Usage
@@ -98,13 +99,15 @@ class GenerationSequence(Sequence):
 class _Drafted:
     """The sources of one pass's drafts.
 
-    A hint and the proposal of earlier texts after it; or a hint or a model, and what prompt lookup found.
+    A hint and the proposal of earlier texts after it; or a hint, a model or recycled tokens, and what prompt
+    lookup found.
     """
 
     hinted: tuple[int, ...] = ()
     proposal: Proposal = field(default_factory=Proposal)
     by_model: Proposal = field(default_factory=Proposal)
     looked_up: tuple[int, ...] = ()
+    recycled: Proposal = field(default_factory=Proposal)
 
 
 class SequenceDrafter:
@@ -136,6 +139,8 @@ class SequenceDrafter:
         self._by_model = Proposal()
         self._looked_up: tuple[int, list[int]] = 0, []
         """The length of the text, and what prompt lookup found for it."""
+        self._recycled: tuple[int, Proposal] = 0, Proposal()
+        """The length of the text, and the tree of recycled tokens after it, with corrected chances."""
         self._drafted = _Drafted()
 
     def offer_hint(self, hint: Hint) -> None:
@@ -160,6 +165,19 @@ class SequenceDrafter:
         self._by_model = draft
 
     @property
+    def recycles(self) -> bool:
+        """Whether passes are asked for their likeliest tokens."""
+        return self._request.token_drafter == "recycling"
+
+    def recycle(self, drafts: TokenTree, seen: SequenceOf[Seen]) -> None:
+        """Keep the predictions of a pass: after the last token of the text, and after each draft."""
+        last, before = int(self._tokens.values[-1]), self._tokens.values[-2:-1].tolist()
+        table = self._rates.recycled_tokens
+        table.learn(before[0] if before else None, last, seen[0])
+        for token, parent, found in zip(drafts.tokens, drafts.parents, seen[1:], strict=True):
+            table.learn(last if parent < 0 else drafts.tokens[parent], token, found)
+
+    @property
     def reads_earlier(self) -> bool:
         """Whether drafts may come from earlier texts."""
         return self._earlier is not None
@@ -179,6 +197,8 @@ class SequenceDrafter:
     def _demand_without_texts(self) -> Demand:
         by_model, looked_up = self._by_model, self._look_up()
         chances = [(self._rates.looked_up.chance(len(looked_up)), len(looked_up))] if looked_up else []
+        if recycled := self._recycle_tree().chances:
+            chances.append((recycled[0], 1))
         if by_model.tokens:
             chances.append((by_model.chances[-1], len(by_model.tokens)))
         rate = max((chance ** (1 / length) for chance, length in chances), default=0.0)
@@ -205,6 +225,7 @@ class SequenceDrafter:
         self._hint_rate.learn(hinted, certain)
         self._rates.by_model.learn(self._drafted.by_model, certain)
         self._rates.looked_up.learn(self._drafted.looked_up, certain)
+        self._rates.recycled.learn(self._drafted.recycled, certain)
         if self._earlier is None or not proposal.tokens or tuple(certain[: len(hinted)]) != hinted:
             return
         assert self._request.text is not None
@@ -226,11 +247,35 @@ class SequenceDrafter:
 
     def _look_up(self) -> list[int]:
         """Return what prompt lookup finds; a text is searched once at each length."""
-        if self._request.token_drafter not in ("prompt_lookup", "model_and_prompt_lookup"):
+        if self._request.token_drafter not in ("prompt_lookup", "model_and_prompt_lookup", "recycling"):
             return []
         if self._looked_up[0] != len(self._tokens):
             self._looked_up = len(self._tokens), look_up(self._tokens.values, self._longest)
         return self._looked_up[1]
+
+    def _recycle_tree(self) -> Proposal:
+        if not self.recycles:
+            return Proposal()
+        if self._recycled[0] != len(self._tokens):
+            text = self._tokens.values
+            self._recycled = len(text), self._rates.recycled_tokens.propose(text[-2:].tolist(), self._longest)
+        return self._recycled[1]
+
+    def _likely_tree(self, least_chance: float) -> Proposal:
+        """Return the nodes of recycled tokens that are likely enough; the first one is always tried."""
+        found = self._recycle_tree()
+        kept: list[int] = []
+        places: dict[int, int] = {-1: -1}
+        for node, (chance, parent) in enumerate(zip(found.chances, found.parents, strict=True)):
+            likely = self._rates.recycled.corrected(chance) >= least_chance
+            if parent in places and (likely or not kept):
+                places[node] = len(kept)
+                kept.append(node)
+        return Proposal(
+            tuple(found.tokens[node] for node in kept),
+            tuple(places[found.parents[node]] for node in kept),
+            tuple(found.chances[node] for node in kept),
+        )
 
     def _propose(self, longest: int, least_chance: float) -> TokenTree:
         budget = self._request.num_draft_tokens
@@ -244,7 +289,13 @@ class SequenceDrafter:
                     return drafts
             by_model = Proposal() if hinted else self._by_model
             looked_up = self._likely_lookup(len(hinted), least_chance)
-            self._drafted = _Drafted(tuple(hinted), by_model=by_model, looked_up=tuple(looked_up))
+            recycled = Proposal() if hinted or by_model.tokens else self._likely_tree(least_chance)
+            self._drafted = _Drafted(
+                tuple(hinted), by_model=by_model, looked_up=tuple(looked_up), recycled=recycled
+            )
+            if recycled.tokens:
+                tree = TokenTree(recycled.tokens, recycled.parents)
+                return tree.with_path(looked_up[:longest], len(tree) + len(looked_up))
             paths = [hinted or list(by_model.tokens), looked_up]
             longest, budget = max(longest, len(hinted)), max(budget, sum(map(len, paths)))
         self._by_model = Proposal()

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from reason_spec.speculation.recycling import Seen
+
 KEPT_ENTRY = 0
 """The entry of a kept prediction."""
 
@@ -63,6 +65,16 @@ class Predictions:
 
     def row(self, entry: int) -> npt.NDArray[np.float32]:
         return self._logits[self._row_of[entry]].float().cpu().numpy()
+
+    def likeliest(self, entries: Sequence[int], width: int) -> list[Seen]:
+        """Return the likeliest tokens of entries with their probabilities, in descending order."""
+        rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
+        logits, tokens = torch.topk(self._logits[rows], min(width, self._logits.shape[-1]), dim=-1)
+        chances = torch.exp(logits.float() - self._log_normalizer[rows, None])
+        return [
+            Seen(tuple(ids), tuple(shares))
+            for ids, shares in zip(tokens.tolist(), chances.tolist(), strict=True)
+        ]
 
     def logprobs(self, entries: list[int], tokens: list[int]) -> list[float]:
         rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Final, NamedTuple, Protocol
 
 from reason_spec.accelerator import Accelerator
@@ -16,38 +16,47 @@ from reason_spec.control.measuring import measure_costs, measure_pass_cost
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.errors import DataError, ReasonSpecError, SettingsError
-from reason_spec.evaluation.estimates import Estimate
-from reason_spec.evaluation.grouping import BASELINE, by_strategy, pair_up
+from reason_spec.evaluation.grouping import BASELINE, by_strategy
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job, start_engines
 from reason_spec.evaluation.loops import until_loop
-from reason_spec.evaluation.metrics import ALL_TASKS
 from reason_spec.evaluation.outcome import Outcome, StepRecord
-from reason_spec.evaluation.paired import compare_pairs
 from reason_spec.evaluation.prompts import messages_for
+from reason_spec.evaluation.records import writing
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import RESULTS, read_outcomes
 from reason_spec.evaluation.timeline import read_timelines
 from reason_spec.evaluation.view import RunView
 from reason_spec.lab.drafts.head_acceptance import HeadPair
-from reason_spec.lab.drafts.step_acceptance import StepAcceptance, StepPair, draft_steps, step_acceptance
+from reason_spec.lab.drafts.speedups import (
+    OF_HEADS,
+    SPECULATING,
+    Speedup,
+    StepLevel,
+    expected_and_measured,
+    step_level_of,
+    workload_of,
+)
+from reason_spec.lab.drafts.step_acceptance import (
+    StepAcceptance,
+    StepPair,
+    draft_steps,
+    judge_steps,
+    step_acceptance,
+)
 from reason_spec.lab.drafts.texts import TrainingText, target_tokenizer
 from reason_spec.lab.drafts.token_acceptance import ModelPair, TokenAcceptance
-from reason_spec.lab.planning.prediction import SIMULATED_STEPS
-from reason_spec.lab.planning.simulator import Scheme, simulate
-from reason_spec.lab.planning.workload import Split, Workload, expected_split, steps_pay_from
 from reason_spec.settings import Settings
-from reason_spec.types import Problem
+from reason_spec.types import Problem, Verdict
 from reason_spec.verifiers.base import Verifier, measure_verdict, verifier_names
 
-SPECULATING: Final = ("speculative", "lookahead")
-"""Strategies that a model is measured with; a head drafts inside the target's engine."""
-_OF_HEADS: Final = ("self_speculative",)
 SAMPLED_TEMPERATURE: Final = 0.6
 NUM_DRAFTS: Final = 8
 """Drafted tokens in a row whose acceptance is measured."""
 VERDICT_SECONDS: Final = 60.0
 """Deadline of a verdict here: all steps of a problem are judged at once."""
 _SAMPLED_FOLDER = "sampled"
+STEPS: Final = "steps.jsonl"
+"""Drafted steps with the verdicts on them, in the folder of the answers."""
 
 
 class EvaluationView(RunView, Protocol):
@@ -56,46 +65,6 @@ class EvaluationView(RunView, Protocol):
     def counting(
         self, text: str, total: int | None, unit: str = ""
     ) -> AbstractContextManager[Callable[[], None]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """The speed-up of a strategy over the target alone: expected by the rates and costs, and measured.
-
-    Attributes:
-        split: the fastest division of a pass by the formulas of ``plan``; its ``speedup`` is theirs.
-        simulated: speed-up of that division in the simulation of ``plan``.
-        measured: median over problems of the ratio of seconds, with the interval of the sign test.
-        num_identical: answers with the tokens of the target alone, of ``num_problems``.
-    """
-
-    strategy: str
-    split: Split
-    simulated: float
-    measured: Estimate
-    num_problems: int
-    num_identical: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepLevel:
-    """Whether steps ahead pay beside draft tokens.
-
-    Attributes:
-        verifier: that of ``lookahead``, with its ``alpha_step``.
-        pays_from: least alpha_step at which steps pay by the formulas of ``plan``; None: at none.
-        measured: speed of ``lookahead``, as its planner chose, over ``speculative``; with the interval of the
-            sign test. None where a strategy has no answer.
-    """
-
-    verifier: str
-    alpha_step: Estimate
-    pays_from: float | None
-    measured: Estimate | None
-
-    @property
-    def pays(self) -> bool:
-        return self.pays_from is not None and self.alpha_step.value >= self.pays_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +177,7 @@ async def evaluate_draft(
         SettingsError: the models have different tokenizers.
     """
     is_head = only_drafts_tokens(settings)
-    strategies = _OF_HEADS if is_head else SPECULATING
+    strategies = OF_HEADS if is_head else SPECULATING
     if not is_head:
         check_tokenizers(settings)
     greedy, sampled = (_at(settings, temperature) for temperature in (0.0, SAMPLED_TEMPERATURE))
@@ -223,13 +192,14 @@ async def evaluate_draft(
         if is_head:
             measured = await _measure_head(accelerator, sources.problems[0])
         else:
-            measured = await _measure(accelerator, sources.problems, answers.whole_steps(), view)
+            steps, file = answers.whole_steps(), answers.folder / STEPS
+            measured = await _measure(accelerator, sources.problems, steps, file, view)
     finally:
         await accelerator.close()
     # The engines have freed their memory.
     alpha_token = _compare_tokens(settings, sources.problems, (answers, samples), view)
     verifier = next(iter(measured.accepted), None)
-    workload = _workload(answers, alpha_token[0], verifier, measured.costs)
+    workload = workload_of(answers.kept, alpha_token[0], verifier, measured.costs)
     return DraftReport(
         target=settings.target.model,
         draft=settings.draft.model,
@@ -241,8 +211,8 @@ async def evaluate_draft(
         c=measured.costs.c,
         draft_token_ms=1000 * measured.costs.draft_token,
         target_token_ms=1000 * measured.costs.target.seconds(1),
-        speedups=_speedups(settings, answers, workload),
-        step_level=None if verifier is None else _step_level(settings, answers, verifier, workload),
+        speedups=expected_and_measured(settings, answers.kept, workload),
+        step_level=None if verifier is None else step_level_of(settings, answers.kept, verifier, workload),
         folder=str(answers.folder),
     )
 
@@ -274,9 +244,14 @@ async def _measure(
     accelerator: Accelerator,
     problems: Sequence[Problem],
     steps: Mapping[str, Sequence[StepRecord]],
+    file: Path,
     view: EvaluationView,
 ) -> _Measured:
-    """Measure the costs of both models, and what each verifier accepts; lookahead's comes first."""
+    """Measure the costs of both models, and what each verifier accepts; lookahead's comes first.
+
+    Args:
+        file: gets the steps with all verdicts.
+    """
     assert accelerator.draft is not None, "a draft is evaluated"
     generator = accelerator.generator
     await generator.prepare("lookahead")
@@ -290,6 +265,7 @@ async def _measure(
     own = accelerator.verifier_for("lookahead")
     assert own is not None, "lookahead has a verifier"
     accepted: list[StepAcceptance] = []
+    verdicts: dict[str, list[list[Verdict]]] = {}
     left_out: dict[str, str] = {}
     names = tuple(dict.fromkeys((own.name, *verifier_names())))
     with view.counting("Judging steps", len(names) * len(problems), "verdicts") as advance:
@@ -300,11 +276,41 @@ async def _measure(
             except ReasonSpecError as error:
                 left_out[name] = str(error)
                 continue
-            accepted.append(await step_acceptance(verifier, pairs, advance))
+            verdicts[name] = await judge_steps(verifier, pairs, advance)
+            accepted.append(step_acceptance(verifier, verdicts[name]))
+    _write_steps(file, problems, pairs, verdicts)
     await generator.prepare("lookahead")
     verdict = await measure_verdict(own)
     costs = await measure_costs(accelerator.target, accelerator.draft, verdict=verdict)
     return _Measured(tuple(accepted), left_out, costs)
+
+
+def _write_steps(
+    file: Path,
+    problems: Sequence[Problem],
+    pairs: Sequence[Sequence[StepPair]],
+    verdicts: Mapping[str, Sequence[Sequence[Verdict]]],
+) -> None:
+    """Write the drafted steps beside the target's own, with the verdicts on them, to be read.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    lines = (
+        json.dumps({
+            "id": problem.id,
+            "drafted": pair.drafted.text,
+            "own": pair.own.text,
+            "verdicts": {
+                name: {key: getattr(found[row][place], key) for key in ("decision", "score", "reason")}
+                for name, found in verdicts.items()
+            },
+        })
+        for row, (problem, of_problem) in enumerate(zip(problems, pairs, strict=True))
+        for place, pair in enumerate(of_problem)
+    )  # fmt: skip
+    with writing(file):
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 async def _measure_head(accelerator: Accelerator, problem: Problem) -> _Measured:
@@ -314,7 +320,7 @@ async def _measure_head(accelerator: Accelerator, problem: Problem) -> _Measured
         DataError: the head drafted too little to be timed.
     """
     generator = accelerator.generator
-    (strategy,) = _OF_HEADS
+    (strategy,) = OF_HEADS
     await generator.prepare(strategy)
     await generator.answer(generator.request(messages_for(problem, generator.settings), strategy=strategy))
     seconds = (await accelerator.target.stats()).draft_token_seconds
@@ -345,61 +351,6 @@ def _compare_tokens(
             pair.acceptance(of_run, run.temperature, NUM_DRAFTS, advance)
             for run, of_run in zip(runs, texts, strict=True)
         )
-
-
-# Speed-ups -----------------------------------------------------------------------------------
-
-
-def _workload(
-    answers: _Answers, token: TokenAcceptance, step: StepAcceptance | None, costs: Costs
-) -> Workload:
-    """Return what ``plan`` starts from; draft tokens are written before the pass that checks them."""
-    outcomes = answers.kept[BASELINE]
-    lengths = [step.tokens for outcome in outcomes for step in outcome.steps]
-    return Workload(
-        alpha_step=0.0 if step is None else step.alpha.value,
-        c_step=min(1.0, costs.c),
-        alpha_token=token.alpha.value,
-        c_token=costs.c,
-        verification=costs.verdict / (costs.target.seconds(1) * fmean(lengths)),
-        step_tokens=fmean(lengths),
-        step_tokens_std=pstdev(lengths),
-        answer_steps=len(lengths) / sum(outcome.tokens > 0 for outcome in outcomes),
-        pass_cost=costs.target,
-    )
-
-
-def _speedups(settings: Settings, answers: _Answers, workload: Workload) -> tuple[Speedup, ...]:
-    most = settings.strategy.num_draft_tokens
-    depths = {"lookahead": range(1, max(1, settings.strategy.depth) + 1)}
-    found: list[Speedup] = []
-    for name in _OF_HEADS if only_drafts_tokens(settings) else SPECULATING:
-        pairs = pair_up(answers.kept[BASELINE], answers.kept.get(name, ()))
-        if not pairs:
-            continue
-        compared = compare_pairs(ALL_TASKS, pairs)
-        splits = (
-            expected_split(workload, depth, num_drafts)
-            for depth in depths.get(name, (0,))
-            for num_drafts in range(0 if name in depths else 1, most + 1)
-        )
-        split = max(splits, key=lambda one: one.speedup)
-        scheme = Scheme(split.depth, num_drafts=split.num_drafts)
-        simulated = simulate(workload, scheme, num_steps=SIMULATED_STEPS)
-        found.append(
-            Speedup(name, split, simulated, compared.paired_speedup, len(pairs), compared.num_identical)
-        )
-    return tuple(found)
-
-
-def _step_level(
-    settings: Settings, answers: _Answers, verifier: StepAcceptance, workload: Workload
-) -> StepLevel:
-    strategy = settings.strategy
-    pays_from = steps_pay_from(workload, max(1, strategy.depth), strategy.num_draft_tokens)
-    pairs = pair_up(*(answers.kept.get(name, ()) for name in SPECULATING))
-    measured = compare_pairs(ALL_TASKS, pairs).paired_speedup if pairs else None
-    return StepLevel(verifier.verifier, verifier.alpha, pays_from, measured)
 
 
 def check_tokenizers(settings: Settings) -> None:

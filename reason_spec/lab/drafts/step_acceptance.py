@@ -14,7 +14,7 @@ from reason_spec.evaluation.outcome import StepRecord
 from reason_spec.evaluation.prompts import ask_for
 from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.step_tokens import step_from_result
-from reason_spec.types import Problem, Step
+from reason_spec.types import Problem, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 
@@ -79,25 +79,31 @@ def _request(place: SolveRequest, longest: int) -> EngineRequest:
     )
 
 
-async def step_acceptance(
+async def judge_steps(
     verifier: Verifier, pairs: Sequence[Sequence[StepPair]], done: Callable[[], None] = lambda: None
-) -> StepAcceptance:
-    """Take the verdict on every drafted step; one that stays undecided counts as not accepted.
+) -> list[list[Verdict]]:
+    """Return the verdicts on the drafted steps of each problem.
 
     Args:
         verifier: started.
-        pairs: for each problem, its steps; one step at least in all.
         done: called after each problem.
     """
-    alone = not verifier.compares
-    accepted: list[int] = []
+    found: list[list[Verdict]] = []
     for steps in pairs:
         verdicts = await asyncio.gather(
-            *(verifier.verify(pair.context, pair.drafted, None if alone else pair.own) for pair in steps)
+            *(
+                verifier.verify(pair.context, pair.drafted, pair.own if verifier.compares else None)
+                for pair in steps
+            )
         )
-        accepted.append(sum(verdict.accepted for verdict in verdicts))
+        found.append(list(verdicts))
         done()
-    alpha = estimate_pooled_share(
-        [float(count) for count in accepted], [float(len(steps)) for steps in pairs]
-    )
-    return StepAcceptance(verifier.name, alone, sum(map(len, pairs)), alpha)
+    return found
+
+
+def step_acceptance(verifier: Verifier, verdicts: Sequence[Sequence[Verdict]]) -> StepAcceptance:
+    """Return the acceptance rate of verdicts by problem, one at least in all; unknown is not accepted."""
+    accepted = [float(sum(verdict.accepted for verdict in of_problem)) for of_problem in verdicts]
+    sizes = [float(len(of_problem)) for of_problem in verdicts]
+    alpha = estimate_pooled_share(accepted, sizes)
+    return StepAcceptance(verifier.name, not verifier.compares, sum(map(len, verdicts)), alpha)

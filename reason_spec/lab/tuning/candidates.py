@@ -125,7 +125,7 @@ def _entries(strategy: str, base: Settings, generator: Generator, grid: Grid) ->
     """
     base = _with(base, strategy={"name": strategy})
     takes_hints = generator.target.takes_hints
-    if strategy in ("prompt_lookup", "speculative") and not takes_hints:
+    if strategy in ("prompt_lookup", "token_recycling", "speculative") and not takes_hints:
         raise SettingsError("the target's engine takes no token drafts; it may draft by itself")
     if strategy_class(strategy).needs_draft and generator.draft is None:
         raise SettingsError("it needs a draft model that writes on its own")
@@ -165,7 +165,7 @@ class _Threshold:
 
 def _shapes(strategy: str, generator: Generator, grid: Grid) -> Sequence[_Shape]:
     """Return the depths and widths to try."""
-    if strategy in ("prompt_lookup", "speculative", "self_speculative"):
+    if strategy in ("prompt_lookup", "token_recycling", "speculative", "self_speculative"):
         return (_Shape(),)
     if strategy == "scot":
         # scot picks among drafts: width 1 means 5 of them.
