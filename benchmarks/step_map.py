@@ -23,6 +23,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -31,6 +32,7 @@ from arms import Ours, settings_of, write_rows
 from models import Task
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.control.constants import PLANNER_CONSTANTS
 from reason_spec.control.costs import PassCost
 from reason_spec.engines.scripted import DEFAULT_PATTERN, ScriptedEngine, ScriptedTokenizer
 from reason_spec.lab.planning.simulator import Scheme, simulate
@@ -45,6 +47,7 @@ STEP_TOKENS: Final = (12, 28)
 """Shortest and longest step."""
 DRAFTS, DEPTHS = (2, 4, 8), (1, 3)
 SIMULATED_STEPS: Final = 4_000
+EXPLORED: Final = PLANNER_CONSTANTS.explore_every
 FLAGS: Final = {"suffix.use": "none", "load_control.use": "off", "strategy.token_drafter": "none"}
 
 
@@ -188,7 +191,13 @@ class Bench:
         settings = settings_of(flags, strategy, 0.0, 4096)
         for number in range(self._warm_up if planned else 0):
             await self._ours.solve(settings, Task(f"Warm-up {number}", lambda _: True), number)
-        runs = [await self._ours.solve(settings, task, index) for index, task in enumerate(self._tasks)]
+        # The planner's trials of other settings come at intervals, and a whole one is measured.
+        rounds = ceil(EXPLORED / len(self._tasks)) if planned else 1
+        runs = [
+            await self._ours.solve(settings, task, index)
+            for _ in range(rounds)
+            for index, task in enumerate(self._tasks)
+        ]
         num_tokens, seconds = sum(run.num_tokens for run in runs), sum(run.seconds for run in runs)
         return num_tokens * PASS_SECONDS / seconds
 

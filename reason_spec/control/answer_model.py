@@ -26,6 +26,8 @@ class CacheForecast(NamedTuple):
 
 
 NOTHING_CACHED = CacheForecast()
+_LEAST_RATE = 0.1
+"""Below it draft tokens bring nothing, and passes without them are no longer counted."""
 
 
 class AssumedRates(NamedTuple):
@@ -135,7 +137,8 @@ def step_seconds(
 ) -> float:
     """Return the seconds of one target step while every pass holds ``branches`` steps.
 
-    The pass after a rejected draft token has no draft tokens: the draft model is generating them.
+    Passes after a rejected draft token have no draft tokens, until one writes what the draft model is going
+    on from.
     """
     rate = history.token_rate.value
     # A pass verifies what the draft generated for all branches during the last one. Half of the tokens that
@@ -149,5 +152,7 @@ def step_seconds(
         drafted = generated
         seconds = costs.target.seconds(branches * (1 + drafted))
     tokens = tokens_per_pass(rate, drafted)
-    rejected = 1.0 - float(rate**drafted)
-    return history.step_tokens.value * seconds * (1.0 + rejected) / (tokens + rejected)
+    # Each of them writes one token, and the draft has foreseen it with the same chance as any other.
+    rejected = (1.0 - float(rate**drafted)) / max(rate, _LEAST_RATE)
+    seconds += rejected * costs.target.seconds(branches)
+    return history.step_tokens.value * seconds / (tokens + rejected)

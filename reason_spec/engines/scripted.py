@@ -371,6 +371,7 @@ class ScriptedEngine(Engine):
             num_passes=1,
             num_drafted_tokens=len(drafts),
             num_accepted_draft_tokens=accepted,
+            num_rejections=int(accepted < len(drafts)),
             acceptance_histogram=(0,) * accepted + (1,) if drafts else (),
         )
         certain = rest[: accepted + 1]
