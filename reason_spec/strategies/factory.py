@@ -27,9 +27,9 @@ _STRATEGIES: dict[str, type[Strategy]] = {
     for strategy in (
         Autoregressive,
         PromptLookup,
+        TokenRecycling,
         DraftModelSpeculation,
         SelfSpeculation,
-        TokenRecycling,
         Lookahead,
         SpecReason,
         Rsd,

@@ -231,7 +231,7 @@ def test_help_lists_every_name_there_is(kind: NameKind, monkeypatch: pytest.Monk
         (complete_name("task"), "gsm", ["gsm8k"]),
         (complete_strategies, "autoregressive,look", ["autoregressive,lookahead"]),
         (complete_verifiers, "likelihood+sem", ["likelihood+semantic"]),
-        (complete_strategies, "token,to", []),
+        (complete_strategies, "lookahead,xy", []),
         (complete_assignment, "strategy.de", ["strategy.depth="]),
     ],
 )

@@ -306,7 +306,8 @@ def test_a_strategy_is_varied_in_what_it_uses_alone(embedded: Accelerator) -> No
     for entry in space.by_key.values():
         counts[entry.settings.strategy.name] = counts.get(entry.settings.strategy.name, 0) + 1
     assert counts == {
-        "prompt_lookup": 1, "speculative": 1, "lookahead": 2 * (2 + 1) * 2, "specreason": 8, "rsd": 8,
+        "prompt_lookup": 1, "token_recycling": 1, "speculative": 1, "lookahead": 2 * (2 + 1) * 2,
+        "specreason": 8, "rsd": 8,
         "hybrid": 8, "arbitrage": 12, "speculative_thinking": 2, "scot": 4,
     }  # fmt: skip
 
@@ -315,7 +316,7 @@ def test_only_what_writes_the_targets_own_tokens_is_exact(embedded: Accelerator)
     space = make_search_space(embedded, Grid())
     exact = {entry.candidate.name.split(" depth")[0].split(" planned")[0] for entry in space.by_key.values()
              if entry.candidate.is_exact}  # fmt: skip
-    assert exact == {"prompt_lookup", "speculative", "lookahead exact"}
+    assert exact == {"prompt_lookup", "token_recycling", "speculative", "lookahead exact"}
 
 
 def test_a_threshold_is_written_where_the_verifier_reads_it(embedded: Accelerator) -> None:
