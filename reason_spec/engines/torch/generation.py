@@ -140,7 +140,7 @@ class SequenceDrafter:
         self._looked_up: tuple[int, list[int]] = 0, []
         """The length of the text, and what prompt lookup found for it."""
         self._recycled: tuple[int, Proposal] = 0, Proposal()
-        """The length of the text, and the tree of recycled tokens after it, with corrected chances."""
+        """The length of the text, and the tree of recycled tokens after it."""
         self._drafted = _Drafted()
 
     def offer_hint(self, hint: Hint) -> None:
