@@ -9,6 +9,7 @@ Figures measured with such a model are figures of cost alone and must be called 
 from __future__ import annotations
 
 import copy
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def pad(source: Path, layers: int, out: Path) -> None:
         SettingsError: the model is of another kind, or has as many layers.
     """
     from torch.nn.init import zeros_
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     kind = read_json(source / "config.json").get("model_type")
     if kind not in _LAYOUT:
@@ -46,7 +47,10 @@ def pad(source: Path, layers: int, out: Path) -> None:
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[-1]] * layers
     model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(source, local_files_only=True).save_pretrained(out)
+    for path in source.iterdir():
+        # Tokenizer and chat template, as they are: other releases of transformers write them otherwise.
+        if path.suffix in (".json", ".jinja", ".txt", ".model") and not (out / path.name).exists():
+            shutil.copyfile(path, out / path.name)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ import itertools
 import statistics
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import ClassVar, Final
 
-import virtual_time
+import virtual_clock  # noqa: F401, before reason_spec
 from arms import Ours, settings_of, write_rows
 from models import Task
 
@@ -37,6 +37,7 @@ from reason_spec.control.costs import PassCost
 from reason_spec.engines.scripted import DEFAULT_PATTERN, ScriptedEngine, ScriptedTokenizer
 from reason_spec.lab.planning.simulator import Scheme, simulate
 from reason_spec.lab.planning.workload import Workload, expected_split, steps_pay_from
+from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.types import LossClass, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
@@ -94,6 +95,7 @@ class Row:
     best_depth: int
     expected_tokens: float
     expected_both: float
+    simulated_tokens: float
     simulated_both: float
     pays_from: float | None
 
@@ -204,7 +206,14 @@ class Bench:
     def _row(self, tokens: dict[int, float], both: dict[tuple[int, int], float], planned: float) -> Row:
         workload = self._point.workload()
         depth, num_drafts = max(both, key=lambda split: both[split])
-        scheme = Scheme(depth, num_drafts=num_drafts)
+
+        def simulated(splits: Iterable[tuple[int, int]]) -> float:
+            """Return the speed of the fastest split in the simulation."""
+            return max(
+                simulate(workload, Scheme(depth, num_drafts=num), num_steps=SIMULATED_STEPS)
+                for depth, num in splits
+            )
+
         best = max(*tokens.values(), *both.values())
         return Row(
             **asdict(self._point),
@@ -216,7 +225,8 @@ class Bench:
             best_depth=depth,
             expected_tokens=max(expected_split(workload, 0, num).speedup for num in DRAFTS),
             expected_both=max(expected_split(workload, *split).speedup for split in both),
-            simulated_both=simulate(workload, scheme, num_steps=SIMULATED_STEPS),
+            simulated_tokens=simulated((0, num) for num in DRAFTS),
+            simulated_both=simulated(both),
             pays_from=steps_pay_from(workload, max(DEPTHS), max(DRAFTS)),
         )
 
@@ -231,7 +241,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     points = list(points_of(options))
     rows: list[Row] = []
     for number, point in enumerate(points, start=1):
-        with asyncio.Runner(loop_factory=virtual_time.VirtualTimeLoop) as runner:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             rows.append(runner.run(Bench(point, options.answers, options.warm_up).row()))
         sys.stderr.write(f"\r{number} of {len(points)} points")
     sys.stderr.write("\n")
@@ -243,14 +253,20 @@ def print_table(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table()
-    for heading in "slope|c|α token|α step|tokens|both|gain|expected|planned|of best|pays from".split("|"):
+    for (
+        heading
+    ) in "slope|c|α token|α step|tokens|both|gain|formula|simulated|planned|of best|pays from".split("|"):
         table.add_column(heading, justify="right")
     for row in rows:
-        speeds = (row.tokens, row.both, row.both / row.tokens, row.expected_both / row.expected_tokens)
+        gains = (
+            row.both / row.tokens,
+            row.expected_both / row.expected_tokens,
+            row.simulated_both / row.simulated_tokens,
+        )
         point = (row.slope, row.c, row.alpha_token, row.alpha_step)
         table.add_row(
             *(f"{value:g}" for value in point),
-            *(f"{value:.2f}" for value in (*speeds, row.planned, row.planned_over_best)),
+            *(f"{value:.2f}" for value in (row.tokens, row.both, *gains, row.planned, row.planned_over_best)),
             "never" if row.pays_from is None else f"{row.pays_from:.2f}",
         )
     ratios = [row.planned_over_best for row in rows]
@@ -280,8 +296,8 @@ def plot(rows: Sequence[Row], file: Path) -> None:
             (line,) = axis.plot(
                 x, [row.both / row.tokens for row in chosen], "o-", label=f"alpha_token {alpha_token:g}"
             )
-            formula = [row.expected_both / row.expected_tokens for row in chosen]
-            axis.plot(x, formula, ":", color=line.get_color())
+            simulated = [row.simulated_both / row.simulated_tokens for row in chosen]
+            axis.plot(x, simulated, ":", color=line.get_color())
         axis.axhline(1.0, color="grey", linewidth=0.8)
         axis.set_title(f"T(n) = 1 + {slope:g} (n - 1), c = {c:g}", fontsize=9)
         axis.set_xlabel("alpha_step")

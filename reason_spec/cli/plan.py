@@ -139,13 +139,18 @@ def plan(
 
     screen = Screen(as_json=as_json, quiet=quiet)
     if measure:
-        if run is not None or alpha_step is not None:
-            raise SettingsError("--measure finds all rates itself: leave out --run and --alpha-step")
+        rates = (run, alpha_step, c_step, alpha_token, pass_times, num_drafts, budget)
+        if any(value is not None for value in rates):
+            raise SettingsError(
+                "--measure finds rates, costs and the best split itself: leave out --run and what gives them"
+            )
         draft = flags.given["draft"] or "embedded"
         measure_draft(flags, draft, sources, screen, output=output, fresh=fresh, depth=depth)
         return
-    if sources or output is not None:
-        raise SettingsError("problems and --output are for --measure, which solves them with your models")
+    if sources or output is not None or fresh or any(flags.given.values()):
+        raise SettingsError(
+            "problems, models, --output and --fresh are for --measure, which solves problems with your models"
+        )
     cost = _pass_cost(pass_times)
     if run is not None:
         plan_screens.show_run(screen, run, c_step=c_step, pass_cost=cost)

@@ -46,12 +46,11 @@ class RecycledTokens:
         if before is not None:
             self._keep((before, token), seen)
 
-    def propose(self, text: Sequence[int], budget: int, least_chance: float = 0.0) -> Proposal:
+    def propose(self, text: Sequence[int], budget: int) -> Proposal:
         """Return a tree of at most ``budget`` tokens after a text, the likeliest first.
 
         Args:
             text: its last two tokens are read.
-            least_chance: nodes with a smaller chance of being accepted are left out.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -69,8 +68,6 @@ class RecycledTokens:
         expand(-1, text[-2] if len(text) > 1 else None, text[-1], 1.0)
         while open_nodes and len(tokens) < budget:
             negative, _, parent, token = heappop(open_nodes)
-            if -negative < least_chance:
-                break
             tokens.append(token)
             parents.append(parent)
             chances.append(-negative)

@@ -24,21 +24,20 @@ def tables(draw: st.DrawFn) -> RecycledTokens:
     return table
 
 
-@given(tables(), st.lists(tokens, max_size=3), st.integers(0, 12), st.floats(0.0, 0.5))
+@given(tables(), st.lists(tokens, max_size=3), st.integers(0, 12))
 def test_a_proposal_is_a_tree_of_the_likeliest_nodes_within_its_budget(
-    table: RecycledTokens, text: list[int], budget: int, least: float
+    table: RecycledTokens, text: list[int], budget: int
 ) -> None:
-    found = table.propose(text, budget, least)
+    found = table.propose(text, budget)
     assert len(found.tokens) == len(found.parents) == len(found.chances) <= budget
     assert all(parent < node for node, parent in enumerate(found.parents))
     assert list(found.chances) == sorted(found.chances, reverse=True)
-    assert all(chance >= least for chance in found.chances)
     assert all(
         found.chances[p] >= chance for p, chance in zip(found.parents, found.chances, strict=True) if p >= 0
     )
     edges = list(zip(found.parents, found.tokens, strict=True))
     assert len(set(edges)) == len(edges), "children of one node are different"
-    smaller = table.propose(text, max(0, budget - 1), least)
+    smaller = table.propose(text, max(0, budget - 1))
     assert found.tokens[: len(smaller.tokens)] == smaller.tokens
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Literal
 from reason_spec.control.budget import SpeculationBudget
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
+from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import StrategySettings, SuffixSettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
@@ -21,31 +21,6 @@ from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
 PROMPT = "question\n"
-
-
-class _SkipsWaits(selectors.DefaultSelector):
-    """Adds up time-outs instead of waiting for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.skipped = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0)
-        if not found and timeout is not None:
-            self.skipped += timeout
-        return found
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Counts seconds that are slept instead of waiting for them."""
-
-    def __init__(self) -> None:
-        self._waits = _SkipsWaits()
-        super().__init__(self._waits)
-
-    def time(self) -> float:
-        return self._waits.skipped
 
 
 @dataclass

@@ -12,12 +12,12 @@ import pytest
 from reason_spec.control.formulas import asynchronous_speedup, windowed_speedup
 from reason_spec.engines.scripted import Script, ScriptedEngine
 from reason_spec.events import Recorder
+from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.types import Prefix, Sampling
 from reason_spec.verifiers.exact import ExactVerifier
-from tests.strategies.solving import VirtualTimeLoop
 
 NUM_STEPS = 120
 DRAFT_COST = 0.2

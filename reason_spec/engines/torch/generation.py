@@ -16,7 +16,7 @@ from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import Demand
 from reason_spec.speculation.recycling import Seen
-from reason_spec.speculation.tree import TokenTree
+from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.suffix.base import Proposal
 from reason_spec.types import Usage
 
@@ -175,7 +175,7 @@ class SequenceDrafter:
         table = self._rates.recycled_tokens
         table.learn(before[0] if before else None, last, seen[0])
         for token, parent, found in zip(drafts.tokens, drafts.parents, seen[1:], strict=True):
-            table.learn(last if parent < 0 else drafts.tokens[parent], token, found)
+            table.learn(last if parent == ROOT else drafts.tokens[parent], token, found)
 
     @property
     def reads_earlier(self) -> bool:
@@ -264,18 +264,13 @@ class SequenceDrafter:
     def _likely_tree(self, least_chance: float) -> Proposal:
         """Return the nodes of recycled tokens that are likely enough; the first one is always tried."""
         found = self._recycle_tree()
-        kept: list[int] = []
-        places: dict[int, int] = {-1: -1}
+        kept = [ROOT]
         for node, (chance, parent) in enumerate(zip(found.chances, found.parents, strict=True)):
             likely = self._rates.recycled.corrected(chance) >= least_chance
-            if parent in places and (likely or not kept):
-                places[node] = len(kept)
+            if parent in kept and (likely or len(kept) == 1):
                 kept.append(node)
-        return Proposal(
-            tuple(found.tokens[node] for node in kept),
-            tuple(places[found.parents[node]] for node in kept),
-            tuple(found.chances[node] for node in kept),
-        )
+        tree = TokenTree(found.tokens, found.parents).restricted(kept[1:])
+        return Proposal(tree.tokens, tree.parents, tuple(found.chances[node] for node in kept[1:]))
 
     def _propose(self, longest: int, least_chance: float) -> TokenTree:
         budget = self._request.num_draft_tokens

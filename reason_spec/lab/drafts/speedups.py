@@ -86,6 +86,7 @@ def workload_of(kept: Answers, token: TokenAcceptance, step: StepAcceptance | No
 
 
 def expected_and_measured(settings: Settings, kept: Answers, workload: Workload) -> tuple[Speedup, ...]:
+    """Return the speed-ups of the strategies that have answers."""
     most = settings.strategy.num_draft_tokens
     depths = {"lookahead": range(1, max(1, settings.strategy.depth) + 1)}
     found: list[Speedup] = []
@@ -111,6 +112,7 @@ def expected_and_measured(settings: Settings, kept: Answers, workload: Workload)
 def step_level_of(
     settings: Settings, kept: Answers, verifier: StepAcceptance, workload: Workload
 ) -> StepLevel:
+    """Return whether steps ahead pay with a verifier, by the formulas, beside what was measured."""
     strategy = settings.strategy
     pays_from = steps_pay_from(workload, max(1, strategy.depth), strategy.num_draft_tokens)
     pairs = pair_up(*(kept.get(name, ()) for name in SPECULATING))
