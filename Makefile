@@ -39,9 +39,9 @@ TORCH_HERE := $(BIN)/python scripts/install_torch.py --build $(TORCH) --version 
 INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
 ifneq ($(wildcard reason-spec-models/reason_spec_models/weights/smollm2-gsm8k-draft),)
-REAL_COMPARE := --draft models:smollm2-gsm8k-draft --compare autoregressive,prompt_lookup,speculative,lookahead
+REAL_COMPARE := --draft models:smollm2-gsm8k-draft --compare autoregressive,token_recycling,speculative,lookahead
 else
-REAL_COMPARE := --compare autoregressive,prompt_lookup
+REAL_COMPARE := --compare autoregressive,token_recycling
 endif
 
 .DEFAULT_GOAL := help
