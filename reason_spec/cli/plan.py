@@ -144,7 +144,9 @@ def plan(
             raise SettingsError(
                 "--measure finds rates, costs and the best split itself: leave out --run and what gives them"
             )
-        draft = flags.given["draft"] or "embedded"
+        draft = flags.given["draft"] or ("embedded" if flags.given["target"] is None else None)
+        if draft is None:
+            raise SettingsError("--measure needs a draft for this target: name it with --draft")
         measure_draft(flags, draft, sources, screen, output=output, fresh=fresh, depth=depth)
         return
     if sources or output is not None or fresh or any(flags.given.values()):

@@ -110,6 +110,7 @@ def test_a_run_of_solve_can_be_explained(tmp_path: Path, monkeypatch: pytest.Mon
         (("--measure", *RATES), "--measure finds rates, costs"),
         (("--measure", "--pass-times", "1:1"), "--measure finds rates, costs"),
         (("--measure", "--run", "nowhere"), "--measure finds rates, costs"),
+        (("--measure", "--target", "large"), "name it with --draft"),
         (("problems.jsonl", *RATES), "are for --measure"),
         (("--target", "large", *RATES), "are for --measure"),
         (("--run", "nowhere"), "nowhere: there is no such folder"),
