@@ -181,7 +181,9 @@ async def test_only_finished_answers_in_the_targets_own_words_are_stored(learnin
     (stored,) = learning.store.newest(9)
     tokens = tuple(token for step in solution.steps for token in step.tokens)
     assert (stored.prompt, stored.answer, stored.tenant) == (prompt, tokens, "ana")
-    assert stored.num_accepted > 0
+    await learning.serve_drafted(1)
+    (newest,) = learning.store.newest(1)
+    assert newest.num_accepted > 0
 
 
 @good_draft
