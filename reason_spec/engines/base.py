@@ -16,10 +16,8 @@ from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
-TokenDrafterName: TypeAlias = Literal[
-    "none", "prompt_lookup", "recycling", "model", "model_and_prompt_lookup"
-]
-"""The token-level drafter where no hint applies."""
+TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
+"""The token-level drafter beside hints and models."""
 TIMES_IF_LIKELY = 3
 """Factor of ``num_draft_tokens`` for drafts that are likely to be accepted."""
 
@@ -84,7 +82,8 @@ class EngineRequest:
         text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
             hint applies. Without a ``boundary`` the tokens of the request are final, and learnt at once.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
-        token_drafter: the drafter where no hint applies.
+        token_drafter: drafts beside hints and models.
+        model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
@@ -113,6 +112,7 @@ class EngineRequest:
     text: int | None = None
     cache_key: tuple[str, str] = ("", "")
     token_drafter: TokenDrafterName = "none"
+    model_drafts: bool = False
     num_draft_tokens: int = 16
     limit_drafts: bool = False
     priority: int = 0

@@ -87,11 +87,10 @@ class StrategySettings(Section):
         default=2, ge=0, le=8, description="hybrid: tokens that the target corrects in a drafted step"
     )
     step_max_tokens: int = Field(default=512, ge=1, description="a longer step is cut in two")
-    token_drafter: Literal["none", "prompt_lookup", "recycling", "model", "model_and_prompt_lookup"] = Field(
+    token_drafter: Literal["none", "prompt_lookup", "recycling", "stand"] = Field(
         default="prompt_lookup",
-        description="source of draft tokens without a hint or a draft model; recycling: the likely tokens of "
-        "earlier passes, and prompt lookup (torch); model: target.torch.drafter. "
-        "self_speculative uses both, or with none or model the model alone",
+        description="source of draft tokens beside a draft model's; recycling, stand: also what earlier "
+        "passes predicted after the same tokens, the last prediction or the mean (vllm: prompt_lookup)",
     )
     num_draft_tokens: int = Field(
         default=24,

@@ -20,6 +20,7 @@ draft's tokens, but a draft ends where its own tokens become unlikely, and is ve
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -33,10 +34,13 @@ IntArray = npt.NDArray[np.int64]
 
 _WORD = (1 << 64) - 1
 _SMALLEST_UNIFORM = 2.0**-54
+_KEPT_POSITIONS = 48
+"""Positions whose noise is kept: drafts take it first, the target later. 58 MB at 151,000 vocabulary ids."""
 
 
+@lru_cache(maxsize=_KEPT_POSITIONS)
 def gumbel_noise(key: NoiseKey, position: int, vocab_size: int) -> FloatArray:
-    """Return the standard Gumbel variables of a position, one for each vocabulary id.
+    """Return the standard Gumbel variables of a position, one for each vocabulary id; they are read only.
 
     Philox turns (key, counter) into random words without a state. The lowest word of its counter runs over
     the vocabulary, so id v has the same noise in models whose embeddings are padded to different sizes.
@@ -50,7 +54,9 @@ def gumbel_noise(key: NoiseKey, position: int, vocab_size: int) -> FloatArray:
     np.log(uniform, out=uniform)
     np.negative(uniform, out=uniform)
     np.log(uniform, out=uniform)
-    return np.negative(uniform, out=uniform)
+    np.negative(uniform, out=uniform)
+    uniform.flags.writeable = False
+    return uniform
 
 
 class Accepted(NamedTuple):

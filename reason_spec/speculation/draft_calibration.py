@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from reason_spec.speculation.recycling import RecycledTokens
 from reason_spec.suffix.base import Proposal, num_shared
 
 MAX_CACHE_KEYS = 1024
@@ -46,16 +45,20 @@ class DraftCalibration:
         self._count = [0.0] * _BINS
 
     def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
-        """Take a draft and the tokens that followed; tokens with unknown outcomes are left out.
+        """Take a draft and the tokens that followed; tokens with unknown outcomes are left out."""
+        outcomes = zip(drafted.chances, _outcomes(drafted, came), strict=True)
+        self.add((chance, right) for chance, right in outcomes if right is not None)
+
+    def add(self, outcomes: Iterable[tuple[float, bool]]) -> None:
+        """Take the predicted chances of one draft's tokens, and whether each was right.
 
         Outcomes within a draft are correlated, so the tokens of one tenth count as one.
         """
         found: dict[int, list[bool]] = {}
-        for chance, right in zip(drafted.chances, _outcomes(drafted, came), strict=True):
-            if right is not None:
-                found.setdefault(min(int(chance * _BINS), _BINS - 1), []).append(right)
-        for tenth, outcomes in found.items():
-            self._right[tenth] = self._right[tenth] * _DECAY + sum(outcomes) / len(outcomes)
+        for chance, right in outcomes:
+            found.setdefault(min(int(chance * _BINS), _BINS - 1), []).append(right)
+        for tenth, rights in found.items():
+            self._right[tenth] = self._right[tenth] * _DECAY + sum(rights) / len(rights)
             self._count[tenth] = self._count[tenth] * _DECAY + 1.0
 
     def corrected(self, chance: float) -> float:
@@ -143,29 +146,6 @@ class ModelDraftRates:
         """Return the chance that a chain is accepted with one more token."""
         so_far = self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
         return so_far * self._next.chance(1)
-
-
-class DraftRates:
-    """The acceptance rates of an engine's own drafts, over all requests of one cache key."""
-
-    def __init__(self) -> None:
-        self.hinted = HintRate()
-        self.looked_up = LookupRate()
-        self.by_model = ModelDraftRates()
-        self.recycled = DraftCalibration()
-        self.recycled_tokens = RecycledTokens()
-
-    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
-        """Return the expected tokens by which one more token of a model's chain makes a pass longer.
-
-        It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
-
-        Args:
-            num_looked_up: tokens of prompt lookup that are verified beside the chain.
-        """
-        length = len(drafted.tokens) + 1
-        covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
-        return self.by_model.chance_of_next(drafted) * (1.0 - covered)
 
 
 def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:

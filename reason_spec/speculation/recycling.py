@@ -1,87 +1,99 @@
-"""Token Recycling: the likely tokens that passes computed and did not use are drafts of later passes.
+"""Predictions that passes computed and did not use are drafts of later passes.
 
-After Luo et al., arXiv 2408.08696. Their table holds the 8 likeliest next tokens of each token, and a fixed
-tree of 80 nodes reads it. Here the table also keeps how likely each was, and knows the token before, where
-that pair came up; a tree takes the likeliest nodes, up to the chance at which a token of a pass stops paying
-(DySpec, arXiv 2410.11744: greedy by the probability of the path).
+Token Recycling (Luo et al., arXiv 2408.08696) keeps the likeliest next tokens of each token as a pass last
+computed them; here a pair of tokens has an entry of its own. STAND (arXiv 2506.04708) keeps the mean
+prediction after the last two to four tokens. Both kept tokens alone, or drew from them; here a sampled text
+takes the noise that the target itself will take at that place, as a draft model's tokens do (`acceptance`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
-from reason_spec.suffix.base import Proposal
+import numpy as np
+
+from reason_spec.speculation.acceptance import gumbel_noise
+from reason_spec.speculation.draft_tree import NextTokens
+from reason_spec.types import Sampling
 
 WIDTH: Final = 8
-"""Next tokens that are kept for each token."""
+"""Next tokens that are kept for each context."""
 MAX_CONTEXTS: Final = 1 << 14
-"""Tokens, and pairs of tokens, whose next tokens are kept; the least recently seen go first."""
-_DEPTH_DECAY: Final = 0.9
-"""Factor of a chance for each level: what followed in another context fits less and less."""
-
-
-class Seen(NamedTuple):
-    """The likeliest tokens at one place of a pass, and their probabilities, both in descending order."""
-
-    tokens: tuple[int, ...]
-    chances: tuple[float, ...]
+"""Contexts whose next tokens are kept; the least recently seen go first."""
 
 
 class RecycledTokens:
-    """The likeliest next tokens after a token, and after a pair of tokens, as a pass last computed them."""
+    """The likeliest next tokens after the last few tokens of a text.
 
-    def __init__(self, max_contexts: int = MAX_CONTEXTS) -> None:
+    Args:
+        lengths: of the contexts, the longest first.
+        averages: whether a context keeps the mean of its predictions, not the last one.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int] = (2, 1), *, averages: bool = False, max_contexts: int = MAX_CONTEXTS
+    ) -> None:
+        self._lengths = tuple(sorted(lengths, reverse=True))
+        self._averages = averages
         self._max_contexts = max_contexts
-        self._seen: OrderedDict[tuple[int, ...], Seen] = OrderedDict()
+        self._seen: OrderedDict[tuple[int, ...], NextTokens] = OrderedDict()
+        self._counts: dict[tuple[int, ...], int] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def learn(self, before: int | None, token: int, seen: Seen) -> None:
-        """Take the prediction after ``token``, which follows ``before``; None at the beginning of a text."""
-        self._keep((token,), seen)
-        if before is not None:
-            self._keep((before, token), seen)
+    @property
+    def num_read(self) -> int:
+        """How many of a text's last tokens are read."""
+        return self._lengths[0]
 
-    def propose(self, text: Sequence[int], budget: int) -> Proposal:
-        """Return a tree of at most ``budget`` tokens after a text, the likeliest first.
+    def learn(self, text: Sequence[int], seen: NextTokens) -> None:
+        """Take the prediction after the last tokens of a text."""
+        for length in self._lengths:
+            if length <= len(text):
+                self._keep(tuple(text[len(text) - length :]), seen)
 
-        Args:
-            text: its last two tokens are read.
-        """
-        tokens: list[int] = []
-        parents: list[int] = []
-        chances: list[float] = []
-        open_nodes: list[tuple[float, int, int, int]] = []
+    def find(self, text: Sequence[int]) -> NextTokens:
+        """Return the prediction after the longest known end of a text."""
+        for length in self._lengths:
+            if length <= len(text) and (found := self._seen.get(tuple(text[len(text) - length :]))):
+                return found
+        return NextTokens()
 
-        def expand(parent: int, before: int | None, token: int, chance: float) -> None:
-            seen = self._find(before, token)
-            for other, share in zip(seen.tokens, seen.chances, strict=True):
-                # Nodes of one chance come in the order in which they were found.
-                heappush(open_nodes, (-chance * share, len(tokens), parent, other))
-
-        if not text or budget < 1:
-            return Proposal()
-        expand(-1, text[-2] if len(text) > 1 else None, text[-1], 1.0)
-        while open_nodes and len(tokens) < budget:
-            negative, _, parent, token = heappop(open_nodes)
-            tokens.append(token)
-            parents.append(parent)
-            chances.append(-negative)
-            expand(
-                len(tokens) - 1, tokens[parent] if parent >= 0 else text[-1], token, -negative * _DEPTH_DECAY
-            )
-        return Proposal(tuple(tokens), tuple(parents), tuple(chances))
-
-    def _keep(self, context: tuple[int, ...], seen: Seen) -> None:
+    def _keep(self, context: tuple[int, ...], seen: NextTokens) -> None:
+        if self._averages:
+            count = self._counts[context] = self._counts.get(context, 0) + 1
+            seen = _mean(self._seen.get(context, NextTokens()), seen, 1.0 / count)
         self._seen[context] = seen
         self._seen.move_to_end(context)
         if len(self._seen) > self._max_contexts:
-            self._seen.popitem(last=False)
+            oldest, _ = self._seen.popitem(last=False)
+            self._counts.pop(oldest, None)
 
-    def _find(self, before: int | None, token: int) -> Seen:
-        found = None if before is None else self._seen.get((before, token))
-        return found or self._seen.get((token,)) or Seen((), ())
+
+def _mean(old: NextTokens, new: NextTokens, weight: float) -> NextTokens:
+    chances = {token: (1.0 - weight) * chance for token, chance in zip(old.tokens, old.chances, strict=True)}
+    for token, chance in zip(new.tokens, new.chances, strict=True):
+        chances[token] = chances.get(token, 0.0) + weight * chance
+    kept = sorted(chances.items(), key=lambda item: -item[1])[:WIDTH]
+    return NextTokens(tuple(token for token, _ in kept), tuple(chance for _, chance in kept))
+
+
+def with_noise(found: NextTokens, sampling: Sampling, position: int, vocab_size: int) -> NextTokens:
+    """Return the chances of predicted tokens once the noise of a position is known (Gumbel-max trick).
+
+    Args:
+        position: of the token, counted from the start of the text, prompt included.
+        vocab_size: as in `choose_token`, whose noise this is.
+    """
+    if sampling.greedy or not found.tokens:
+        return found
+    noise = gumbel_noise(sampling.noise, position, vocab_size)
+    chances = np.maximum(found.chances, 1e-12)
+    scores = np.log(chances) / sampling.temperature + noise[list(found.tokens)]
+    weights = np.exp(scores - scores.max())
+    shares = weights / weights.sum() * min(1.0, float(chances.sum()))
+    order = np.argsort(-shares, kind="stable")
+    return NextTokens(tuple(found.tokens[place] for place in order), tuple(shares[order].tolist()))

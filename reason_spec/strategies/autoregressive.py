@@ -23,6 +23,8 @@ class Autoregressive(Strategy):
     name: ClassVar[str] = "autoregressive"
     needs_draft: ClassVar[bool] = False
     takes_stop_ids: ClassVar[bool] = True
+    model_drafts: ClassVar[bool] = False
+    """Whether a model in the target's engine drafts."""
 
     @property
     def loss_class(self) -> LossClass:
@@ -77,6 +79,7 @@ class Autoregressive(Strategy):
             text=self._text(request),
             cache_key=request.cache_key,
             token_drafter=self.token_drafter,
+            model_drafts=self.model_drafts,
             num_draft_tokens=self.settings.num_draft_tokens,
             limit_drafts=request.budget.beside_others,
             constraint=request.constraint,
@@ -168,14 +171,11 @@ class DraftModelSpeculation(PromptLookup):
 class SelfSpeculation(PromptLookup):
     """The target with drafts of its own: by some of its layers (SWIFT), or a head on its states (EAGLE).
 
-    Prompt lookup drafts beside them, unless ``token_drafter`` says otherwise.
+    What ``token_drafter`` names drafts beside them.
     """
 
     name: ClassVar[str] = "self_speculative"
-
-    @property
-    def token_drafter(self) -> TokenDrafterName:
-        return "model_and_prompt_lookup" if self.settings.token_drafter == "prompt_lookup" else "model"
+    model_drafts: ClassVar[bool] = True
 
 
 def whole_answer(settings: StrategySettings, target: Engine, draft: Engine) -> Autoregressive:

@@ -73,7 +73,7 @@ def write(
     return [found[number].tokens for number in range(len(requests))]
 
 
-def requests_of(temperature: float, token_drafter: TokenDrafterName = "model") -> list[EngineRequest]:
+def requests_of(temperature: float, token_drafter: TokenDrafterName = "none") -> list[EngineRequest]:
     """Three texts at once; two of them share their prompt."""
     return [
         EngineRequest(
@@ -81,6 +81,7 @@ def requests_of(temperature: float, token_drafter: TokenDrafterName = "model") -
             40,
             sampling=Sampling(temperature=temperature, noise=NoiseKey(seed=3, problem=index)),
             token_drafter=token_drafter,
+            model_drafts=True,
             num_draft_tokens=4,
         )
         for index, prompt in enumerate((PROMPT, PROMPT, (*PROMPT[:7], 9, 8, 7)))
@@ -101,7 +102,7 @@ def test_drafts_do_not_change_the_tokens(
     else:
         made_head(folder, tmp_path / "head")
         drafter = EagleDrafts("head", EagleHead.load(tmp_path / "head"), model, SLOTS)
-    for source in ("model", "model_and_prompt_lookup"):
+    for source in ("none", "prompt_lookup", "recycling", "stand"):
         assert write(model, folder, drafter, requests_of(temperature, source)) == expected
 
 
@@ -173,7 +174,7 @@ def test_a_search_finds_better_layers_and_the_next_start_begins_with_them(
     # Every candidate that skips more is better: the tiny model has few layers to choose from.
     monkeypatch.setattr(drafter, "_matchness", lambda *_: 0.9)
     start = drafter._start()
-    long = [EngineRequest(Prefix(PROMPT), WINDOW + 100, token_drafter="model", num_draft_tokens=2)]
+    long = [EngineRequest(Prefix(PROMPT), WINDOW + 100, model_drafts=True, num_draft_tokens=2)]
     write(model, folder, drafter, long)
     best = drafter._tasks[""].best
     assert drafter.speed(best, 0.9) >= drafter.speed(start, 0.9)
@@ -192,12 +193,11 @@ def test_drafts_that_never_pay_are_tried_again(
         model, load_tokenizer(folder, None), num_slots=SLOTS, draft_model=LayerSkipping(folder, model)
     )
     num_passes = 2 * token_drafts._TRY_EVERY + 10
-    scheduler.submit(1, EngineRequest(Prefix(PROMPT), num_passes, token_drafter="model"))
+    scheduler.submit(1, EngineRequest(Prefix(PROMPT), num_passes, model_drafts=True))
     results: dict[int, Any] = {}
     while scheduler.has_work:
         results.update(scheduler.step().results)
-    # One token each time.
-    assert results[1].usage.num_drafted_tokens == 2
+    assert sum(results[1].usage.acceptance_histogram) == 2, "two passes with drafts"
 
 
 def test_a_head_of_another_model_is_refused(target: tuple[str, Model], tmp_path: Path) -> None:

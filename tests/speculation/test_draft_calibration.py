@@ -5,13 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.draft_calibration import (
-    DraftCalibration,
-    DraftRates,
-    HintRate,
-    LookupRate,
-    ModelDraftRates,
-)
+from reason_spec.engines.torch.sequence_drafter import DraftRates
+from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate, LookupRate, ModelDraftRates
 from reason_spec.suffix.base import Proposal
 
 CHANCES = st.floats(0.0, 1.0)
@@ -94,7 +89,7 @@ def test_a_models_drafts_that_are_refused_have_a_low_chance_of_a_next_one() -> N
 
 def test_a_models_draft_gains_little_beside_a_lookup_that_is_right() -> None:
     drafted = Proposal((1,), (-1,), (0.9,))
-    right, wrong = DraftRates(), DraftRates()
+    right, wrong = DraftRates(9), DraftRates(9)
     for _ in range(60):
         right.looked_up.learn((1, 2), (1, 2, 3))
         wrong.looked_up.learn((7, 8), (1, 2, 3))

@@ -41,7 +41,7 @@ class Acceptor:
                     break
                 sequence.step_to_predicting(node)
                 if isinstance(sequence, GenerationSequence):
-                    # No pass verifies a draft here, but the acceptance rate of hints is updated.
+                    # No pass verifies a draft here, but the acceptance rates are updated.
                     sequence.drafter.propose()
                     _accept_tokens(sequence, TokenTree(), {ROOT: KEPT_ENTRY}, kept, report)
                 elif isinstance(sequence, ScoringSequence):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from reason_spec.speculation.recycling import Seen
+from reason_spec.speculation.draft_tree import NextTokens
 
 KEPT_ENTRY = 0
 """The entry of a kept prediction."""
@@ -66,13 +66,13 @@ class Predictions:
     def row(self, entry: int) -> npt.NDArray[np.float32]:
         return self._logits[self._row_of[entry]].float().cpu().numpy()
 
-    def likeliest(self, entries: Sequence[int], width: int) -> list[Seen]:
+    def likeliest(self, entries: Sequence[int], width: int) -> list[NextTokens]:
         """Return the likeliest tokens of entries with their probabilities, in descending order."""
         rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
         logits, tokens = torch.topk(self._logits[rows], min(width, self._logits.shape[-1]), dim=-1)
         chances = torch.exp(logits.float() - self._log_normalizer[rows, None])
         return [
-            Seen(tuple(ids), tuple(shares))
+            NextTokens(tuple(ids), tuple(shares))
             for ids, shares in zip(tokens.tolist(), chances.tolist(), strict=True)
         ]
 

@@ -24,11 +24,12 @@ from reason_spec.engines.torch.layout import PassBuilder, PassLayout
 from reason_spec.engines.torch.pass_plan import PassPlanner, ScheduledSequence
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, Sequence
+from reason_spec.engines.torch.sequence_drafter import DraftRates
 from reason_spec.engines.torch.texts import Places
 from reason_spec.engines.torch.token_drafts import DraftModel, TokenDrafts
 from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.speculation.draft_calibration import DraftRates, entry_of
+from reason_spec.speculation.draft_calibration import entry_of
 from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.types import Prefix, Usage
 
@@ -122,7 +123,7 @@ class Scheduler:
             self._runner.max_context,
             self._earlier,
             TokenChoice(request, compiling),
-            entry_of(self._draft_rates, request.cache_key, DraftRates),
+            entry_of(self._draft_rates, request.cache_key, lambda: DraftRates(self._runner.vocab_size)),
             self._places,
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))

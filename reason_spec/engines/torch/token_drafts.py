@@ -20,9 +20,13 @@ from torch import Tensor
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import Chain
+from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.engines.torch.sequence import Sequence
+from reason_spec.engines.torch.sequence_drafter import ModelDraft
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import choose_token
+from reason_spec.speculation.draft_tree import NextTokens
+from reason_spec.speculation.recycling import WIDTH, with_noise
 from reason_spec.suffix.base import Proposal
 
 _TRY_EVERY = 64
@@ -37,7 +41,8 @@ class DraftLane:
     """The drafts of one sequence for its next pass.
 
     ``slots`` are temporary: that of the last token of the text, which has no keys and values yet, then those
-    of the drafted tokens. ``chances`` are the draft model's probabilities, multiplied along the chain.
+    of the drafted tokens. ``chances`` are the draft model's probabilities, multiplied along the chain;
+    ``predicted`` are its likeliest tokens at each place of it.
     """
 
     number: int
@@ -45,6 +50,7 @@ class DraftLane:
     slots: list[int]
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
+    predicted: list[NextTokens] = field(default_factory=list)
 
     @property
     def proposal(self) -> Proposal:
@@ -148,7 +154,7 @@ class TokenDrafts:
                 break
         self._trie.give_back(slots)
         for lane in lanes:
-            lane.sequence.drafter.offer_model_draft(lane.proposal)
+            lane.sequence.drafter.offer_model_draft(ModelDraft(lane.proposal, tuple(lane.predicted)))
 
     def _pays(self, gains: SequenceOf[float]) -> bool:
         """Return whether one more draft token of each sequence, with its expected gain, saves time."""
@@ -163,14 +169,16 @@ class TokenDrafts:
 
 def _choose(lanes: SequenceOf[DraftLane], logits: Tensor) -> None:
     """Append each lane's next token; sampled tokens take the noise that the target will take there."""
-    probabilities = torch.softmax(logits.float(), dim=-1)
-    greedy = logits.argmax(dim=-1).tolist()
-    for row, lane in enumerate(lanes):
+    vocab_size = logits.shape[-1]
+    rows = Predictions.of_pass(logits, range(len(lanes))).likeliest(range(len(lanes)), WIDTH)
+    for row, (lane, likeliest) in enumerate(zip(lanes, rows, strict=True)):
         position = len(lane.sequence.tokens) + len(lane.tokens)
         sampling = lane.sequence.request.sampling
-        token = greedy[row]
+        found = with_noise(likeliest, sampling, position, vocab_size)
+        token = found.tokens[0]
         if not sampling.greedy:
             token = choose_token(logits[row].float().cpu().numpy(), sampling, position)
-        before = lane.chances[-1] if lane.chances else 1.0
+        share = dict(zip(found.tokens, found.chances, strict=True)).get(token, 0.0)
+        lane.predicted.append(found)
+        lane.chances.append((lane.chances[-1] if lane.chances else 1.0) * share)
         lane.tokens.append(token)
-        lane.chances.append(before * float(probabilities[row, token]))

@@ -158,7 +158,7 @@ class RequestDrafts:
         self._text, self._to_end = text, to_end
         self._num_prompt = self._num_taken = num_prompt_tokens
         self._max_tokens = num_draft_tokens
-        self._looks_up = token_drafter in ("prompt_lookup", "recycling")
+        self._looks_up = token_drafter != "none"
         if hint and 0 not in self._hints:
             self.offer_hint(Hint(tuple(hint)))
 

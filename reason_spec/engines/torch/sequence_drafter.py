@@ -1,0 +1,251 @@
+"""The drafts of one sequence: one tree of what hints, models, earlier texts and the text itself propose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, Hint
+from reason_spec.engines.output import RequestOutput
+from reason_spec.engines.torch.choice import TokenChoice
+from reason_spec.engines.torch.texts import SharedArray
+from reason_spec.speculation.draft_calibration import DraftCalibration, HintRate, LookupRate, ModelDraftRates
+from reason_spec.speculation.draft_tree import (
+    ChainSource,
+    NextTokens,
+    Path,
+    PredictedSource,
+    Source,
+    TreeSource,
+    united,
+)
+from reason_spec.speculation.drafters import HintDrafter, look_up
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.goodput import Demand
+from reason_spec.speculation.recycling import RecycledTokens, with_noise
+from reason_spec.speculation.tree import ROOT, TokenTree
+from reason_spec.suffix.base import Proposal
+
+_LIKELY = 0.5
+"""Drafts with at least this chance may exceed ``num_draft_tokens``."""
+_LEAST = 0.02
+"""No less likely token is drafted, also where the times of passes are not known."""
+
+
+class DraftRates:
+    """What an engine has learnt from the drafts of all requests of one cache key.
+
+    Args:
+        vocab_size: the length of the model's logits.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.hinted = HintRate()
+        self.looked_up = LookupRate()
+        self.by_model = ModelDraftRates()
+        self.predicted = DraftCalibration()
+        """Of the predictions of a model in the engine, token by token."""
+        self.recycled = DraftCalibration()
+        self.tables = {
+            "recycling": RecycledTokens((2, 1)),
+            "stand": RecycledTokens((4, 3, 2), averages=True),
+        }
+
+    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
+        """Return the expected tokens by which one more token of a model's chain makes a pass longer.
+
+        It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
+
+        Args:
+            num_looked_up: tokens of prompt lookup that are verified beside the chain.
+        """
+        length = len(drafted.tokens) + 1
+        covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
+        return self.by_model.chance_of_next(drafted) * (1.0 - covered)
+
+
+class ModelDraft(NamedTuple):
+    """What a model in the engine has drafted for the next pass: a chain, and its predictions along it."""
+
+    chain: Proposal = Proposal()
+    predicted: tuple[NextTokens, ...] = ()
+
+    def after(self, path: Path) -> NextTokens:
+        length = len(path)
+        on_chain = length < len(self.predicted) and path == self.chain.tokens[:length]
+        return self.predicted[length] if on_chain else NextTokens()
+
+
+class SequenceDrafter:
+    """Drafts the next tokens of one sequence.
+
+    Args:
+        tokens: the text so far, which grows.
+        output: the generated part of it.
+        choice: holds the constraint, which drafts must not break.
+        earlier: earlier texts to draft from; None for none.
+        rates: acceptance rates over all requests of the same cache key.
+    """
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        tokens: SharedArray,
+        output: RequestOutput,
+        choice: TokenChoice,
+        earlier: EarlierTexts | None,
+        rates: DraftRates,
+    ) -> None:
+        self._request = request
+        self._tokens = tokens
+        self._output = output
+        self._choice = choice
+        self._earlier = earlier if request.text is not None else None
+        self._rates = rates
+        self._hints: dict[int, tuple[HintDrafter, HintRate]] = {}
+        self._model_draft = ModelDraft()
+        self._table = rates.tables.get(request.token_drafter)
+        self._looked_up: tuple[int, list[int]] = 0, []
+        """The length of the text, and what prompt lookup found for it."""
+        self._sources: list[Source] = []
+        self._drafted: Proposal | None = None
+        """The tree of all sources for the next pass, the likeliest first; None until it is asked for."""
+
+    def offer_hint(self, hint: Hint) -> None:
+        """Replace the hint of one index; hints of all indices are followed."""
+        if hint.index not in self._hints:
+            rate = HintRate(self._rates.hinted if hint.index == 0 else None)
+            self._hints[hint.index] = HintDrafter(generated=self._output.tokens), rate
+        self._hints[hint.index][0].offer(hint.tokens, hint.start)
+        self._drafted = None
+
+    @property
+    def model_budget(self) -> int:
+        """The most tokens that a model in the engine may draft for the next pass; 0 where a hint applies."""
+        if not self._request.model_drafts or any(hint.propose(1) for hint, _ in self._hints.values()):
+            return 0
+        return max(0, self._longest)
+
+    def gain_of_next(self, drafted: Proposal) -> float:
+        """Return the expected gain of one more token in a draft of a model in the engine."""
+        return self._rates.gain_of_next(drafted, len(self._look_up()))
+
+    def offer_model_draft(self, draft: ModelDraft) -> None:
+        """Take what a model in the engine has drafted for the next pass."""
+        self._model_draft = draft
+        self._drafted = None
+
+    @property
+    def recycles(self) -> bool:
+        """Whether passes are asked for their likeliest tokens."""
+        return self._table is not None
+
+    def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens]) -> None:
+        """Keep the predictions of a pass: after the last token of the text, and after each draft."""
+        assert self._table is not None
+        tail = self._tokens.values[-self._table.num_read :].tolist()
+        self._table.learn(tail, seen[0])
+        texts: list[list[int]] = []
+        for token, parent, found in zip(drafts.tokens, drafts.parents, seen[1:], strict=True):
+            texts.append([*(tail if parent == ROOT else texts[parent]), token])
+            self._table.learn(texts[-1], found)
+
+    @property
+    def reads_earlier(self) -> bool:
+        """Whether drafts may come from earlier texts."""
+        return self._earlier is not None
+
+    @property
+    def demand(self) -> Demand:
+        """The number of tokens that could be drafted for the next pass, and their acceptance rate."""
+        found = self._draft()
+        # As many tokens of one rate as long as there are any: rate / (1 - rate) of them are accepted.
+        expected = sum(found.chances)
+        return Demand(expected / (1.0 + expected), len(found.tokens))
+
+    def propose(self, least_chance: float = 0.0, limit: int | None = None) -> TokenTree:
+        """Return the likeliest drafts of all sources as one tree.
+
+        Args:
+            least_chance: the chance below which a token costs more time than it saves. The first one is
+                drafted in any case, so that the times of passes go on being measured. It does not apply where
+                earlier texts are read: a tenant's drafts must not depend on the speed that others leave.
+            limit: the most tokens; None for as many as the request allows.
+        """
+        found = self._draft()
+        least = 0.0 if self.reads_earlier else least_chance
+        num_likely = sum(chance >= least for chance in found.chances)
+        count = max(1, num_likely) if limit is None else min(limit, max(1, num_likely))
+        drafts = TokenTree(found.tokens, found.parents).first(count).pruned(self._output.length_to_end)
+        return self._choice.drafts(drafts, min(self._longest, count))
+
+    def learn(self, certain: Sequence[int]) -> None:
+        """Update the acceptance rates by the tokens that the pass made certain."""
+        for source in self._sources:
+            source.learn(certain)
+        self._rates.by_model.learn(self._model_draft.chain, certain)
+        self._sources, self._drafted, self._model_draft = [], None, ModelDraft()
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Advance the hints along new tokens of the text."""
+        for hint, _ in self._hints.values():
+            hint.extend(tokens)
+
+    @property
+    def _room(self) -> int:
+        return self._output.max_tokens - len(self._output.tokens) - 1
+
+    @property
+    def _longest(self) -> int:
+        return min(self._request.num_draft_tokens, self._room)
+
+    def _look_up(self) -> list[int]:
+        """Return what prompt lookup finds; a text is searched once at each length."""
+        if self._request.token_drafter == "none":
+            return []
+        if self._looked_up[0] != len(self._tokens):
+            self._looked_up = len(self._tokens), look_up(self._tokens.values, self._longest)
+        return self._looked_up[1]
+
+    def _draft(self) -> Proposal:
+        if self._drafted is None:
+            self._sources = self._gather() if self._longest > 0 else []
+            most = min(TIMES_IF_LIKELY * self._longest, self._room)
+            self._drafted = united(self._sources, self._longest, _LEAST, most, _LIKELY)
+        return self._drafted
+
+    def _gather(self) -> list[Source]:
+        """Return all that may know the next tokens."""
+        most = min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
+        hints = [(path, rate) for hint, rate in self._hints.values() if (path := hint.propose(most))]
+        sources: list[Source] = [ChainSource(path, rate) for path, rate in hints]
+        if len(hints) < 2 and self._earlier is not None:
+            sources += self._from_earlier(self._earlier, tuple(hints[0][0]) if hints else (), most)
+        if looked_up := self._look_up():
+            sources.append(ChainSource(looked_up, self._rates.looked_up))
+        if self._model_draft.predicted:
+            sources.append(PredictedSource(self._model_draft.after, self._rates.predicted))
+        if self._table is not None:
+            sources.append(PredictedSource(self._recycled, self._rates.recycled))
+        return sources
+
+    def _from_earlier(self, earlier: EarlierTexts, hinted: Path, most: int) -> list[Source]:
+        """Return the continuations of earlier texts after a hint, if any."""
+        text = self._request.text
+        assert text is not None
+        ends = bool(hinted) and self._output.length_to_end(hinted) is not None
+        if ends or (calibration := earlier.calibration(text)) is None:
+            return []
+        final = self._request.boundary is None
+        room = most - len(hinted)
+        found = earlier.propose(text, self._tokens.values, room, tree=True, final=final, drafted=hinted)
+        return [TreeSource(found, calibration, hinted)] if found.tokens else []
+
+    def _recycled(self, path: Path) -> NextTokens:
+        """Return what an earlier pass predicted after the same last tokens."""
+        assert self._table is not None
+        text = [*self._tokens.values[-self._table.num_read :].tolist(), *path]
+        position = len(self._tokens) + len(path)
+        found = self._table.find(text)
+        return with_noise(found, self._request.sampling, position, self._rates.vocab_size)
