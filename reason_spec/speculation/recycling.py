@@ -92,7 +92,8 @@ def with_noise(found: NextTokens, sampling: Sampling, position: int, vocab_size:
         return found
     noise = gumbel_noise(sampling.noise, position, vocab_size)
     chances = np.maximum(found.chances, 1e-12)
-    scores = np.log(chances) / sampling.temperature + noise[list(found.tokens)]
+    # In the order of log(p) / T + g, which is that of the target's choice if it predicts the same.
+    scores = np.log(chances) + sampling.temperature * noise[list(found.tokens)]
     weights = np.exp(scores - scores.max())
     shares = weights / weights.sum() * min(1.0, float(chances.sum()))
     order = np.argsort(-shares, kind="stable")

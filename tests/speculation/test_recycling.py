@@ -1,78 +1,76 @@
-"""Trees of recycled tokens: what passes found likely, the likeliest path first."""
+"""Tables of predictions: what is found for the end of a text, and what noise makes of it."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.speculation.recycling import RecycledTokens, Seen
-
-tokens = st.integers(0, 6)
-shares = st.lists(st.floats(0.01, 0.4), min_size=1, max_size=4).map(
-    lambda values: sorted(values, reverse=True)
-)
+from reason_spec.speculation.acceptance import choose_token
+from reason_spec.speculation.draft_tree import NextTokens
+from reason_spec.speculation.recycling import WIDTH, RecycledTokens, with_noise
+from reason_spec.types import NoiseKey, Sampling
 
 
-@st.composite
-def tables(draw: st.DrawFn) -> RecycledTokens:
-    table = RecycledTokens()
-    for before, token in draw(st.lists(st.tuples(st.none() | tokens, tokens), max_size=20)):
-        chances = draw(shares)
-        following = draw(st.lists(tokens, min_size=len(chances), max_size=len(chances), unique=True))
-        table.learn(before, token, Seen(tuple(following), tuple(chances)))
-    return table
-
-
-@given(tables(), st.lists(tokens, max_size=3), st.integers(0, 12))
-def test_a_proposal_is_a_tree_of_the_likeliest_nodes_within_its_budget(
-    table: RecycledTokens, text: list[int], budget: int
-) -> None:
-    found = table.propose(text, budget)
-    assert len(found.tokens) == len(found.parents) == len(found.chances) <= budget
-    assert all(parent < node for node, parent in enumerate(found.parents))
-    assert list(found.chances) == sorted(found.chances, reverse=True)
-    assert all(
-        found.chances[p] >= chance for p, chance in zip(found.parents, found.chances, strict=True) if p >= 0
-    )
-    edges = list(zip(found.parents, found.tokens, strict=True))
-    assert len(set(edges)) == len(edges), "children of one node are different"
-    smaller = table.propose(text, max(0, budget - 1))
-    assert found.tokens[: len(smaller.tokens)] == smaller.tokens
-
-
-def test_a_pair_of_tokens_knows_better_than_its_last_one() -> None:
-    table = RecycledTokens()
-    table.learn(1, 2, Seen((3,), (0.9,)))
-    table.learn(7, 2, Seen((4,), (0.6,)))
-    assert table.propose([1, 2], 1).tokens == (3,)
-    assert table.propose([7, 2], 1).tokens == (4,)
-    assert table.propose([5, 2], 1).tokens == (4,), "of an unknown pair, what came last after the token"
-    assert table.propose([2], 1).tokens == (4,)
+def test_the_longest_known_end_of_a_text_decides() -> None:
+    table = RecycledTokens((2, 1))
+    table.learn([1, 2], NextTokens((3,), (0.9,)))
+    table.learn([7, 2], NextTokens((4,), (0.6,)))
+    assert table.find([5, 1, 2]).tokens == (3,)
+    assert table.find([7, 2]).tokens == (4,)
+    assert table.find([5, 2]).tokens == (4,), "of an unknown pair, what came last after the token"
+    assert table.find([2]).tokens == (4,)
+    assert not table.find([9]).tokens
+    assert not table.find([]).tokens
 
 
 def test_the_newest_prediction_replaces_older_ones() -> None:
     table = RecycledTokens()
-    table.learn(None, 2, Seen((3, 4), (0.5, 0.4)))
-    table.learn(None, 2, Seen((5,), (0.7,)))
-    assert table.propose([2], 8).tokens == (5,)
+    table.learn([2], NextTokens((3, 4), (0.5, 0.4)))
+    table.learn([2], NextTokens((5,), (0.7,)))
+    assert table.find([2]) == NextTokens((5,), (0.7,))
 
 
-def test_paths_go_on_through_what_followed_the_drafted_tokens() -> None:
-    table = RecycledTokens()
-    table.learn(None, 1, Seen((2, 3), (0.6, 0.3)))
-    table.learn(1, 2, Seen((4,), (0.9,)))
-    found = table.propose([1], 3)
-    assert found.tokens == (2, 4, 3)
-    assert found.parents == (-1, 0, -1)
-    assert found.chances[1] == pytest.approx(0.6 * 0.9, rel=0.2)
-    assert found.chances[1] < 0.6
+@given(
+    st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=WIDTH, unique=True), min_size=1, max_size=12)
+)
+def test_an_average_is_the_mean_of_all_predictions_that_fit(rounds: list[list[int]]) -> None:
+    table = RecycledTokens((2,), averages=True)
+    for tokens in rounds:
+        table.learn([1, 2], NextTokens(tuple(tokens), (1.0 / len(tokens),) * len(tokens)))
+    found = table.find([1, 2])
+    assert len(found.tokens) <= WIDTH
+    assert sum(found.chances) <= 1.0 + 1e-9
+    assert list(found.chances) == sorted(found.chances, reverse=True)
+    if len({token for tokens in rounds for token in tokens}) <= WIDTH:
+        for token, chance in zip(*found, strict=True):
+            mean = sum((token in tokens) / len(tokens) for tokens in rounds) / len(rounds)
+            assert chance == pytest.approx(mean)
 
 
 def test_what_was_seen_least_recently_is_forgotten() -> None:
     table = RecycledTokens(max_contexts=3)
     for token in range(5):
-        table.learn(None, token, Seen((9,), (0.5,)))
+        table.learn([token], NextTokens((9,), (0.5,)))
     assert len(table) == 3
-    assert not table.propose([1], 4).tokens
-    assert table.propose([4], 4).tokens == (9,)
+    assert not table.find([1]).tokens
+    assert table.find([4]).tokens == (9,)
+
+
+@given(st.integers(0, 500), st.floats(0.2, 1.5))
+def test_the_likeliest_token_with_noise_is_the_one_that_the_target_chooses(
+    position: int, temperature: float
+) -> None:
+    logits = np.log(np.array([0.4, 0.3, 0.2, 0.1], dtype=np.float32))
+    sampling = Sampling(temperature, noise=NoiseKey(5))
+    found = with_noise(NextTokens((0, 1, 2, 3), (0.4, 0.3, 0.2, 0.1)), sampling, position, 4)
+    assert found.tokens[0] == choose_token(logits, sampling, position)
+    assert list(found.chances) == sorted(found.chances, reverse=True)
+    assert sum(found.chances) == pytest.approx(1.0)
+
+
+def test_a_greedy_text_takes_predictions_as_they_are() -> None:
+    predicted = NextTokens((3, 1), (0.6, 0.2))
+    assert with_noise(predicted, Sampling(), 7, 4) == predicted
+    assert with_noise(NextTokens(), Sampling(0.7), 7, 4) == NextTokens()
