@@ -85,9 +85,12 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         RowSpec(BASELINE, "ours", BASELINE),
         *OURS,
         RowSpec("token_recycling", "ours", "token_recycling"),
+        RowSpec("stand", "ours", "token_recycling", {"strategy.token_drafter": "stand"}),
+        RowSpec("model:recycling", "ours", "speculative", {"strategy.token_drafter": "recycling"}),
+        RowSpec("head:recycling", "head", "self_speculative", {"strategy.token_drafter": "recycling"}),
         RowSpec("self", "self", "self_speculative"),
         RowSpec("head", "head", "self_speculative"),
-        RowSpec("head:alone", "head", "self_speculative", {"strategy.token_drafter": "model"}),
+        RowSpec("head:alone", "head", "self_speculative", {"strategy.token_drafter": "none"}),
     ),
     "vllm": (
         RowSpec(BASELINE, "none", BASELINE),
