@@ -175,10 +175,12 @@ class SequenceDrafter:
         """
         found = self._draft()
         least = 0.0 if self.reads_earlier else least_chance
-        num_likely = sum(chance >= least for chance in found.chances)
-        count = max(1, num_likely) if limit is None else min(limit, max(1, num_likely))
+        num_likely = max(1, sum(chance >= least for chance in found.chances))
+        count, longest = num_likely, self._longest
+        if limit is not None:
+            count, longest = min(limit, count), min(limit, longest)
         drafts = TokenTree(found.tokens, found.parents).first(count).pruned(self._output.length_to_end)
-        return self._choice.drafts(drafts, min(self._longest, count))
+        return self._choice.drafts(drafts, longest)
 
     def learn(self, certain: Sequence[int]) -> None:
         """Update the acceptance rates by the tokens that the pass made certain."""
