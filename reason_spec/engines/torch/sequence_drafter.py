@@ -170,11 +170,13 @@ class SequenceDrafter:
         Args:
             least_chance: the chance below which a token costs more time than it saves. The first one is
                 drafted in any case, so that the times of passes go on being measured. It does not apply where
-                earlier texts are read: a tenant's drafts must not depend on the speed that others leave.
+                earlier texts propose something: a tenant's drafts must not depend on the speed that others
+                leave.
             limit: the most tokens; None for as many as the request allows.
         """
         found = self._draft()
-        least = 0.0 if self.reads_earlier else least_chance
+        by_earlier = any(isinstance(source, TreeSource) for source in self._sources)
+        least = 0.0 if by_earlier else least_chance
         num_likely = max(1, sum(chance >= least for chance in found.chances))
         count, longest = num_likely, self._longest
         if limit is not None:
@@ -218,12 +220,14 @@ class SequenceDrafter:
         return self._drafted
 
     def _gather(self) -> list[Source]:
-        """Return all that may know the next tokens."""
+        """Return what may know the next tokens; where earlier texts do, they and a hint alone."""
         most = min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
         hints = [(path, rate) for hint, rate in self._hints.values() if (path := hint.propose(most))]
         sources: list[Source] = [ChainSource(path, rate) for path, rate in hints]
         if len(hints) < 2 and self._earlier is not None:
-            sources += self._from_earlier(self._earlier, tuple(hints[0][0]) if hints else (), most)
+            found = self._from_earlier(self._earlier, tuple(hints[0][0]) if hints else (), most)
+            if found is not None:
+                return [*sources, found]
         if looked_up := self._look_up():
             sources.append(ChainSource(looked_up, self._rates.looked_up))
         if self._model_draft.predicted:
@@ -232,17 +236,17 @@ class SequenceDrafter:
             sources.append(PredictedSource(self._recycled, self._rates.recycled))
         return sources
 
-    def _from_earlier(self, earlier: EarlierTexts, hinted: Path, most: int) -> list[Source]:
+    def _from_earlier(self, earlier: EarlierTexts, hinted: Path, most: int) -> TreeSource | None:
         """Return the continuations of earlier texts after a hint, if any."""
         text = self._request.text
         assert text is not None
         ends = bool(hinted) and self._output.length_to_end(hinted) is not None
         if ends or (calibration := earlier.calibration(text)) is None:
-            return []
+            return None
         final = self._request.boundary is None
         room = most - len(hinted)
         found = earlier.propose(text, self._tokens.values, room, tree=True, final=final, drafted=hinted)
-        return [TreeSource(found, calibration, hinted)] if found.tokens else []
+        return TreeSource(found, calibration, hinted) if found.tokens else None
 
     def _recycled(self, path: Path) -> NextTokens:
         """Return what an earlier pass predicted after the same last tokens."""
