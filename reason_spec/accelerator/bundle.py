@@ -45,8 +45,7 @@ def create_engines(settings: Settings, strategies: Sequence[str]) -> Engines:
         writers = ", ".join(name for name in strategies if strategy_class(name).needs_draft)
         raise EngineError(
             f"draft {settings.draft.model!r} drafts tokens inside the target, and {writers} needs a draft "
-            "model that writes on its own: use strategy self_speculative, or name a draft model and set "
-            "target.torch.drafter"
+            "model that writes on its own: use strategy self_speculative, or name a draft model"
         )
     cores = share_out_cores(settings, available_cores(), with_draft)
     suffix = settings.suffix if settings.suffix.use in ("tokens", "both") else None

@@ -21,7 +21,7 @@ from reason_spec.speculation.draft_tree import (
 )
 from reason_spec.speculation.drafters import HintDrafter, look_up
 from reason_spec.speculation.earlier_texts import EarlierTexts
-from reason_spec.speculation.goodput import Demand
+from reason_spec.speculation.goodput import ASSUMED_RATE, Demand
 from reason_spec.speculation.recycling import RecycledTokens, with_noise
 from reason_spec.speculation.tree import ROOT, TokenTree
 from reason_spec.suffix.base import Proposal
@@ -158,7 +158,12 @@ class SequenceDrafter:
 
     @property
     def demand(self) -> Demand:
-        """The number of tokens that could be drafted for the next pass, and their acceptance rate."""
+        """The number of tokens that could be drafted for the next pass, and their acceptance rate.
+
+        Where earlier texts are read it says nothing of what they hold: other requests see their share shrink.
+        """
+        if self.reads_earlier:
+            return Demand(ASSUMED_RATE, max(0, self._longest))
         found = self._draft()
         # As many tokens of one rate as long as there are any: rate / (1 - rate) of them are accepted.
         expected = sum(found.chances)
