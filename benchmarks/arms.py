@@ -35,6 +35,10 @@ class Run:
     looped: bool = False
 
 
+def token_seconds(run: Run) -> float:
+    return run.seconds / max(1, run.num_tokens)
+
+
 @dataclass(slots=True)
 class Arm:
     """One row at one temperature, with its measurements."""
@@ -104,9 +108,14 @@ class Ours:
         await self.generator(settings).prepare()
 
     async def solve(self, settings: Settings, problem: Task, index: int) -> Run:
-        """Solve one problem; its index keys the sampling noise, the same for every row."""
+        """Solve one problem; its index keys the sampling noise, the same for every row.
+
+        Rows share engines, but what an engine learns from texts is kept by scope: no row must find what
+        another wrote. A warm-up, with index 0, has a scope of its own.
+        """
         generator = self.generator(settings)
-        request = generator.request(problem.question, problem=index)
+        scope = f"{settings.hash} {'timed' if index else 'warm-up'}"
+        request = generator.request(problem.question, problem=index, scope=scope)
         strategy = generator.strategy_for(request)
         watch, recorder, steps = _Stopwatch(), Recorder(), list[Step]()
         async with aclosing(generator.solve(request, recorder=recorder, strategy=strategy)) as solving:

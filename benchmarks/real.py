@@ -33,79 +33,29 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from arms import Arm, Run, Transformers, settings_of, time_rows, write_rows
-from embedded import STEP_ALONE, measure_accuracy
-from models import Task, needs_draft
-from real_engines import Opened, groups_of, open_group
+from arms import Arm, time_rows, token_seconds, write_rows
+from embedded import measure_accuracy
+from models import Task
+from real_rows import LOSSY, ROWS, TRANSFORMERS, Bench, open_bench, wanted_rows
 
-from reason_spec.engines.machine import auto_device
 from reason_spec.engines.pruned import find_pruned
 from reason_spec.errors import DataError, ReasonSpecError, SettingsError
 from reason_spec.evaluation.estimates import estimate_gain
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.prompts import prompt_style
 from reason_spec.evaluation.statistics import median_interval
-from reason_spec.settings import EngineSettings, Settings, load_settings
+from reason_spec.settings import load_settings
 from reason_spec.tasks import REAL_SAMPLE_PATH
 from reason_spec.tasks.base import get_task
 from reason_spec.tasks.grading import Grader
 from reason_spec.tasks.loading import load_problems
 from reason_spec.types import Problem
 
-
-class RowSpec(NamedTuple):
-    """A row of ours: its name, group of engines, strategy, and further settings."""
-
-    name: str
-    group: str
-    strategy: str
-    own: Mapping[str, Any] = {}
-
-
-_FIXED: Final = {"strategy.planner": False, "strategy.depth": 2}
-_EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
-OURS: Final = (
-    RowSpec("prompt_lookup", "ours", "prompt_lookup"),
-    RowSpec("model", "ours", "speculative"),
-    RowSpec("model:alone", "ours", "speculative", {"strategy.token_drafter": "none"}),
-    RowSpec("steps:exact", "ours", "lookahead", {**_EXACT, **STEP_ALONE}),
-    RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),
-    RowSpec("both:exact", "ours", "lookahead", _EXACT),
-    RowSpec("both:semantic", "ours", "lookahead", _SEMANTIC),
-    RowSpec("both:exact:fixed", "ours", "lookahead", {**_EXACT, **_FIXED}),
-    RowSpec("both:semantic:fixed", "ours", "lookahead", {**_SEMANTIC, **_FIXED}),
-    RowSpec("hybrid", "ours", "hybrid"),
-)
-ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
-    "torch": (
-        RowSpec(BASELINE, "ours", BASELINE),
-        *OURS,
-        RowSpec("token_recycling", "ours", "token_recycling"),
-        RowSpec("stand", "ours", "token_recycling", {"strategy.token_drafter": "stand"}),
-        RowSpec("model:recycling", "ours", "speculative", {"strategy.token_drafter": "recycling"}),
-        RowSpec("head:recycling", "head", "self_speculative", {"strategy.token_drafter": "recycling"}),
-        RowSpec("self", "self", "self_speculative"),
-        RowSpec("head", "head", "self_speculative"),
-        RowSpec("head:alone", "head", "self_speculative", {"strategy.token_drafter": "none"}),
-    ),
-    "vllm": (
-        RowSpec(BASELINE, "none", BASELINE),
-        RowSpec("torch:autoregressive", "torch", BASELINE),
-        RowSpec("vllm:ngram", "ngram", BASELINE),
-        RowSpec("vllm:draft_model", "draft_model", BASELINE),
-        RowSpec("vllm:eagle3", "eagle3", BASELINE),
-        *OURS,
-    ),
-}
 TARGET: Final = "models:smollm2-gsm8k"
-LOSSY: Final = ("steps:semantic", "both:semantic", "both:semantic:fixed", "hybrid")
-TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
-_PROMPT_LOOKUP_TOKENS: Final = 10
-"""The number in the examples of transformers' documentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +82,6 @@ class Row:
     passes_per_token: float | None
     alpha_step: float | None
     alpha_token: float | None
-
-
-@dataclass(slots=True)
-class Bench:
-    """Arms on running engines; ``opened`` is by row, and rows of transformers have none."""
-
-    arms: list[Arm] = field(default_factory=list)
-    opened: dict[str, Opened] = field(default_factory=dict)
-    settings: dict[tuple[str, float], Settings] = field(default_factory=dict)
-    num_threads: int | None = None  # of transformers
 
 
 def read_tasks(options: argparse.Namespace, grader: Grader) -> list[Task]:
@@ -173,89 +113,6 @@ def _task_of(problem: Problem, style: Any, grader: Grader) -> Task:
     return Task(get_task(problem.task).prompt(problem.question, style), is_right)
 
 
-# Arms ----------------------------------------------------------------------------------------
-
-
-async def open_bench(options: argparse.Namespace, chosen: Sequence[Task], stack: AsyncExitStack) -> Bench:
-    """Start what the wanted rows need; rows that cannot be had are left out, and the reason is printed."""
-    bench = Bench()
-    specs = [spec for spec in ROWS[options.engine] if _is_wanted(spec.name, options)]
-    missing = [spec.name for spec in specs if _lacks_a_model(spec, options)]
-    if missing:
-        sys.stderr.write(f"left out, --draft or --head is not given: {', '.join(missing)}\n")
-    specs = [spec for spec in specs if spec.name not in missing]
-    for group in groups_of(options):
-        if any(spec.group == group.name for spec in specs):
-            opened = await open_group(group, options, chosen, stack)
-            if opened is not None:
-                bench.opened |= {spec.name: opened for spec in specs if spec.group == group.name}
-            if BASELINE not in bench.opened:
-                raise DataError("the target alone could not be started: there is nothing to compare with")
-    running = [spec for spec in specs if spec.name in bench.opened]
-    for temperature in options.temperatures:
-        bench.arms += [_arm_of(bench, spec, temperature, options.max_tokens) for spec in running]
-    if options.engine == "torch":
-        _add_transformers(bench, options)
-    return bench
-
-
-def _is_wanted(name: str, options: argparse.Namespace) -> bool:
-    return name == BASELINE or not options.rows or name in options.rows
-
-
-def _lacks_a_model(spec: RowSpec, options: argparse.Namespace) -> bool:
-    if spec.group in ("head", "eagle3"):
-        return options.head is None
-    if spec.group == "draft_model" or (spec.group == "ours" and needs_draft(spec.strategy)):
-        return options.draft is None
-    return False
-
-
-def _arm_of(bench: Bench, spec: RowSpec, temperature: float, max_tokens: int) -> Arm:
-    opened = bench.opened[spec.name]
-    settings = settings_of({**opened.group.flags, **spec.own}, spec.strategy, temperature, max_tokens)
-    bench.settings[spec.name, temperature] = settings
-
-    async def solve(problem: Task, index: int) -> Run:
-        await opened.ours.prepare(settings)
-        return await opened.ours.solve(settings, problem, index)
-
-    return Arm(spec.name, temperature, solve)
-
-
-def _add_transformers(bench: Bench, options: argparse.Namespace) -> None:
-    names = [name for name in TRANSFORMERS if _is_wanted(name, options)]
-    if not names:
-        return
-    # As the torch engine has them.
-    device = auto_device() if options.device == "auto" else options.device
-    target = EngineSettings(
-        model=options.target, device=device, dtype="float32" if device == "cpu" else "bfloat16"
-    )
-    plain = Transformers(target, options.max_tokens, until_loop=True)
-    bench.num_threads = plain.calibrate(len(bench.opened[BASELINE].accelerator.bundle.cores.every))
-    sys.stderr.write(f"transformers runs on {bench.num_threads} threads\n")
-    arguments: dict[str, dict[str, Any]] = {
-        "transformers": {},
-        "transformers:prompt_lookup": {"prompt_lookup_num_tokens": _PROMPT_LOOKUP_TOKENS},
-    }
-    if options.draft is None:
-        sys.stderr.write("left out, --draft is not given: transformers:assistant_model\n")
-    elif "transformers:assistant_model" in names:
-        arguments["transformers:assistant_model"] = {"assistant_model": plain.load("draft", options.draft)}
-    for temperature in options.temperatures:
-        for name in names:
-            if name not in arguments:
-                continue
-
-            async def solve(
-                problem: Task, index: int, temperature: float = temperature, name: str = name
-            ) -> Run:
-                return plain.solve(problem, temperature, index, **arguments[name])
-
-            bench.arms.append(Arm(name, temperature, solve))
-
-
 # Rows ----------------------------------------------------------------------------------------
 
 
@@ -268,7 +125,7 @@ def row_of(
 ) -> Row:
     """Summarise an arm beside the target alone at its temperature."""
     pairs = list(zip(baseline.runs, arm.runs, strict=True))
-    ratios = [_token_seconds(base) / _token_seconds(run) for base, run in pairs]
+    ratios = [token_seconds(base) / token_seconds(run) for base, run in pairs]
     interval = median_interval(ratios)
     known = accuracies.get((BASELINE, arm.temperature))
     own = accuracies.get((arm.name, arm.temperature))
@@ -304,10 +161,6 @@ def row_of(
         alpha_step=statistics.fmean(verdicts) if verdicts else None,
         alpha_token=accepted / drafted if drafted else None,
     )
-
-
-def _token_seconds(run: Run) -> float:
-    return run.seconds / max(1, run.num_tokens)
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -354,7 +207,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     with ExitStack() as graders:
         chosen = read_tasks(options, graders.enter_context(Grader()))
         async with AsyncExitStack() as stack:
-            bench = await open_bench(options, chosen, stack)
+            bench = await open_bench(wanted_rows(options), options, chosen, stack)
             await time_rows(bench.arms, chosen[: options.problems], options.seed)
             accuracies: dict[tuple[str, float], list[bool]] = {}
             for (name, temperature), settings in bench.settings.items():

@@ -109,6 +109,7 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
         torch,
         Group("ours", {**common, "target.vllm.token_method": "hint"} | drafted, ours[1:]),
         own("ngram", NGRAM),
+        own("suffix", {}),
     ]
     if options.draft is not None:
         groups.append(own("draft_model", {"model": resolve_model("draft", options.draft)}))
