@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,15 @@ import torch
 from scipy.stats import chisquare
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score, Tokenizer
+from reason_spec.engines.base import (
+    Engine,
+    EngineRequest,
+    Generation,
+    GenerationResult,
+    Score,
+    TokenDrafterName,
+    Tokenizer,
+)
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch import acceptor
@@ -157,11 +165,15 @@ class Sampled:
 
 def sample_with_hints(target: Served, truth: Truth, **options: Any) -> Sampled:
     """Sample three tokens from the target's scheduler, with a likely pair as the hint."""
-    scheduler = target.scheduler(**options)
-    for sample in range(NUM_SAMPLES):
-        sampling, hint = truth.sampling(sample), truth.likely_pair(3)
-        request = EngineRequest(Prefix(truth.prompt), 3, sampling=sampling, hint=hint, stream=False)
-        scheduler.submit(sample, request)
+    hint = truth.likely_pair(3)
+    return sample(
+        target.scheduler(**options), truth, EngineRequest(Prefix(truth.prompt), 3, hint=hint, stream=False)
+    )
+
+
+def sample(scheduler: Scheduler, truth: Truth, request: EngineRequest) -> Sampled:
+    for number in range(NUM_SAMPLES):
+        scheduler.submit(number, replace(request, sampling=truth.sampling(number)))
     results = [r for _, r in sorted(drain(scheduler).items()) if isinstance(r, GenerationResult)]
     return Sampled(
         # A text that ends with its first token has no second one; it belongs to no cell.
@@ -178,6 +190,17 @@ def test_token_level_speculation_keeps_the_targets_distribution(
     sampled = sample_with_hints(target, truth, kept_prediction_bytes=kept_bytes)
     # A token that is chosen from a kept prediction needs no pass, and so has no draft that one checked.
     assert (sampled.num_drafted >= NUM_SAMPLES) == (kept_bytes == 0)
+    assert 0 < sampled.num_accepted < sampled.num_drafted
+    assert truth.p_value(sampled.pairs) > ALARM
+
+
+@pytest.mark.parametrize("token_drafter", ["recycling", "stand"])
+def test_recycled_predictions_keep_the_targets_distribution(
+    target: Served, truth: Truth, token_drafter: TokenDrafterName
+) -> None:
+    """The table is filled by the samples themselves; its drafts share the noise of the sample."""
+    request = EngineRequest(Prefix(truth.prompt), 3, token_drafter=token_drafter, stream=False)
+    sampled = sample(target.scheduler(kept_prediction_bytes=0), truth, request)
     assert 0 < sampled.num_accepted < sampled.num_drafted
     assert truth.p_value(sampled.pairs) > ALARM
 
