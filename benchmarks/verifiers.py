@@ -35,6 +35,7 @@ from reason_spec.evaluation.statistics import Interval, exact_interval
 from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.recipe import split_by_problem
 from reason_spec.lab.verifier_training.source import read_pairs
+from reason_spec.settings import VerifierSettings
 from reason_spec.types import Decision, Verdict
 from reason_spec.verifiers.base import create_verifier
 from reason_spec.verifiers.pairs import Pair, verify_pairs
@@ -164,7 +165,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     sets["generated"] = list(pairs_of_cases(list(generated_cases(options.problems, options.seed))))
     rows: list[Row] = []
     for name in options.verifiers:
-        verifier = create_verifier(name)
+        verifier = create_verifier(name, VerifierSettings(semantic_model=options.semantic_model))
         verifier.deadline_seconds = 120.0  # A verdict that came too late would count as refused.
         try:
             await verifier.start()
@@ -217,6 +218,7 @@ def main() -> None:
     )
     parser.add_argument("--per-kind", type=int, default=100, help="steps of the file for each kind of change")
     parser.add_argument("--verifiers", nargs="+", choices=VERIFIERS, default=list(VERIFIERS))
+    parser.add_argument("--semantic-model", metavar="DIR", help="weights of `reason-spec verifier train`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verdicts", type=Path, help="append every verdict to this jsonl file")
     parser.add_argument(
