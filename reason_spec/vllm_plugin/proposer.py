@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from reason_spec.engines.vllm.arguments import TESTED, takes_hints
+from reason_spec.engines.vllm.arguments import TESTED, installed_version, takes_hints
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.settings import SuffixSettings
 from reason_spec.settings.base import Section
@@ -173,16 +173,14 @@ class Proposer:
         """Find the model runner on the call stack: vLLM gives it to no proposer, and it knows the requests."""
         if self._runner is not None or self._looked_for_runner:
             return self._runner is not None
-        from vllm import __version__ as version
-
+        self._looked_for_runner = True
         frame = sys._getframe(1)
         while frame is not None and self._runner is None:
             caller = frame.f_locals.get("self")
             if caller is not self and getattr(caller, "drafter", None) is self:
                 self._runner = caller
             frame = frame.f_back  # type: ignore[assignment]
-        self._looked_for_runner = True
-        kind = type(self._runner)
+        _, version = installed_version() or ("", "unknown")
         if self._runner is None:
             logger.warning("reason-spec found no model runner in vLLM %s, so it drafts nothing", version)
             return False
@@ -190,6 +188,7 @@ class Proposer:
             logger.warning(
                 "reason-spec's proposer was not tested with vLLM %s, but with %s", version, ", ".join(TESTED)
             )
+        kind = type(self._runner)
         logger.info(
             "reason-spec drafts up to %d tokens a pass with vLLM %s on %s model runner, %s.%s; %s",
             self._max_tokens,
