@@ -1,8 +1,7 @@
 """The proposer for plain ``vllm serve``: drafts from all texts that the server has read and generated.
 
-vLLM makes one for each engine, on its older model runner, and asks it for drafts after every pass. Drafts come
-from the suffix cache, which also holds the request's own text. They are verified by vLLM, so they change its
-speed and never its answers.
+vLLM makes one for each engine, on its older model runner, and asks it for drafts after every pass. Drafts
+come from the suffix cache, which also holds the request's own text. vLLM verifies them.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final, Literal, cast
 
 import numpy as np
@@ -33,12 +33,13 @@ from reason_spec.suffix.session import least_chance
 from reason_spec.vllm_plugin import logger, register
 
 SECTION: Final = "reason_spec"
-"""The key of our settings in vLLM's ``--additional-config``; its ``--speculative-config`` refuses other keys."""
+"""The key of our settings in vLLM's ``--additional-config``; its ``--speculative-config`` refuses ours."""
 OWNER: Final = "reason_spec_owner"
 """The key in a request's ``vllm_xargs`` that names the owner of its text."""
 DRAFT_TOKENS: Final = "reason_spec_draft_tokens"
-"""The key in a request's ``vllm_xargs`` that limits its draft tokens; 0 also keeps its text out of the cache."""
+"""The key in a request's ``vllm_xargs`` that limits its draft tokens; 0 keeps its text unlearnt, too."""
 _OLDER_RUNNERS: Final = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.cpu_model_runner")
+_NOTHING: Final = Proposal()
 
 Tokens = npt.NDArray[np.int32]
 
@@ -112,7 +113,7 @@ class _Request:
     end: int
     stops: frozenset[int]
     length: int
-    found: Proposal = Proposal()
+    found: Proposal = _NOTHING
 
 
 class Proposer:
@@ -170,16 +171,16 @@ class Proposer:
             return nothing
 
     def _find_runner(self) -> bool:
-        """Find the model runner on the call stack: vLLM gives it to no proposer, and it knows the requests."""
+        """Find the model runner, which knows the requests, on the call stack: vLLM does not pass it on."""
         if self._runner is not None or self._looked_for_runner:
             return self._runner is not None
         self._looked_for_runner = True
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and self._runner is None:
             caller = frame.f_locals.get("self")
             if caller is not self and getattr(caller, "drafter", None) is self:
                 self._runner = caller
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         _, version = installed_version() or ("", "unknown")
         if self._runner is None:
             logger.warning("reason-spec found no model runner in vLLM %s, so it drafts nothing", version)
@@ -220,7 +221,7 @@ class Proposer:
         """Learn what came, and draft the next tokens."""
         earlier = self._caches.earlier
         came: list[int] = text[request.length :].tolist()
-        found, request.found, request.length = request.found, Proposal(), len(text)
+        found, request.found, request.length = request.found, _NOTHING, len(text)
         if (calibration := earlier.calibration(request.text)) is None:
             return []
         calibration.learn(found, came)
@@ -230,7 +231,7 @@ class Proposer:
         budget = min(self._max_tokens, request.max_drafts, room)
         if ended is not None or budget < 1:
             return []
-        request.found = earlier.propose(request.text, text, budget, tree=False)
+        request.found = earlier.propose(request.text, cast("Sequence[int]", text), budget, tree=False)
         return self._kept(request, calibration, budget)[:limit]
 
     def _kept(self, request: _Request, calibration: DraftCalibration, budget: int) -> list[int]:

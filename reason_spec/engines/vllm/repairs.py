@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.reason_spec")
+"""vLLM prints what is logged below its own name."""
 
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
 
@@ -30,8 +31,8 @@ def repair_worker(_: Any) -> list[str]:
 def repair_sampling_with_drafts() -> list[str]:
     """Replace the faulty functions in this process; return their names.
 
-    Versions of vLLM without these functions are left as they are. The kernel is tried when it is first needed:
-    vLLM may fork this process, and threads of OpenMP do not survive that.
+    Versions of vLLM without these functions are left as they are. The kernel is tried when it is first
+    needed: vLLM may fork this process, and threads of OpenMP do not survive that.
     """
     try:
         sampler: Any = importlib.import_module(_SAMPLER)
