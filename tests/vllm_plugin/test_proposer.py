@@ -39,14 +39,14 @@ class Runner:
         self,
         name: str,
         prompt: list[int],
+        options: dict[str, Any] | None = None,
         *,
         max_tokens: int | None = None,
         lora: str | None = None,
         embeds: object = None,
-        **options: Any,
     ) -> None:
         parameters = SimpleNamespace(
-            extra_args=options or None, max_tokens=max_tokens, ignore_eos=False, all_stop_token_ids={END}
+            extra_args=options, max_tokens=max_tokens, ignore_eos=False, all_stop_token_ids={END}
         )
         self.requests[name] = SimpleNamespace(
             num_prompt_tokens=len(prompt),
@@ -67,9 +67,17 @@ class Runner:
         lengths = np.array([*(len(self.texts[name]) for name in new), 0])
         return dict(zip(new, self.drafter.propose(list(new.values()), lengths, ids), strict=True))
 
-    def run(self, name: str, prompt: list[int], answer: list[int], **options: Any) -> list[list[int]]:
+    def run(
+        self,
+        name: str,
+        prompt: list[int],
+        answer: list[int],
+        options: dict[str, Any] | None = None,
+        *,
+        lora: str | None = None,
+    ) -> list[list[int]]:
         """Generate an answer token by token, then end; return the drafts after each token."""
-        self.add(name, prompt, **options)
+        self.add(name, prompt, options, lora=lora)
         drafts = [self.step({name: [token]})[name] for token in answer]
         del self.requests[name]
         self.step({})
@@ -112,10 +120,11 @@ def test_drafts_of_an_owner_do_not_depend_on_texts_of_others(
     theirs: list[int], mine: list[int], prompt: list[int], share: str
 ) -> None:
     alone, beside = Runner(share=share), Runner(share=share)
-    for name, options in (("named", {OWNER: "a"}), ("unnamed", {}), ("adapter", {OWNER: "b", "lora": "x"})):
-        beside.run(name, prompt, theirs, **options)
+    beside.run("named", prompt, theirs, {OWNER: "a"})
+    beside.run("unnamed", prompt, theirs)
+    beside.run("adapter", prompt, theirs, {OWNER: "b"}, lora="x")
     for name in ("first", "second"):
-        assert alone.run(name, prompt, mine, **{OWNER: "b"}) == beside.run(name, prompt, mine, **{OWNER: "b"})
+        assert alone.run(name, prompt, mine, {OWNER: "b"}) == beside.run(name, prompt, mine, {OWNER: "b"})
 
 
 @pytest.mark.parametrize(
@@ -134,9 +143,9 @@ def test_a_request_drafts_from_the_last_one_only_where_they_share(
     share: str, options: dict[str, Any], shared: bool
 ) -> None:
     runner = Runner(share=share)
-    runner.run("a", [1], ANSWER, **options)
+    runner.run("a", [1], ANSWER, options)
     options = {name: value for name, value in options.items() if name != DRAFT_TOKENS}
-    assert any(runner.run("b", [1], ANSWER, **options)) == shared
+    assert any(runner.run("b", [1], ANSWER, options)) == shared
 
 
 def test_nothing_is_drafted_behind_a_token_that_stops_nor_beyond_the_limits() -> None:
@@ -147,7 +156,7 @@ def test_nothing_is_drafted_behind_a_token_that_stops_nor_beyond_the_limits() ->
     assert runner.step({"stops": [*ANSWER[-3:], 50]})["stops"] == []
     runner.add("short", [1], max_tokens=24)
     assert runner.step({"short": ANSWER[:20]})["short"] == ANSWER[20:23]
-    runner.add("few", [1], **{DRAFT_TOKENS: 2})
+    runner.add("few", [1], {DRAFT_TOKENS: 2})
     assert runner.step({"few": ANSWER[:20]})["few"] == ANSWER[20:22]
     room = MAX_LENGTH - 1 - 20 - 4
     runner.add("full", [*[7] * room, 1])
@@ -166,11 +175,11 @@ def test_prompts_in_work_and_prompts_without_ids_get_no_drafts() -> None:
 def test_requests_that_ended_leave_nothing_behind_and_caches_are_bounded() -> None:
     runner = Runner(max_caches=3)
     for number in range(8):
-        runner.run(f"{number}", [1], ANSWER[:5], **{OWNER: f"owner {number}"})
+        runner.run(f"{number}", [1], ANSWER[:5], {OWNER: f"owner {number}"})
     assert len(runner.drafter._caches) == 3
     assert not runner.drafter._requests
-    assert any(runner.run("known", [1], ANSWER, **{OWNER: "owner 7"}))
-    assert not any(runner.run("dropped", [1], ANSWER, **{OWNER: "owner 0"}))
+    assert any(runner.run("known", [1], ANSWER, {OWNER: "owner 7"}))
+    assert not any(runner.run("dropped", [1], ANSWER, {OWNER: "owner 0"}))
     private = Runner(share="request")
     for number in range(8):
         private.run(f"{number}", [1], ANSWER)
@@ -179,10 +188,10 @@ def test_requests_that_ended_leave_nothing_behind_and_caches_are_bounded() -> No
 
 def test_an_open_text_keeps_its_cache_among_many_others() -> None:
     runner = Runner(max_caches=1)
-    runner.add("long", [1, *ANSWER[:30], 2], **{OWNER: "long"})
+    runner.add("long", [1, *ANSWER[:30], 2], {OWNER: "long"})
     runner.step({"long": ANSWER[:1]})
     for number in range(4):
-        runner.run(f"{number}", [1], ANSWER[:5], **{OWNER: f"owner {number}"})
+        runner.run(f"{number}", [1], ANSWER[:5], {OWNER: f"owner {number}"})
     assert runner.step({"long": ANSWER[1:12]})["long"] == ANSWER[12:20]
 
 
@@ -215,8 +224,8 @@ def test_the_more_requests_are_in_a_pass_the_fewer_tokens_are_drafted_for_each()
     most = []
     for limit_drafts, number in ((True, 1), (True, 8), (True, 32), (False, 32)):
         runner = Runner(limit_drafts=limit_drafts)
-        runner.drafter._times = times
         runner.run("a", [1], ANSWER)
+        runner.drafter._times = times
         for name in range(number):
             runner.add(str(name), [1])
         drafts = runner.step({str(name): ANSWER[:20] for name in range(number)})

@@ -94,7 +94,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         ]
         for serving, log in zip(started, logs, strict=True):
             wait_until_ready(serving, log)
-        yield Servers(*started, logs[1])
+        yield Servers(started[0], started[1], logs[1])
 
 
 def client(serving: Serving) -> Any:
