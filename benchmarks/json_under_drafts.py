@@ -167,7 +167,8 @@ async def _ask(client: Any, case: Case, thinking_budget: int | None, *, stream: 
     model = (await client.models.list()).data[0].id
     extra: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinking_budget is not None}}
     if thinking_budget is not None:
-        extra["thinking_token_budget"] = thinking_budget
+        # A model may end its answer while it thinks; here it thinks to the end of the budget.
+        extra |= {"thinking_token_budget": thinking_budget, "min_tokens": thinking_budget}
     request: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": case.prompt}],

@@ -178,7 +178,7 @@ class Proposer:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and self._runner is None:
             caller = frame.f_locals.get("self")
-            if caller is not self and getattr(caller, "drafter", None) is self:
+            if getattr(caller, "__dict__", {}).get("drafter") is self:
                 self._runner = caller
             frame = frame.f_back
         _, version = installed_version() or ("", "unknown")
