@@ -11,12 +11,14 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.reason_spec")
+"""vLLM prints what is logged below its own name."""
 
 _SAMPLER = "vllm.v1.sample.rejection_sampler"
 
@@ -29,13 +31,16 @@ def repair_worker(_: Any) -> list[str]:
 def repair_sampling_with_drafts() -> list[str]:
     """Replace the faulty functions in this process; return their names.
 
-    Versions of vLLM without these functions are left as they are.
+    Versions of vLLM without these functions are left as they are. The kernel is tried when it is first
+    needed: vLLM may fork this process, and threads of OpenMP do not survive that.
     """
     try:
         sampler: Any = importlib.import_module(_SAMPLER)
         expand, constrain = sampler.expand_batch_to_tokens, sampler.apply_sampling_constraints
     except (ImportError, AttributeError):
         logger.warning("vLLM has no %s as it was tested with; samples with drafts are not checked", _SAMPLER)
+        return []
+    if constrain.__module__ == __name__:
         return []
 
     def constrain_unless_empty(logits: Tensor, cu_num_draft_tokens: Tensor, sampling_metadata: Any) -> Tensor:
@@ -44,14 +49,20 @@ def repair_sampling_with_drafts() -> list[str]:
         constrained: Tensor = constrain(logits, cu_num_draft_tokens, sampling_metadata)
         return constrained
 
-    # It changes nothing if there are drafts, so it is always replaced.
+    @lru_cache(maxsize=1)
+    def right_expand() -> Callable[..., Tensor]:
+        if _expands_rightly(expand):
+            kernel: Callable[..., Tensor] = expand
+            return kernel
+        logger.info("vLLM's expand_batch_to_tokens is replaced: it computes wrong values on this machine")
+        return expand_batch_to_tokens
+
+    def expand_rightly(*args: Any, **kwargs: Any) -> Tensor:
+        return right_expand()(*args, **kwargs)
+
     sampler.apply_sampling_constraints = constrain_unless_empty
-    repaired = ["apply_sampling_constraints"]
-    if not _expands_rightly(expand):
-        sampler.expand_batch_to_tokens = expand_batch_to_tokens
-        repaired.append("expand_batch_to_tokens")
-    logger.info("repaired in vLLM: %s", ", ".join(repaired))
-    return repaired
+    sampler.expand_batch_to_tokens = expand_rightly
+    return ["apply_sampling_constraints", "expand_batch_to_tokens"]
 
 
 def expand_batch_to_tokens(
