@@ -16,6 +16,7 @@ class TorchEngine(WorkerEngine):
     """Serves a Hugging Face causal LM."""
 
     host: ClassVar[str] = "reason_spec.engines.torch.host"
+    takes_acceptance: ClassVar[bool] = True
     _layers: Path | None = None
 
     async def load_layers(self, file: Path) -> None:
