@@ -104,8 +104,8 @@ class StrategySettings(Section):
     )
     acceptance: AcceptanceRule = Field(
         default="exact",
-        description="accepted draft tokens: exact: the target's own choices; cascade, lenient (torch): others "
-        "too, loss class relaxed",
+        description="draft tokens to accept: exact: the target's own choices; cascade, lenient: others too "
+        "(torch; loss class relaxed)",
     )
     acceptance_threshold: float | None = Field(
         default=None,
