@@ -43,9 +43,32 @@ REWARDS = (0.7, 0.9)
 SCORES = (0.05, 0.2)
 DOUBTS = (0.1,)
 CHANCES = (0.5,)
+ALPHAS = (0.5, 0.8, 0.95)
+LENIENT = ((0.3, 6), (0.05, 6), (0.05, 2), (0.05, 0))
+"""Entropies from which on draft tokens are accepted, and windows."""
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (BASELINE, BASELINE, {}),
     ("speculative", "speculative", {}),
+    *(
+        (
+            f"cascade {alpha:g}",
+            "speculative",
+            {"strategy.acceptance": "cascade", "strategy.acceptance_threshold": alpha},
+        )
+        for alpha in ALPHAS
+    ),
+    *(
+        (
+            f"lenient {theta:g}, window {window}",
+            "speculative",
+            {
+                "strategy.acceptance": "lenient",
+                "strategy.acceptance_threshold": theta,
+                "strategy.acceptance_window": window,
+            },
+        )
+        for theta, window in LENIENT
+    ),
     ("lookahead", "lookahead", {}),
     ("lookahead, depth 4", "lookahead", {"strategy.planner": False}),
     *(
@@ -73,7 +96,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("speculative_thinking", "speculative_thinking", {}),
     ("oracle", "oracle", {}),
 )
-"""Name, strategy and settings of each row. The number is the threshold of its verifier or router."""
+"""Name, strategy and settings of each row. The number is the threshold of its verifier, router or rule."""
 EXACT = (BASELINE, "speculative")
 PATIENCE = 600.0
 """Deadline of a verdict where only the text counts."""
