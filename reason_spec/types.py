@@ -21,7 +21,7 @@ LossClass: TypeAlias = Literal["exact", "verified", "relaxed", "routed"]
 """What a strategy may change: nothing, the wording of a step, tokens where the target is uncertain, or the
 step itself."""
 
-AcceptanceRule: TypeAlias = Literal["exact", "cascade", "lenient"]
+AcceptanceRule: TypeAlias = Literal["exact", "cascade", "lenient", "judge"]
 """When a draft token is accepted; see `reason_spec.speculation.relaxed_acceptance`."""
 
 
@@ -87,8 +87,8 @@ class Sampling:
 class Acceptance:
     """When the target accepts a draft token that is not its own choice.
 
-    ``threshold`` is alpha of `cascade` and theta of `lenient`, from 0 to 1. ``window`` is the number of draft
-    tokens that `lenient` needs after an accepted one.
+    ``threshold`` is alpha of `cascade`, theta of `lenient` or the judge's probability, from 0 to 1.
+    ``window`` is the number of draft tokens that `lenient` needs after an accepted one.
     """
 
     rule: AcceptanceRule = "exact"
@@ -98,7 +98,7 @@ class Acceptance:
     @property
     def is_exact(self) -> bool:
         """Whether only the target's own choices are accepted: by the rule, or at its strict end."""
-        strictest = {"cascade": 0.0, "lenient": 1.0}
+        strictest = {"cascade": 0.0, "lenient": 1.0, "judge": 1.0}
         return self.rule == "exact" or self.threshold == strictest[self.rule]
 
 

@@ -90,7 +90,7 @@ _DECLARED = (
     _flag(
         "acceptance",
         "strategy.acceptance",
-        "Accepted draft tokens: exact, or cascade or lenient for loss class relaxed.",
+        "Accepted draft tokens: exact; or cascade, lenient, judge, for loss class relaxed.",
         STRATEGY,
     ),
     _flag(

@@ -14,7 +14,7 @@ from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
-from reason_spec.types import Acceptance, Constraint, FinishReason, Prefix, Sampling, Usage
+from reason_spec.types import Acceptance, AcceptanceRule, Constraint, FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
 """The token-level drafter beside hints and models."""
@@ -86,7 +86,7 @@ class EngineRequest:
         model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
-        acceptance: when a draft token is accepted; only for engines with ``takes_acceptance``. With a
+        acceptance: when a draft token is accepted; one of the engine's ``acceptance_rules``. With a
             ``constraint`` it is exact.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
         priority: smaller numbers go first, ties by arrival. Strategies use the number of undecided steps
@@ -294,8 +294,6 @@ class Engine(ABC):
     """Whether the engine drafts from hints."""
     takes_constraints: bool = False
     """Whether requests may have a constraint; a generation with one fails otherwise."""
-    takes_acceptance: ClassVar[bool] = False
-    """Whether the engine accepts draft tokens by rules that are not exact."""
     reports_batch_times: ClassVar[bool] = False
     """Whether the engine measures ``batch_times``."""
 
@@ -313,6 +311,11 @@ class Engine(ABC):
     def takes_stop_ids(self) -> bool:
         """Whether requests end at their ``stop_ids``; False if the engine receives text, not tokens."""
         return True
+
+    @property
+    def acceptance_rules(self) -> tuple[AcceptanceRule, ...]:
+        """The rules by which the engine accepts draft tokens."""
+        return ("exact",)
 
     @property
     def dtype(self) -> str | None:

@@ -50,8 +50,8 @@ class CueSettings(Section):
     """Text from which the target goes on."""
 
 
-_THRESHOLDS: Final[dict[AcceptanceRule, float]] = {"exact": 0.0, "cascade": 0.5, "lenient": 0.3}
-"""Default thresholds; `lenient`: that of FLy (arXiv 2511.22972)."""
+_THRESHOLDS: Final[dict[AcceptanceRule, float]] = {"exact": 0.0, "cascade": 0.5, "lenient": 0.3, "judge": 0.5}
+"""Default thresholds; those of `lenient` and `judge` are the papers' (arXiv 2511.22972, 2501.19309)."""
 _RENAMED_STRATEGIES: Final = {"token": "prompt_lookup"}
 
 
@@ -104,16 +104,16 @@ class StrategySettings(Section):
     )
     acceptance: AcceptanceRule = Field(
         default="exact",
-        description="draft tokens to accept: exact: the target's own choices; cascade, lenient: others too "
-        "(torch; loss class relaxed)",
+        description="draft tokens to accept: exact: the target's own choices; cascade, lenient, judge: "
+        "others too (torch; loss class relaxed)",
     )
     acceptance_threshold: float | None = Field(
         default=None,
         ge=0,
         le=1,
         description="cascade: accepted from (1 - threshold) of the highest probability on, 0 is exact; "
-        "lenient: accepted from this entropy / log(vocabulary) on, 1 is exact; null: cascade 0.5, "
-        "lenient 0.3",
+        "lenient: accepted from this entropy / log(vocabulary) on, 1 is exact; judge: accepted above "
+        "this probability of the judge, 1 is exact; null: cascade 0.5, lenient 0.3, judge 0.5",
     )
     acceptance_window: int = Field(
         default=6, ge=0, le=64, description="lenient: right draft tokens that must follow an accepted one"

@@ -19,6 +19,10 @@ choices. A draft that ends earlier is rejected. With theta 1 only the target's o
 paper has temperature 0 alone; above it the rule works on the sampled choices, and no formula is known for the
 distribution of the text.
 
+``judge`` is Judge Decoding (arXiv 2501.19309). A draft token that is not the target's choice is accepted if a
+linear head on the target's last hidden state at the token gives it a probability above the threshold. With
+threshold 1 only the target's own choices are accepted. No formula is known for the distribution.
+
 The text depends on which drafts were ready in time, so the same request may give another text.
 """
 
@@ -48,6 +52,7 @@ def accept_relaxed(
     acceptance: Acceptance,
     *,
     greedy: bool,
+    judged: Callable[[int], float] = lambda _: 0.0,
 ) -> Accepted:
     """Return the tokens that become certain under a rule that is not exact.
 
@@ -55,6 +60,7 @@ def accept_relaxed(
         distribution: ``distribution(node)`` returns p [vocabulary] after a node; at temperature 0 that of
             temperature 1.
         greedy: the temperature is 0.
+        judged: ``judged(node)`` returns the judge's probability that a draft token is right.
     """
     assert not acceptance.is_exact
     choose = cache(choose)
@@ -70,6 +76,14 @@ def accept_relaxed(
             return own
         return drafts.tokens[child]
 
+    def choose_or_judge(node: int, depth: int) -> int:
+        own = choose(node, depth)
+        children = drafts.children(node)
+        if own in (drafts.tokens[child] for child in children):
+            return own
+        right = (child for child in children if judged(child) > acceptance.threshold)
+        return next((drafts.tokens[child] for child in right), own)
+
     def choose_or_defer(node: int, depth: int) -> int:
         own = choose(node, depth)
         tokens = [drafts.tokens[child] for child in drafts.children(node)]
@@ -80,7 +94,8 @@ def accept_relaxed(
         # The draft model's own token is the first; a cut-off token is never accepted.
         return next((token for token in tokens if chances[token] >= least and chances[token] > 0.0), own)
 
-    return accept(drafts, choose_or_defer if acceptance.rule == "cascade" else choose_leniently)
+    chosen = {"cascade": choose_or_defer, "lenient": choose_leniently, "judge": choose_or_judge}
+    return accept(drafts, chosen[acceptance.rule])
 
 
 def _agrees(drafts: TokenTree, choose: Choose, node: int, depth: int, acceptance: Acceptance) -> bool:

@@ -119,10 +119,14 @@ class PromptLookup(Autoregressive):
         router: Router | None = None,
     ) -> None:
         super().__init__(settings, target, draft, verifier, router)
-        if not self.acceptance.is_exact and not target.takes_acceptance:
+        rules = target.acceptance_rules
+        if not self.acceptance.is_exact and self.acceptance.rule not in rules:
+            needed = "target.kind: torch"
+            if len(rules) > 1:
+                needed = "the folder of reason-spec verifier train --level token as target.torch.judge"
             raise SettingsError(
-                f"strategy.acceptance is {settings.acceptance}, and the target's engine accepts only its own "
-                "choices: use strategy.acceptance: exact, or target.kind: torch"
+                f"strategy.acceptance is {settings.acceptance}, and the target's engine has only "
+                f"{', '.join(rules)}: use one of these, or {needed}"
             )
 
     @property

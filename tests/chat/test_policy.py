@@ -154,7 +154,7 @@ def test_what_is_asked_decides_what_speculation_may_touch(
 
 @pytest.mark.parametrize("rule", ["cascade", "lenient"])
 def test_relaxed_acceptance_is_for_requests_that_allow_it(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ScriptedEngine, "takes_acceptance", True)
+    monkeypatch.setattr(ScriptedEngine, "acceptance_rules", ("exact", rule))
     with accelerator("speculative", acceptance=rule) as running:
         for policy in (Policy(), Policy(loss_class="relaxed"), Policy(loss_class="routed")):
             strategy = strategy_under(running, policy)
@@ -170,7 +170,9 @@ def test_relaxed_acceptance_is_for_requests_that_allow_it(rule: str, monkeypatch
 def test_relaxed_acceptance_is_refused_where_it_cannot_be_had() -> None:
     with (
         accelerator("speculative", acceptance="lenient") as running,
-        pytest.raises(SettingsError, match=r"strategy\.acceptance is lenient.*target\.kind: torch"),
+        pytest.raises(
+            SettingsError, match=r"strategy\.acceptance is lenient.*has only exact.*target\.kind: torch"
+        ),
     ):
         running.generator.strategy()
     with (

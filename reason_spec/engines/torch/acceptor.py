@@ -118,6 +118,7 @@ def _accept_tokens(
             lambda node: sequence.choice.distribution(predictions, entries[node]),
             acceptance,
             greedy=sequence.request.sampling.greedy,
+            judged=lambda node: predictions.judged(entries[node]),
         )
     if sequence.choice.error is not None:
         sequence.error = sequence.choice.error
