@@ -15,10 +15,10 @@ import typer
 from reason_spec.cli.command import run_interruptible
 from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import FreshOption, JsonOption, QuietOption
-from reason_spec.cli.screen import Screen
 from reason_spec.errors import SettingsError
 
 if TYPE_CHECKING:
+    from reason_spec.cli.screen import Screen
     from reason_spec.lab.verifier_training.mining import StepPair
     from reason_spec.lab.verifier_training.recipe import TrainedVerifier
     from reason_spec.lab.verifier_training.token_training import TrainedJudge
@@ -81,6 +81,7 @@ def verifier_train(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
+    from reason_spec.cli.screen import Screen
     from reason_spec.lab.verifier_training.training import TrainingPlan
 
     screen = Screen(as_json=as_json, quiet=quiet)

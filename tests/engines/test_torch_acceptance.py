@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ STRICT = [Acceptance("cascade", 0.0), Acceptance("lenient", 1.0, 0)]
 LOOSE = [Acceptance("cascade", 1.0), Acceptance("lenient", 0.0, 0)]
 
 
-def request_of(index: int, **options: object) -> EngineRequest:
+def request_of(index: int, **options: Any) -> EngineRequest:
     return replace(EngineRequest(Prefix(prompt(index)), LENGTH), **options)
 
 

@@ -116,6 +116,11 @@ def test_a_lenient_rule_rejects_a_draft_that_ends_within_the_window() -> None:
     assert (accepted(3), accepted(4)) == (4, 0)
 
 
+def chooser(logits: np.ndarray, sampling: Sampling, start: int, stream: int) -> Callable[[int, int], int]:
+    """Return the target's choice with the same logits after every node."""
+    return lambda _, depth: choose_token(logits, sampling, start + depth, stream)
+
+
 SAMPLED = [Sampling(1.0), Sampling(0.7, top_k=6), Sampling(1.2, top_p=0.8)]
 
 
@@ -137,7 +142,7 @@ def test_tokens_of_a_cascade_have_the_distribution_of_equation_15(sampling: Samp
             drafted = choose_token(of_draft, keyed, 7)
             found = accept_relaxed(
                 TokenTree.chain([drafted]),
-                lambda node, depth, keyed=keyed: choose_token(of_target, keyed, 7 + depth, stream),
+                chooser(of_target, keyed, 7, stream),
                 lambda _: p,
                 Acceptance("cascade", alpha),
                 greedy=False,
@@ -170,7 +175,7 @@ def test_second_choices_of_a_tree_move_the_distribution_by_what_was_accepted() -
         keyed = Sampling(noise=NoiseKey(5, index), temperature=1.0)
         found = accept_relaxed(
             TokenTree(offers[index % len(offers)], (ROOT, ROOT)),
-            lambda _, depth, keyed=keyed: choose_token(logits, keyed, depth, OWN_STREAM),
+            chooser(logits, keyed, 0, OWN_STREAM),
             lambda _: p,
             Acceptance("cascade", alpha),
             greedy=False,
