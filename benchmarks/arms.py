@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from models import Task
 
 from reason_spec.accelerator import Accelerator, Generator, Solution
@@ -52,8 +53,9 @@ class Arm:
 class _Stopwatch:
     """Times the tokens of one answer as they come, and looks for the beginning of a loop."""
 
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._started = clock()
         self._scanner = LoopScanner()
         self._tokens: list[int] = []
         self._marks: list[tuple[int, float]] = []
@@ -61,7 +63,7 @@ class _Stopwatch:
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
-        return time.perf_counter() - self._started
+        return self._clock() - self._started
 
     @property
     def num_tokens(self) -> int:
@@ -82,14 +84,27 @@ class _Stopwatch:
         return Run(seconds, end, tuple(self._tokens[:end]), right, solution, looped=True)
 
 
+def cpu_seconds_of_engines() -> float:
+    """Return the seconds of processor time of the workers so far; other work does not change them."""
+    times = [child.cpu_times() for child in psutil.Process().children()]
+    return float(sum(one.user + one.system for one in times))
+
+
 class Ours:
     """The accelerator, under the settings of one row at a time; engines are shared by all rows.
 
-    ``until_loop``: an answer ends where it begins to loop.
+    ``until_loop``: an answer ends where it begins to loop. ``clock`` times the answers.
     """
 
-    def __init__(self, accelerator: Accelerator, *, until_loop: bool = False) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        *,
+        until_loop: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._accelerator = accelerator
+        self._clock = clock
         self._until_loop = until_loop
         self._generators: dict[str, Generator] = {}
         # Where no row has a draft nothing is planned.
@@ -117,7 +132,7 @@ class Ours:
         scope = f"{settings.hash} {'timed' if index else 'warm-up'}"
         request = generator.request(problem.question, problem=index, scope=scope)
         strategy = generator.strategy_for(request)
-        watch, recorder, steps = _Stopwatch(), Recorder(), list[Step]()
+        watch, recorder, steps = _Stopwatch(self._clock), Recorder(), list[Step]()
         async with aclosing(generator.solve(request, recorder=recorder, strategy=strategy)) as solving:
             async for step in solving:
                 steps.append(step)

@@ -22,12 +22,13 @@ import hashlib
 import json
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from arms import Arm, Ours, Run, settings_of, time_rows, write_rows
+from arms import Arm, Ours, Run, cpu_seconds_of_engines, settings_of, time_rows, write_rows
 from embedded import parser_of, solve_many
 from models import Models, Task, models_of, needs_draft
 
@@ -43,9 +44,33 @@ REWARDS = (0.7, 0.9)
 SCORES = (0.05, 0.2)
 DOUBTS = (0.1,)
 CHANCES = (0.5,)
+ALPHAS = (0.5, 0.8, 0.95)
+LENIENT = ((0.3, 6), (0.05, 6), (0.05, 2), (0.05, 0))
+"""Entropies from which on draft tokens are accepted, and windows."""
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (BASELINE, BASELINE, {}),
     ("speculative", "speculative", {}),
+    *(
+        (
+            f"cascade {alpha:g}",
+            "speculative",
+            {"strategy.acceptance": "cascade", "strategy.acceptance_threshold": alpha},
+        )
+        for alpha in ALPHAS
+    ),
+    *(
+        (
+            f"lenient {theta:g}, window {window}",
+            "speculative",
+            {
+                "strategy.acceptance": "lenient",
+                "strategy.acceptance_threshold": theta,
+                "strategy.acceptance_window": window,
+            },
+        )
+        for theta, window in LENIENT
+    ),
+    ("judge", "speculative", {"strategy.acceptance": "judge"}),
     ("lookahead", "lookahead", {}),
     ("lookahead, depth 4", "lookahead", {"strategy.planner": False}),
     *(
@@ -73,7 +98,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("speculative_thinking", "speculative_thinking", {}),
     ("oracle", "oracle", {}),
 )
-"""Name, strategy and settings of each row. The number is the threshold of its verifier or router."""
+"""Name, strategy and settings of each row. The number is the threshold of its verifier, router or rule."""
 EXACT = (BASELINE, "speculative")
 PATIENCE = 600.0
 """Deadline of a verdict where only the text counts."""
@@ -271,12 +296,12 @@ def rows_for(models: Models, chosen: Sequence[str]) -> list[tuple[str, str, dict
 
 
 def arms_of(
-    ours: Ours, rows: Sequence[tuple[str, str, dict[str, Any]]], models: Models, max_tokens: int
+    ours: Ours, rows: Sequence[tuple[str, str, dict[str, Any]]], flags: dict[str, Any], max_tokens: int
 ) -> tuple[list[Arm], dict[str, Settings]]:
     arms: list[Arm] = []
     settings: dict[str, Settings] = {}
     for name, strategy, own in rows:
-        row_settings = settings_of({**models.flags, **own}, strategy, 0.0, max_tokens)
+        row_settings = settings_of({**flags, **own}, strategy, 0.0, max_tokens)
         settings[name] = row_settings
 
         async def solve(problem: Task, index: int, row_settings: Settings = row_settings) -> Run:
@@ -308,15 +333,16 @@ async def grade(
 async def measure(options: argparse.Namespace) -> list[Row]:
     models = models_of(options)
     chosen = models.tasks(max(options.problems, options.accuracy), options.seed)
-    rows = rows_for(models, options.rows)
+    rows = [row for row in rows_for(models, options.rows) if row[0] != "judge" or options.judge]
+    flags = {**models.flags, **({"target.torch.judge": options.judge} if options.judge else {})}
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in rows))
     grades = Grades(options.grades)
     # Under load the load controller lets the target write alone: its answers would be graded as every row's.
-    base = load_settings(flags={"load_control.use": "off", **models.flags})
+    base = load_settings(flags={"load_control.use": "off", **flags})
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()
-        ours = Ours(accelerator)
-        arms, settings = arms_of(ours, rows, models, options.max_tokens)
+        ours = Ours(accelerator, clock=cpu_seconds_of_engines if options.cpu_time else time.perf_counter)
+        arms, settings = arms_of(ours, rows, flags, options.max_tokens)
         if options.problems:
             await time_rows(arms, chosen[: options.problems], options.seed)
         graded: dict[str, dict[int, Graded]] = {}
@@ -333,6 +359,14 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=[], choices=names, metavar="ROW", help=", ".join(names))
     parser.add_argument("--grades", type=Path, help="keep what was graded in this file (JSON lines)")
     parser.add_argument("--as-graded", action="store_true", help="grade nothing, take what --grades has")
+    parser.add_argument(
+        "--judge", metavar="DIR", help="folder of verifier train --level token, for row judge"
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="time by the processor seconds of both models, for a machine that does other work",
+    )
     parser.add_argument("--png", type=Path, help="plot accuracy against speed; needs the extra plots")
     options = parser.parse_args()
     if options.as_graded and options.grades is None:

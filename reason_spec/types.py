@@ -17,8 +17,12 @@ FinishReason: TypeAlias = Literal["boundary", "eos", "length", "stop", "cancelle
 Decision: TypeAlias = Literal["accept", "reject", "unknown"]
 """A verifier's decision. After ``unknown`` the target's own step is used, as after ``reject``."""
 
-LossClass: TypeAlias = Literal["exact", "verified", "routed"]
-"""The part of an answer that a strategy may change: nothing, the wording of a step, or the step itself."""
+LossClass: TypeAlias = Literal["exact", "verified", "relaxed", "routed"]
+"""What a strategy may change: nothing, the wording of a step, tokens where the target is uncertain, or the
+step itself."""
+
+AcceptanceRule: TypeAlias = Literal["exact", "cascade", "lenient", "judge"]
+"""When a draft token is accepted; see `reason_spec.speculation.relaxed_acceptance`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,25 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature <= 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """When the target accepts a draft token that is not its own choice.
+
+    ``threshold`` is alpha of `cascade`, theta of `lenient` or the judge's probability, from 0 to 1.
+    ``window`` is the number of draft tokens that `lenient` needs after an accepted one.
+    """
+
+    rule: AcceptanceRule = "exact"
+    threshold: float = 0.0
+    window: int = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether only the target's own choices are accepted: by the rule, or at its strict end."""
+        strictest = {"cascade": 0.0, "lenient": 1.0, "judge": 1.0}
+        return self.rule == "exact" or self.threshold == strictest[self.rule]
 
 
 class Prefix:

@@ -43,7 +43,7 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("strategy: {dpeth: 1}", "unknown setting 'strategy.dpeth'.*known here: cues, depth"),
+        ("strategy: {dpeth: 1}", "unknown setting 'strategy.dpeth'.*known here: acceptance, .*depth"),
         ("startegy: {depth: 1}", "unknown setting 'startegy'.*known here: boundary"),
         ("strategy: {depth: -1}", "strategy.depth = -1"),
         ("sampling: {top_p: 0}", "sampling.top_p = 0"),

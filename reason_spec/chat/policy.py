@@ -29,8 +29,8 @@ from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.factory import strategy_class
 from reason_spec.types import LossClass
 
-_ORDER: Final[tuple[LossClass, ...]] = ("exact", "verified", "routed")
-_COMPARING: Final = {"exact": "exact", "verified": "semantic"}
+_ORDER: Final[tuple[LossClass, ...]] = ("exact", "verified", "relaxed", "routed")
+_COMPARING: Final = {"exact": "exact", "verified": "semantic", "relaxed": "semantic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,11 @@ def strategy_under(accelerator: Accelerator, policy: Policy) -> Strategy:
 def exact_strategy(accelerator: Accelerator) -> Strategy:
     """Return the fastest strategy that writes the target's own tokens without drafted steps."""
     target, draft = accelerator.target, accelerator.draft
+    name = "prompt_lookup" if target.takes_hints else "autoregressive"
     if draft is not None and target.takes_hints and can_share_tokens(draft, target):
-        return accelerator.generator.strategy("speculative")
-    return accelerator.generator.strategy("prompt_lookup" if target.takes_hints else "autoregressive")
+        name = "speculative"
+    settings = accelerator.settings.strategy
+    return accelerator.generator.strategy(settings.model_copy(update={"name": name, "acceptance": "exact"}))
 
 
 def target_alone(accelerator: Accelerator) -> Strategy:
@@ -153,6 +155,8 @@ def _settings(accelerator: Accelerator, policy: Policy) -> StrategySettings:
     if policy.depth is not None or policy.width is not None:
         given["planner"] = False
     settings = accelerator.settings.strategy
+    if policy.loss_class in ("exact", "verified"):
+        given["acceptance"] = "exact"
     try:
         return StrategySettings.model_validate({**settings.model_dump(), **given})
     except ValidationError as error:
@@ -162,6 +166,8 @@ def _settings(accelerator: Accelerator, policy: Policy) -> StrategySettings:
 
 def _checked(accelerator: Accelerator, settings: StrategySettings, verifier: str | None) -> Strategy:
     _check_models(accelerator, settings.name)
+    if not strategy_class(settings.name).takes_acceptance:
+        settings = settings.model_copy(update={"acceptance": "exact"})
     try:
         return accelerator.generator.strategy(settings, verifier)
     except (SettingsError, MissingDependencyError) as error:

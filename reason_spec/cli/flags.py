@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PROBLEM_FLAGS = ("task", "sample", "limit", "skip_bad")
 GENERATE_FLAGS = ("generate", "generate_seed")
-STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width")
+STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width", "acceptance")
 SERVER_FLAGS = ("target", "draft", "target_url", "draft_url")
 MODEL_FLAGS = (*SERVER_FLAGS, "engine")
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop")
@@ -86,6 +86,12 @@ _DECLARED = (
         "Drafts of each step; under scot of the whole answer.",
         STRATEGY,
         int,
+    ),
+    _flag(
+        "acceptance",
+        "strategy.acceptance",
+        "Accepted draft tokens: exact; or cascade, lenient, judge, for loss class relaxed.",
+        STRATEGY,
     ),
     _flag(
         "target",

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.flags import GENERATE_FLAGS, PROBLEM_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import FreshOption, JsonOption, QuietOption
+from reason_spec.errors import SettingsError
 
 if TYPE_CHECKING:
+    from reason_spec.cli.screen import Screen
+    from reason_spec.lab.verifier_training.mining import StepPair
     from reason_spec.lab.verifier_training.recipe import TrainedVerifier
+    from reason_spec.lab.verifier_training.token_training import TrainedJudge
+    from reason_spec.lab.verifier_training.training import TrainingPlan
 
-verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the verifier `semantic`.")
+
+class Level(Enum):
+    """What a training is for."""
+
+    step = "step"
+    token = "token"
+
+
+verifier_app = typer.Typer(
+    no_args_is_help=True, help="Train the encoder of the verifier `semantic`, or a judge of draft tokens."
+)
 
 
 @verifier_app.command(
@@ -24,11 +44,23 @@ verifier_app = typer.Typer(no_args_is_help=True, help="Train the encoder of the 
     'are made by machine ({"question": ..., "solutions": {"model": "text", ...}}), or labelled pairs '
     '({"question": ..., "a": ..., "b": ..., "same": true}). Every fifth problem is only '
     "reported on, one of twenty sets the threshold, the others train. A stopped training continues with the "
-    "same command. Use the folder with --set verifier.semantic_model=DIR.",
+    "same command. Use the folder with --set verifier.semantic_model=DIR.\n\n"
+    "With --level token it trains the judge of strategy.acceptance: FILES are then problems with answers. "
+    "The target solves them, and continues after draft tokens that it would refuse; a token is right if the "
+    "answer stays right. Use the folder with --acceptance judge --set target.torch.judge=DIR.",
 )
+@takes_flags(*PROBLEM_FLAGS, *GENERATE_FLAGS, "prompt", "target", "draft", "max_tokens")
 def verifier_train(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Solutions or labelled pairs.")],
-    output: Annotated[Path, typer.Option(help="Folder for the encoder.", show_default=False)],
+    flags: Flags,
+    output: Annotated[Path, typer.Option(help="Folder for what is trained.", show_default=False)],
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILES", help="Solutions, labelled pairs or problems.")
+    ] = None,
+    level: Annotated[
+        Level, typer.Option(help="step: the encoder of `semantic`; token: the judge of draft tokens.")
+    ] = Level.step,
+    labels: Annotated[int, typer.Option(min=1, help="token: labelled draft tokens of a problem.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, help="token: problems at once.")] = 8,
     epochs: Annotated[float, typer.Option(min=0.01, help="Times that all pairs are trained on.")] = 1.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 1,
     risk: Annotated[
@@ -45,27 +77,71 @@ def verifier_train(
         ),
     ] = "packaged",
     seed: Annotated[int, typer.Option(help="Of the choice of pairs and the training.")] = 0,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unusable lines out.")] = False,
     fresh: FreshOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
+    from reason_spec.cli.screen import Screen
+    from reason_spec.lab.verifier_training.training import TrainingPlan
+
+    screen = Screen(as_json=as_json, quiet=quiet)
+    found: TrainedVerifier | TrainedJudge
+    if level is Level.token:
+        from reason_spec.cli.token_judge_screens import LabellingOptions, train_token_judge
+        from reason_spec.evaluation.sources import generate_problems, read_sources
+
+        settings = flags.resolve({"sampling.temperature": 0.0})
+        chosen = flags.problems(settings, files, read_sources, partial(generate_problems, "train"))
+        options = LabellingOptions(labels, concurrency, seed, fresh)
+        found = run_interruptible(train_token_judge(settings, chosen, options, output, screen))
+        line = judged_line(found, output)
+    else:
+        pairs_of = partial(_read_pairs, flags, files or (), seed, leave_out or (), screen)
+        found = _train_encoder(
+            pairs_of, output, TrainingPlan(epochs, threads, seed), start, risk, screen, fresh=fresh
+        )
+        line = trained_line(found, output)
+    typer.echo(json.dumps({"output": str(output), **asdict(found)}) if as_json else line)
+
+
+def _read_pairs(
+    flags: Flags, files: Sequence[str], seed: int, leave_out: Sequence[str], screen: Screen
+) -> list[StepPair]:
+    from reason_spec.lab.verifier_training.source import read_pairs
+
+    if not files:
+        raise SettingsError("verifier train needs FILES of solutions or labelled pairs")
+    screen.say("Making pairs of steps")
+    with screen.counting("Making pairs of steps", None, "lines") as each:
+        return read_pairs(
+            list(map(Path, files)),
+            seed=seed,
+            leave_out=leave_out,
+            skip_bad=flags.given["skip_bad"],
+            each=each,
+        )
+
+
+def _train_encoder(
+    read: Callable[[], list[StepPair]],
+    output: Path,
+    plan: TrainingPlan,
+    start: str,
+    risk: float,
+    screen: Screen,
+    *,
+    fresh: bool,
+) -> TrainedVerifier:
     import shutil
 
-    from reason_spec.cli.screen import Screen
     from reason_spec.lab.verifier_training.recipe import train_verifier
-    from reason_spec.lab.verifier_training.source import read_pairs
-    from reason_spec.lab.verifier_training.training import TrainingPlan
     from reason_spec.verifiers.pair_encoder import PACKAGED, check_folder
 
     trained = PACKAGED if start == "packaged" else None if start == "minilm" else Path(start)
     if trained is not None:
         # Before the pairs are made, which takes a minute.
         check_folder(trained)
-    screen = Screen(as_json=as_json, quiet=quiet)
-    screen.say("Making pairs of steps")
-    with screen.counting("Making pairs of steps", None, "lines") as each:
-        pairs = read_pairs(files, seed=seed, leave_out=leave_out or (), skip_bad=skip_bad, each=each)
+    pairs = read()
     if fresh:
         shutil.rmtree(output / "checkpoints", ignore_errors=True)
     screen.say(f"Training the encoder; {len(pairs)} pairs were made")
@@ -77,18 +153,7 @@ def verifier_train(
             if bar.disable and step % max(1, steps // 10) == 0:
                 screen.say(f"  {step} of {steps} batches")
 
-        found = train_verifier(
-            pairs,
-            output,
-            TrainingPlan(epochs, threads, seed),
-            trained=trained,
-            risk=risk,
-            on_step=show,
-        )
-    if as_json:
-        typer.echo(json.dumps({"output": str(output), **asdict(found)}))
-    else:
-        typer.echo(trained_line(found, output))
+        return train_verifier(pairs, output, plan, trained=trained, risk=risk, on_step=show)
 
 
 def trained_line(found: TrainedVerifier, output: Path) -> str:
@@ -99,4 +164,15 @@ def trained_line(found: TrainedVerifier, output: Path) -> str:
         f"{found.num_same} same steps were accepted ({same.low:.1%} to {same.high:.1%}) and "
         f"{found.num_changed_accepted} of {found.num_changed} changed ones ({changed.low:.2%} to "
         f"{changed.high:.2%}), at a threshold of {found.calibration.threshold:.3f}."
+    )
+
+
+def judged_line(found: TrainedJudge, output: Path) -> str:
+    """Return what the training of a judge came to, in two sentences."""
+    right, wrong = found.right_interval, found.wrong_interval
+    return (
+        f"{output}: trained on {found.num_trained} refused draft tokens; {found.num_problems} problems were "
+        f"solved and had some. On problems left out, {found.num_right_accepted} of {found.num_right} right "
+        f"ones were accepted ({right.low:.1%} to {right.high:.1%}) and {found.num_wrong_accepted} of "
+        f"{found.num_wrong} wrong ones ({wrong.low:.1%} to {wrong.high:.1%})."
     )

@@ -14,7 +14,7 @@ from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
-from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
+from reason_spec.types import Acceptance, AcceptanceRule, Constraint, FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
 """The token-level drafter beside hints and models."""
@@ -86,6 +86,8 @@ class EngineRequest:
         model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
+        acceptance: when a draft token is accepted; one of the engine's ``acceptance_rules``. With a
+            ``constraint`` it is exact.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
         priority: smaller numbers go first, ties by arrival. Strategies use the number of undecided steps
             before this one, so that certain steps of all answers go before speculative ones.
@@ -114,6 +116,7 @@ class EngineRequest:
     token_drafter: TokenDrafterName = "none"
     model_drafts: bool = False
     num_draft_tokens: int = 16
+    acceptance: Acceptance = field(default_factory=Acceptance)
     limit_drafts: bool = False
     priority: int = 0
     constraint: Constraint | None = None
@@ -308,6 +311,11 @@ class Engine(ABC):
     def takes_stop_ids(self) -> bool:
         """Whether requests end at their ``stop_ids``; False if the engine receives text, not tokens."""
         return True
+
+    @property
+    def acceptance_rules(self) -> tuple[AcceptanceRule, ...]:
+        """The rules by which the engine accepts draft tokens."""
+        return ("exact",)
 
     @property
     def dtype(self) -> str | None:

@@ -6,6 +6,8 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from reason_spec.types import LossClass
+
 
 class ErrorDetail(TypedDict):
     message: str
@@ -57,7 +59,7 @@ class SpeculationBody(TypedDict):
     """The report about speculation for one answer; only for trusted clients."""
 
     strategy: str
-    loss_class: Literal["exact", "verified", "routed"]
+    loss_class: LossClass
     exact_answer_by: str | None
     reason: str | None
     steps: dict[str, int]

@@ -36,6 +36,10 @@ class TorchSettings(Section):
         description="drafts tokens inside the engine: `self`, the model with fewer layers, or the folder "
         "of a head; set by `draft.model`",
     )
+    judge: str | None = Field(
+        default=None,
+        description="folder of `verifier train --level token`, for strategy.acceptance: judge",
+    )
 
 
 class VllmSettings(Section):

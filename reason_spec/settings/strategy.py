@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from reason_spec.settings.base import BaseUrls, Names, Section
 from reason_spec.settings.engines import EngineSettings
+from reason_spec.types import Acceptance, AcceptanceRule
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class CueSettings(Section):
     """Text from which the target goes on."""
 
 
+_THRESHOLDS: Final[dict[AcceptanceRule, float]] = {"exact": 0.0, "cascade": 0.5, "lenient": 0.3, "judge": 0.5}
+"""Default thresholds; those of `lenient` and `judge` are the papers' (arXiv 2511.22972, 2501.19309)."""
 _RENAMED_STRATEGIES: Final = {"token": "prompt_lookup"}
 
 
@@ -99,6 +102,22 @@ class StrategySettings(Section):
         description="draft tokens of a branch in one pass; torch: up to three times as many where hints or "
         "the suffix cache are likely to be right",
     )
+    acceptance: AcceptanceRule = Field(
+        default="exact",
+        description="draft tokens to accept: exact: the target's own choices; cascade, lenient, judge: "
+        "others too (torch; loss class relaxed)",
+    )
+    acceptance_threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="cascade: accepted from (1 - threshold) of the highest probability on, 0 is exact; "
+        "lenient: accepted from this entropy / log(vocabulary) on, 1 is exact; judge: accepted above "
+        "this probability of the judge, 1 is exact; null: cascade 0.5, lenient 0.3, judge 0.5",
+    )
+    acceptance_window: int = Field(
+        default=6, ge=0, le=64, description="lenient: right draft tokens that must follow an accepted one"
+    )
     use_hint: bool = Field(default=True, description="use the drafted step as draft tokens of the target")
     use_redraft: bool = Field(
         default=True, description="after a rejected token, the draft model drafts the rest of the step again"
@@ -110,6 +129,14 @@ class StrategySettings(Section):
         description="scot: the target writes the answer after the step with this text, or the last step",
     )
     judge_whole: bool = Field(default=False, description="scot: judge a draft at its end, not step by step")
+
+    @property
+    def accepts(self) -> Acceptance:
+        """The rule of acceptance with its numbers."""
+        threshold = (
+            _THRESHOLDS[self.acceptance] if self.acceptance_threshold is None else self.acceptance_threshold
+        )
+        return Acceptance(self.acceptance, threshold, self.acceptance_window)
 
     @field_validator("name")
     @classmethod

@@ -39,14 +39,16 @@ _KEPT_POSITIONS = 48
 
 
 @lru_cache(maxsize=_KEPT_POSITIONS)
-def gumbel_noise(key: NoiseKey, position: int, vocab_size: int) -> FloatArray:
+def gumbel_noise(key: NoiseKey, position: int, vocab_size: int, stream: int = 0) -> FloatArray:
     """Return the standard Gumbel variables of a position, one for each vocabulary id; they are read only.
+
+    Streams are independent of each other; drafts take stream 0.
 
     Philox turns (key, counter) into random words without a state. The lowest word of its counter runs over
     the vocabulary, so id v has the same noise in models whose embeddings are padded to different sizes.
     """
     philox = np.random.Philox(
-        key=np.array([key.seed & _WORD, 0], dtype=np.uint64),
+        key=np.array([key.seed & _WORD, stream], dtype=np.uint64),
         counter=np.array([0, position & _WORD, key.sample & _WORD, key.problem & _WORD], dtype=np.uint64),
     )
     uniform = np.random.Generator(philox).random(vocab_size)
@@ -109,7 +111,7 @@ def truncated_probabilities(logits: npt.NDArray[np.floating], sampling: Sampling
     return probabilities
 
 
-def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position: int) -> int:
+def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position: int, stream: int = 0) -> int:
     """Return the token at ``position``, counted from the start of the text, prompt included.
 
     ``logits`` [vocabulary] are the prediction for that position. Ties go to the lowest id.
@@ -117,7 +119,7 @@ def choose_token(logits: npt.NDArray[np.floating], sampling: Sampling, position:
     if sampling.greedy:
         return int(np.argmax(logits))
     candidates = truncate(logits, sampling)
-    noise = gumbel_noise(sampling.noise, position, len(logits))
+    noise = gumbel_noise(sampling.noise, position, len(logits), stream)
     return int(candidates.ids[np.argmax(candidates.logits + noise[candidates.ids])])
 
 

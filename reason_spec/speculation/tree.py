@@ -103,6 +103,10 @@ class TokenTree:
                 return child
         return None
 
+    def children(self, node: int) -> list[int]:
+        """Return the children of a node, or of `ROOT`, in ascending order."""
+        return [child for child, parent in enumerate(self.parents) if parent == node]
+
     def has_children(self, node: int) -> bool:
         return node in self.parents
 

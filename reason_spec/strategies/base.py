@@ -109,6 +109,8 @@ class Strategy(ABC):
     """Whether an answer ends at ``stop_ids``: the target writes every token of it, in its own numbers."""
     planned: ClassVar[bool] = False
     """Whether a planner may choose how far ahead it goes."""
+    takes_acceptance: ClassVar[bool] = False
+    """Whether ``strategy.acceptance`` may be other than ``exact``."""
 
     def __init__(
         self,
@@ -125,6 +127,11 @@ class Strategy(ABC):
         self._verifier = verifier
         if verifier is not None:
             self.check_verifier(verifier)
+        if not settings.accepts.is_exact and not self.takes_acceptance:
+            raise SettingsError(
+                f"strategy.acceptance is {settings.acceptance}, and strategy {self.name} drafts steps: use "
+                "exact, or strategy speculative, self_speculative, prompt_lookup or token_recycling"
+            )
 
     @property
     def draft(self) -> Engine:

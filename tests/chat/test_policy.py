@@ -11,7 +11,7 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import Policy
 from reason_spec.chat.policy import choose_strategies, exact_strategy, strategy_under
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
-from reason_spec.errors import RequestError
+from reason_spec.errors import RequestError, SettingsError
 from reason_spec.settings import load_settings
 from reason_spec.strategies.base import Strategy
 from tests.strategies.scripts import StoryScript
@@ -19,13 +19,20 @@ from tests.strategies.scripts import StoryScript
 
 @contextmanager
 def accelerator(
-    name: str = "lookahead", *, with_draft: bool = True, shared: bool = True, hints: bool = True
+    name: str = "lookahead",
+    *,
+    with_draft: bool = True,
+    shared: bool = True,
+    hints: bool = True,
+    acceptance: str = "exact",
 ) -> Iterator[Accelerator]:
     target = ScriptedEngine("target", StoryScript(1))
     target.takes_hints = hints
     tokenizer = ScriptedTokenizer() if shared else ScriptedTokenizer(r"\w+|\W")
     draft = ScriptedEngine("draft", StoryScript(1), tokenizer=tokenizer) if with_draft else None
-    settings = load_settings(flags={"strategy.name": name, "verifier.name": "auto"})
+    settings = load_settings(
+        flags={"strategy.name": name, "verifier.name": "auto", "strategy.acceptance": acceptance}
+    )
     yield Accelerator(settings, target, draft, None, (name,))
 
 
@@ -143,3 +150,35 @@ def test_what_is_asked_decides_what_speculation_may_touch(
     assert chosen.first.name == first
     assert (chosen.answer.name if chosen.answer else None) == answer
     assert chosen.reason == reason
+
+
+@pytest.mark.parametrize("rule", ["cascade", "lenient"])
+def test_relaxed_acceptance_is_for_requests_that_allow_it(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptedEngine, "acceptance_rules", ("exact", rule))
+    with accelerator("speculative", acceptance=rule) as running:
+        for policy in (Policy(), Policy(loss_class="relaxed"), Policy(loss_class="routed")):
+            strategy = strategy_under(running, policy)
+            assert (strategy.name, strategy.loss_class) == ("speculative", "relaxed")
+        for policy in (Policy(loss_class="exact"), Policy(loss_class="verified")):
+            strategy = strategy_under(running, policy)
+            assert (strategy.name, strategy.loss_class) == ("speculative", "exact")
+        assert exact_strategy(running).loss_class == "exact"
+        assert strategy_under(running, Policy(off=True)).loss_class == "exact"
+        assert strategy_under(running, Policy(strategy="lookahead")).loss_class == "verified"
+
+
+def test_relaxed_acceptance_is_refused_where_it_cannot_be_had() -> None:
+    with (
+        accelerator("speculative", acceptance="lenient") as running,
+        pytest.raises(
+            SettingsError, match=r"strategy\.acceptance is lenient.*has only exact.*target\.kind: torch"
+        ),
+    ):
+        running.generator.strategy()
+    with (
+        accelerator("lookahead", acceptance="cascade") as running,
+        pytest.raises(SettingsError, match=r"strategy\.acceptance is cascade.*lookahead drafts steps"),
+    ):
+        running.generator.strategy()
+    with accelerator("autoregressive", acceptance="cascade") as running:
+        assert running.generator.strategy().loss_class == "exact"

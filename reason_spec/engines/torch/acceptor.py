@@ -14,6 +14,7 @@ from reason_spec.engines.torch.sequence import ChoiceSequence, ScoringSequence, 
 from reason_spec.engines.worker.loop import StepReport
 from reason_spec.speculation.acceptance import accept
 from reason_spec.speculation.recycling import WIDTH
+from reason_spec.speculation.relaxed_acceptance import accept_relaxed
 from reason_spec.speculation.tree import ROOT, TokenTree
 
 
@@ -107,7 +108,18 @@ def _accept_tokens(
 
     if sequence.drafter.recycles:
         _recycle(sequence, drafts, entries, predictions)
-    certain, nodes = accept(drafts, choose)
+    acceptance = sequence.choice.acceptance
+    if acceptance.is_exact:
+        certain, nodes = accept(drafts, choose)
+    else:
+        certain, nodes = accept_relaxed(
+            drafts,
+            choose,
+            lambda node: sequence.choice.distribution(predictions, entries[node]),
+            acceptance,
+            greedy=sequence.request.sampling.greedy,
+            judged=lambda node: predictions.judged(entries[node]),
+        )
     if sequence.choice.error is not None:
         sequence.error = sequence.choice.error
         return []

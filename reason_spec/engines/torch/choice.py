@@ -12,8 +12,10 @@ from reason_spec.engines.base import EngineRequest
 from reason_spec.engines.constraints import TextMatcher
 from reason_spec.engines.torch.predictions import Predictions
 from reason_spec.errors import ReasonSpecError
-from reason_spec.speculation.acceptance import choose_token
+from reason_spec.speculation.acceptance import FloatArray, choose_token, truncated_probabilities
+from reason_spec.speculation.relaxed_acceptance import OWN_STREAM
 from reason_spec.speculation.tree import TokenTree
+from reason_spec.types import Acceptance, Sampling
 
 
 class TokenChoice:
@@ -28,6 +30,10 @@ class TokenChoice:
 
     def __init__(self, request: EngineRequest, compiling: Future[TextMatcher] | None = None) -> None:
         self._sampling = request.sampling
+        # A matcher advances with each choice, and relaxed rules look ahead.
+        self.acceptance = request.acceptance if request.constraint is None else Acceptance()
+        independent = self.acceptance.rule == "cascade" and not self.acceptance.is_exact
+        self._stream = OWN_STREAM if independent else 0
         self._bias = dict(request.logit_bias)
         self.compiling = compiling
         self._matcher: TextMatcher | None = None
@@ -78,7 +84,15 @@ class TokenChoice:
         logits = predictions.row(entry)
         if self._bias or self._matcher is not None:
             logits = self._narrowed(logits)
-        return choose_token(logits, self._sampling, position)
+        return choose_token(logits, self._sampling, position, self._stream)
+
+    def distribution(self, predictions: Predictions, entry: int) -> FloatArray:
+        """Return the probabilities [vocabulary] of the tokens after an entry; see `accept_relaxed`."""
+        logits = predictions.row(entry)
+        if self._bias:
+            logits = self._narrowed(logits)
+        sampling = Sampling(temperature=1.0) if self._sampling.greedy else self._sampling
+        return truncated_probabilities(logits, sampling)
 
     def _narrowed(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the logits with biases, and minus infinity for forbidden tokens."""

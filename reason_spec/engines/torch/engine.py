@@ -10,6 +10,7 @@ from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.engines.worker.messages import LoadLayers, Start
 from reason_spec.engines.worker.process import WorkerProcess
 from reason_spec.errors import EngineError
+from reason_spec.types import AcceptanceRule
 
 
 class TorchEngine(WorkerEngine):
@@ -17,6 +18,11 @@ class TorchEngine(WorkerEngine):
 
     host: ClassVar[str] = "reason_spec.engines.torch.host"
     _layers: Path | None = None
+
+    @property
+    def acceptance_rules(self) -> tuple[AcceptanceRule, ...]:
+        always: tuple[AcceptanceRule, ...] = ("exact", "cascade", "lenient")
+        return always if self.settings.torch.judge is None else (*always, "judge")
 
     async def load_layers(self, file: Path) -> None:
         """Replace the layers of a pruned draft between two passes; a restarted worker loads them too.

@@ -12,6 +12,7 @@ from reason_spec.engines.constraints import BackgroundCompiler, ConstraintCompil
 from reason_spec.engines.text_updates import apply_update
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.drafters import load_drafter
+from reason_spec.engines.torch.judge import attach_judge
 from reason_spec.engines.torch.load import load_model, replace_layers
 from reason_spec.engines.torch.model import Model, measure_single_token_pass
 from reason_spec.engines.torch.scheduler import Scheduler
@@ -39,6 +40,7 @@ def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loade
     constraints = BackgroundCompiler(lambda: ConstraintCompiler(tokenizer, model.vocab_size))
     constraints.prepare()
     drafter = load_drafter(settings, model, report)
+    judge = None if settings.torch.judge is None else attach_judge(model, Path(settings.torch.judge))
     report("timing passes")
     scheduler = Scheduler(
         model,
@@ -48,6 +50,7 @@ def load(start: Start, num_threads: int, report: Callable[[str], None]) -> Loade
         earlier=texts,
         constraints=constraints,
         draft_model=drafter,
+        judge=judge,
     )
     ready = Ready(
         max_context=model.max_context,

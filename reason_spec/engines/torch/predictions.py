@@ -25,23 +25,30 @@ class Predictions:
         log_normalizer: their logsumexp, float32.
         best: the most likely token of each row.
         row_of: the row of each entry.
+        judged: the judge's probability that the token of each row is right; None without a judge.
     """
 
     def __init__(
-        self, logits: Tensor, log_normalizer: Tensor, best: list[int], row_of: dict[int, int]
+        self,
+        logits: Tensor,
+        log_normalizer: Tensor,
+        best: list[int],
+        row_of: dict[int, int],
+        judged: list[float] | None = None,
     ) -> None:
         self._logits = logits
         self._log_normalizer = log_normalizer
         self._normalizers: list[float] = log_normalizer.tolist()
         self._best = best
         self._row_of = row_of
+        self._judged = judged
 
     @classmethod
-    def of_pass(cls, logits: Tensor, entries: Sequence[int]) -> Self:
+    def of_pass(cls, logits: Tensor, entries: Sequence[int], judged: list[float] | None = None) -> Self:
         """Return the predictions of a pass; ``entries`` are in the order of the rows."""
         log_normalizer = torch.logsumexp(logits.float(), dim=-1)
         row_of = {entry: row for row, entry in enumerate(entries)}
-        return cls(logits, log_normalizer, logits.argmax(dim=-1).tolist(), row_of)
+        return cls(logits, log_normalizer, logits.argmax(dim=-1).tolist(), row_of, judged)
 
     def __contains__(self, entry: int) -> bool:
         return entry in self._row_of
@@ -62,6 +69,11 @@ class Predictions:
 
     def best(self, entry: int) -> int:
         return self._best[self._row_of[entry]]
+
+    def judged(self, entry: int) -> float:
+        """Return the judge's probability that the token of an entry is right."""
+        assert self._judged is not None, "rule judge was asked for, and the engine has no judge"
+        return self._judged[self._row_of[entry]]
 
     def row(self, entry: int) -> npt.NDArray[np.float32]:
         return self._logits[self._row_of[entry]].float().cpu().numpy()

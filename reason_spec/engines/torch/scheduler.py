@@ -19,6 +19,7 @@ from reason_spec.engines.torch.acceptor import Acceptor
 from reason_spec.engines.torch.admission import SequenceAdmission
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.generation import GenerationSequence
+from reason_spec.engines.torch.judge import TokenJudge
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.layout import PassBuilder, PassLayout
 from reason_spec.engines.torch.pass_plan import PassPlanner, ScheduledSequence
@@ -63,6 +64,7 @@ class Scheduler:
         earlier: earlier texts to draft from; None for none.
         constraints: compiles constraints; None if no request has one.
         draft_model: drafts tokens for requests with ``token_drafter`` ``model``.
+        judge: the output layer of the model, which judges draft tokens; None for requests that need none.
         debug: check the integrity of the slots after each step.
     """
 
@@ -78,6 +80,7 @@ class Scheduler:
         earlier: EarlierTexts | None = None,
         constraints: BackgroundCompiler | None = None,
         draft_model: DraftModel | None = None,
+        judge: TokenJudge | None = None,
         debug: bool = False,
     ) -> None:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
@@ -85,6 +88,7 @@ class Scheduler:
         self._tokenizer = tokenizer
         self._earlier = earlier
         self._constraints = constraints
+        self._judge = judge
         self._debug = debug
         self._limits = Limits(runner.max_context, runner.vocab_size, "max_context, at most cache_tokens")
         self._trie = PrefixTrie(num_slots)
@@ -245,7 +249,9 @@ class Scheduler:
 
     def _run(self, layout: PassLayout) -> Predictions:
         with torch.inference_mode():
-            return Predictions.of_pass(self._runner.run(layout), layout.logits_entries)
+            logits = self._runner.run(layout)
+            judged = None if self._judge is None else self._judge.last(len(logits))
+            return Predictions.of_pass(logits, layout.logits_entries, judged)
 
     def _record_time(
         self,

@@ -1,0 +1,91 @@
+"""`reason-spec verifier train --level token` on the screen: labelling and training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.cli.screen import Screen
+from reason_spec.engines.model_files import resolve_model
+from reason_spec.engines.weights import identify_model
+from reason_spec.errors import DataError
+from reason_spec.evaluation.sources import Sources
+from reason_spec.lab.verifier_training.token_labels import TokenLabelFile, TokenLabeller
+from reason_spec.lab.verifier_training.token_training import TrainedJudge, train_judge
+from reason_spec.settings import Settings
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import Problem
+
+_LABELS: Final = "labels.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class LabellingOptions:
+    """How draft tokens are labelled: ``most`` of a problem, ``concurrency`` problems at once."""
+
+    most: int
+    concurrency: int
+    seed: int
+    fresh: bool
+
+
+async def train_token_judge(
+    settings: Settings, sources: Sources, options: LabellingOptions, output: Path, screen: Screen
+) -> TrainedJudge:
+    """Label draft tokens of all problems into a folder, and train a judge; labelled problems are skipped.
+
+    Raises:
+        DataError: a problem has no answer to grade by, or there are too few labels.
+        ResumeError: the folder holds labels of other models or settings.
+    """
+    if sources.num_without_answer:
+        raise DataError(
+            f"{sources.num_without_answer} of {len(sources.problems)} problems have no answer to grade by: "
+            "leave them out"
+        )
+    tree = settings.model_dump(mode="json")
+    about = {
+        "target": identify_model("target", settings.target),
+        "draft": identify_model("draft", settings.draft),
+        **{name: tree[name] for name in ("sampling", "task")},
+        "most": options.most,
+        "seed": options.seed,
+    }
+    with TokenLabelFile(output / _LABELS, json.dumps(about, sort_keys=True), fresh=options.fresh) as labels:
+        left = [problem for problem in sources.problems if problem.id not in labels.labelled]
+        if left:
+            await _label(settings, left, options, labels, screen)
+        labelled = [labels.labelled[problem.id] for problem in sources.problems]
+    screen.say("Training the judge")
+    return train_judge(labelled, resolve_model("target", settings.target.model), output)
+
+
+async def _label(
+    settings: Settings,
+    problems: Sequence[Problem],
+    options: LabellingOptions,
+    labels: TokenLabelFile,
+    screen: Screen,
+) -> None:
+    places = asyncio.Semaphore(options.concurrency)
+    screen.say("Starting the models")
+    async with Accelerator.from_settings(settings, strategies=("speculative",)) as accelerator:
+        with Grader() as grader, screen.counting("Labelling", len(problems), "problems") as advance:
+            labeller = TokenLabeller(accelerator, grader, options.most, options.seed)
+
+            async def label(problem: Problem) -> None:
+                async with places:
+                    labels.append(problem.id, await labeller.label(problem))
+                advance()
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for problem in problems:
+                        group.create_task(label(problem))
+            except BaseExceptionGroup as failed:
+                raise failed.exceptions[0] from None

@@ -1,0 +1,184 @@
+"""Label draft tokens that the target would refuse: does it still reach the right answer after them?
+
+Judge Decoding (arXiv 2501.19309) asks people; here the target continues after the token and the answer is
+graded, as in AutoJudge (arXiv 2504.20039). Only problems that the target solves are used: after a wrong
+answer a label says nothing. Everything is greedy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.base import EngineRequest
+from reason_spec.errors import DataError, ResumeError, first_mistake
+from reason_spec.evaluation.prompts import messages_for, stops_for
+from reason_spec.evaluation.records import RecordFile, read_records, writing
+from reason_spec.strategies.draft_ahead import can_share_tokens
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import Prefix, Problem
+
+_REMEDY: Final = "Name another folder with --output, or start anew with --fresh."
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledDrafts:
+    """The target's answer to one problem, and what the draft would have written at each place of it.
+
+    ``drafted`` has one token for each of ``answer``. ``labels`` are pairs of a place where they differ and
+    whether the target, continuing after the drafted token, reached the right answer. Both are empty
+    where the target's own answer is wrong.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    drafted: tuple[int, ...] = ()
+    labels: tuple[tuple[int, bool], ...] = ()
+
+    @classmethod
+    def from_json(cls, record: object) -> LabelledDrafts:
+        """Read what ``asdict`` made of it.
+
+        Raises:
+            ValueError: a field is missing, unknown or of another kind.
+        """
+        try:
+            return TypeAdapter(cls).validate_python(record)
+        except ValidationError as error:
+            raise ValueError(f"no labelled drafts: {first_mistake(error)}") from None
+
+
+class TokenLabelFile:
+    """Labels of problems, one line each; a stopped labelling goes on where it was. A context manager.
+
+    Args:
+        about: what decides the labels: models, settings and options.
+
+    Raises:
+        DataError: the file cannot be written.
+        ResumeError: it is damaged, or holds labels of other models or settings.
+    """
+
+    def __init__(self, path: Path, about: str, *, fresh: bool = False) -> None:
+        self.labelled: dict[str, LabelledDrafts] = {}
+        if fresh:
+            path.unlink(missing_ok=True)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = RecordFile(path)
+        for _, (problem, drafts) in read_records(path, self._parse(about), ResumeError, _REMEDY):
+            if drafts is not None:
+                self.labelled[problem] = drafts
+        if path.stat().st_size == 0:
+            self._lines.append(json.dumps({"about": about}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _parse(about: str) -> Callable[[str], tuple[str, LabelledDrafts | None]]:
+        def parse(line: str) -> tuple[str, LabelledDrafts | None]:
+            record = json.loads(line)
+            if "about" not in record:
+                return record["problem"], LabelledDrafts.from_json(record["drafts"])
+            if record["about"] != about:
+                raise ValueError("these are labels of other models or settings")
+            return "", None
+
+        return parse
+
+    def append(self, problem: str, drafts: LabelledDrafts) -> None:
+        self._lines.append(json.dumps({"problem": problem, "drafts": asdict(drafts)}))
+        self.labelled[problem] = drafts
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+class TokenLabeller:
+    """Labels the draft tokens of problems.
+
+    Args:
+        most: labels of one problem; of more refused tokens a random choice is labelled.
+
+    Raises:
+        DataError: the two models have different tokenizers.
+    """
+
+    def __init__(self, accelerator: Accelerator, grader: Grader, most: int, seed: int) -> None:
+        assert accelerator.draft is not None, "draft tokens are those of a draft"
+        self._target, self._draft = accelerator.target, accelerator.draft
+        self._settings = accelerator.settings
+        self._grader = grader
+        self._most = most
+        self._seed = seed
+        if not can_share_tokens(self._draft, self._target):
+            raise DataError(
+                "target and draft have different tokenizers, so no token of the draft can be judged: name "
+                "a draft of the target's family with --draft"
+            )
+
+    async def label(self, problem: Problem) -> LabelledDrafts:
+        """Solve a problem and label the draft tokens that the target would refuse.
+
+        Raises:
+            DataError: the problem has no answer.
+            EngineError: an engine failed.
+        """
+        if problem.answer is None:
+            raise DataError(f"problem {problem.id!r} has no answer to grade by: leave it out")
+        prompt = Prefix(self._target.tokenizer.encode_chat(messages_for(problem, self._settings)))
+        result = await self._target.submit(self._request(prompt)).result()
+        if not await self._is_right(problem, result.text):
+            return LabelledDrafts(prompt.to_tuple(), result.tokens)
+        drafted = (await self._draft.score(prompt, result.tokens)).best
+        pairs = zip(drafted, result.tokens, strict=True)
+        refused = [place for place, (token, own) in enumerate(pairs) if token != own]
+        if len(refused) > self._most:
+            refused = sorted(random.Random(f"{self._seed} {problem.id}").sample(refused, self._most))
+        rights = await asyncio.gather(
+            *(self._leads_right(problem, prompt, result.tokens, drafted[place], place) for place in refused)
+        )
+        labels = tuple(zip(refused, rights, strict=True))
+        return LabelledDrafts(prompt.to_tuple(), result.tokens, drafted, labels)
+
+    async def _leads_right(
+        self, problem: Problem, prompt: Prefix, answer: tuple[int, ...], token: int, place: int
+    ) -> bool:
+        """Return whether the answer is right if a drafted token replaces the target's at a place."""
+        written = (*answer[:place], token)
+        left = self._settings.sampling.max_tokens - len(written)
+        if token not in self._target.tokenizer.eos_ids and left > 0:
+            # The rest is often the same as before.
+            request = self._request(prompt.extend(written), left, hint=answer[place + 1 :])
+            written += (await self._target.submit(request).result()).tokens
+        return await self._is_right(problem, self._target.tokenizer.decode(written))
+
+    def _request(
+        self, prompt: Prefix, max_tokens: int | None = None, hint: tuple[int, ...] = ()
+    ) -> EngineRequest:
+        return EngineRequest(
+            prompt,
+            max_tokens or self._settings.sampling.max_tokens,
+            stops=stops_for(self._settings),
+            hint=hint,
+            token_drafter="prompt_lookup",
+            stream=False,
+        )
+
+    async def _is_right(self, problem: Problem, text: str) -> bool:
+        assert problem.answer is not None
+        return (await self._grader.grade_async(text, problem.answer, problem.task)).correct is True

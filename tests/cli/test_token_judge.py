@@ -1,0 +1,37 @@
+"""`reason-spec verifier train --level token` on the demonstration pair: labels, resumed and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runner import fail
+
+TRAIN = ("verifier", "train", "--level", "token", "--output", "judge", "--labels", "2", "--max-tokens", "256")
+
+
+def test_labels_are_kept_and_a_second_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "Give more problems" in fail(*TRAIN, "--generate", "2")
+    before = Path("judge/labels.jsonl").read_text()
+    about, *lines = map(json.loads, before.splitlines())
+    assert set(about) == {"about"}
+    assert len(lines) == 2
+    for line in lines:
+        drafts = line["drafts"]
+        assert len(drafts["labels"]) <= 2
+        assert all(drafts["answer"][place] != drafts["drafted"][place] for place, _ in drafts["labels"])
+    fail(*TRAIN, "--generate", "3")
+    assert Path("judge/labels.jsonl").read_text().startswith(before)
+    assert "other models or settings" in fail(*TRAIN, "--generate", "3", "--prompt", "boxed")
+
+
+def test_problems_without_answers_and_no_files_are_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("questions.jsonl").write_text('{"id": "a", "question": "How many?"}\n')
+    assert "1 of 1 problems have no answer" in fail(*TRAIN, "questions.jsonl")
+    assert "needs FILES" in fail("verifier", "train", "--output", "judge")

@@ -1,0 +1,90 @@
+"""A refused draft token is right if the target still reaches the right answer after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reason_spec.accelerator import Accelerator
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
+from reason_spec.errors import DataError, ResumeError
+from reason_spec.lab.verifier_training.token_labels import LabelledDrafts, TokenLabelFile, TokenLabeller
+from reason_spec.settings import load_settings
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import Problem
+
+QUESTION = "How many are 3 and 4 and 5?"
+RIGHT = "3 + 4 = 7\n\n7 + 5 = 12\n\nThe answer is 12."
+
+
+def target_script(text: str, sampling: object) -> str:
+    """Goes on from what is there; a wrong sum leads to a wrong answer, another word does not."""
+    written = text[text.index("\n") + 1 :]
+    whole = RIGHT if "8" not in written else RIGHT.replace("12", "13").replace("7", "8")
+    return whole[len(written) :]
+
+
+async def label(draft_answer: str, answer: str | None = "12", most: int = 8) -> LabelledDrafts:
+    target = ScriptedEngine("target", target_script)
+    draft = ScriptedEngine("draft", WrittenAnswers({QUESTION: (draft_answer,)}, otherwise=""))
+    settings = load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted"})
+    async with Accelerator(settings, target, draft, None, ("speculative",)) as accelerator:
+        with Grader() as grader:
+            labeller = TokenLabeller(accelerator, grader, most, seed=0)
+            found = await labeller.label(Problem("p", QUESTION, answer))
+        assert (await target.stats()).num_running == 0
+    return found
+
+
+def words(found: LabelledDrafts) -> list[tuple[str, str, bool]]:
+    tokenizer = ScriptedTokenizer()
+    return [
+        (tokenizer.decode([found.answer[place]]), tokenizer.decode([found.drafted[place]]), right)
+        for place, right in found.labels
+    ]
+
+
+async def test_a_token_is_labelled_by_the_answer_that_it_leads_to() -> None:
+    found = await label(RIGHT.replace("= 7", "= 8").replace("The", "So"))
+    assert found.labels
+    by_token = {drafted.strip(): right for _, drafted, right in words(found)}
+    assert by_token["8"] is False
+    assert by_token["So"] is True
+
+
+async def test_where_draft_and_target_agree_nothing_is_labelled() -> None:
+    found = await label(RIGHT)
+    assert found.labels == ()
+    assert found.drafted == found.answer
+
+
+async def test_a_problem_that_the_target_does_not_solve_is_left_out() -> None:
+    found = await label(RIGHT.replace("= 7", "= 8"), answer="99")
+    assert (found.drafted, found.labels) == ((), ())
+    with pytest.raises(DataError, match="no answer"):
+        await label(RIGHT, answer=None)
+
+
+async def test_no_more_tokens_are_labelled_than_wanted() -> None:
+    assert len((await label("a b c d e f g h i j k l m", most=3)).labels) == 3
+
+
+def test_labels_go_on_where_they_were_and_only_for_the_same_models(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    drafts = LabelledDrafts((1, 2), (3, 4), (3, 5), ((1, True),))
+    with TokenLabelFile(path, "a pair") as labels:
+        labels.append("p1", drafts)
+    with path.open("a") as file:
+        file.write('{"problem": "p2", "dra')
+    with TokenLabelFile(path, "a pair") as labels:
+        assert labels.labelled == {"p1": drafts}
+        labels.append("p2", drafts)
+    with pytest.raises(ResumeError, match="other models"):
+        TokenLabelFile(path, "another pair")
+    with TokenLabelFile(path, "another pair", fresh=True) as labels:
+        assert labels.labelled == {}
+    path.write_text(json.dumps({"about": "a pair"}) + '\n{"problem": "p1", "drafts": {}}\n')
+    with pytest.raises(ResumeError, match="line 2"):
+        TokenLabelFile(path, "a pair")
