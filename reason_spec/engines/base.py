@@ -82,6 +82,8 @@ class EngineRequest:
         text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
             hint applies. Without a ``boundary`` the tokens of the request are final, and learnt at once.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
+        siblings: requests of one tenant with this name draft for each other (torch): samples of one problem.
+            Empty: with none.
         token_drafter: drafts beside hints and models.
         model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
@@ -111,6 +113,7 @@ class EngineRequest:
     hint: tuple[int, ...] = ()
     text: int | None = None
     cache_key: tuple[str, str] = ("", "")
+    siblings: str = ""
     token_drafter: TokenDrafterName = "none"
     model_drafts: bool = False
     num_draft_tokens: int = 16

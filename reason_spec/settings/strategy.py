@@ -99,6 +99,10 @@ class StrategySettings(Section):
         description="draft tokens of a branch in one pass; torch: up to three times as many where hints or "
         "the suffix cache are likely to be right",
     )
+    share_samples: bool = Field(
+        default=False,
+        description="torch: samples of one problem (`eval --samples`) draft for each other",
+    )
     use_hint: bool = Field(default=True, description="use the drafted step as draft tokens of the target")
     use_redraft: bool = Field(
         default=True, description="after a rejected token, the draft model drafts the rest of the step again"

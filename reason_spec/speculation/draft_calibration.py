@@ -26,10 +26,12 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-def entry_of(kept: dict[_K, _V], cache_key: _K, make: Callable[[], _V]) -> _V:
-    """Return the entry of a cache key, created if new; the least recently used one is evicted."""
+def entry_of(
+    kept: dict[_K, _V], cache_key: _K, make: Callable[[], _V], most: int = MAX_CACHE_KEYS
+) -> _V:
+    """Return the entry of a cache key, created if new; beyond ``most`` the least recently used is evicted."""
     value = kept[cache_key] = kept.pop(cache_key) if cache_key in kept else make()
-    if len(kept) > MAX_CACHE_KEYS:
+    if len(kept) > most:
         del kept[next(iter(kept))]
     return value
 

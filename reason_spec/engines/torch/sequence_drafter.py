@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, Hint
@@ -47,6 +47,7 @@ class DraftRates:
         self.predicted = DraftCalibration()
         """Of the predictions of a model in the engine, token by token."""
         self.recycled = DraftCalibration()
+        self.by_siblings = DraftCalibration()
         self.tables = {
             "recycling": RecycledTokens((2, 1)),
             "stand": RecycledTokens((4, 3, 2), averages=True),
@@ -86,6 +87,7 @@ class SequenceDrafter:
         choice: holds the constraint, which drafts must not break.
         earlier: earlier texts to draft from; None for none.
         rates: acceptance rates over all requests of the same cache key.
+        siblings: what passes predicted in the samples of the same problem; None where they do not share.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class SequenceDrafter:
         choice: TokenChoice,
         earlier: EarlierTexts | None,
         rates: DraftRates,
+        siblings: RecycledTokens | None = None,
     ) -> None:
         self._request = request
         self._tokens = tokens
@@ -105,7 +108,11 @@ class SequenceDrafter:
         self._rates = rates
         self._hints: dict[int, tuple[HintDrafter, HintRate]] = {}
         self._model_draft = ModelDraft()
-        self._table = rates.tables.get(request.token_drafter)
+        found = [
+            (rates.tables.get(request.token_drafter), rates.recycled),
+            (siblings, rates.by_siblings),
+        ]
+        self._tables = [(table, calibration) for table, calibration in found if table is not None]
         self._looked_up: tuple[int, list[int]] = 0, []
         """The length of the text, and what prompt lookup found for it."""
         self._sources: list[Source] = []
@@ -139,17 +146,17 @@ class SequenceDrafter:
     @property
     def recycles(self) -> bool:
         """Whether passes are asked for their likeliest tokens."""
-        return self._table is not None
+        return bool(self._tables)
 
     def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens]) -> None:
         """Keep the predictions of a pass: after the last token of the text, and after each draft."""
-        assert self._table is not None
-        tail = self._tokens.values[-self._table.num_read :].tolist()
-        self._table.learn(tail, seen[0])
-        texts: list[list[int]] = []
-        for token, parent, found in zip(drafts.tokens, drafts.parents, seen[1:], strict=True):
-            texts.append([*(tail if parent == ROOT else texts[parent]), token])
-            self._table.learn(texts[-1], found)
+        tail = self._tail
+        texts = [tail]
+        for token, parent in zip(drafts.tokens, drafts.parents, strict=True):
+            texts.append([*(tail if parent == ROOT else texts[parent + 1]), token])
+        for table, _ in self._tables:
+            for text, found in zip(texts, seen, strict=True):
+                table.learn(text, found)
 
     @property
     def reads_earlier(self) -> bool:
@@ -237,8 +244,8 @@ class SequenceDrafter:
             sources.append(ChainSource(looked_up, self._rates.looked_up))
         if self._model_draft.predicted:
             sources.append(PredictedSource(self._model_draft.after, self._rates.predicted))
-        if self._table is not None:
-            sources.append(PredictedSource(self._recycled, self._rates.recycled))
+        for table, calibration in self._tables:
+            sources.append(PredictedSource(self._recycled(table), calibration))
         return sources
 
     def _from_earlier(self, earlier: EarlierTexts, hinted: Path, most: int) -> TreeSource | None:
@@ -253,10 +260,19 @@ class SequenceDrafter:
         found = earlier.propose(text, self._tokens.values, room, tree=True, final=final, drafted=hinted)
         return TreeSource(found, calibration, hinted) if found.tokens else None
 
-    def _recycled(self, path: Path) -> NextTokens:
-        """Return what an earlier pass predicted after the same last tokens."""
-        assert self._table is not None
-        text = [*self._tokens.values[-self._table.num_read :].tolist(), *path]
-        position = len(self._tokens) + len(path)
-        found = self._table.find(text)
-        return with_noise(found, self._request.sampling, position, self._rates.vocab_size)
+    @property
+    def _tail(self) -> list[int]:
+        """The last tokens of the text, as far as the tables read them."""
+        longest = max(table.num_read for table, _ in self._tables)
+        tail: list[int] = self._tokens.values[-longest:].tolist()
+        return tail
+
+    def _recycled(self, table: RecycledTokens) -> Callable[[Path], NextTokens]:
+        """Return a function from a path to what earlier passes predicted after the same last tokens."""
+        tail, length, sampling = self._tail, len(self._tokens), self._request.sampling
+
+        def find(path: Path) -> NextTokens:
+            found = table.find([*tail, *path])
+            return with_noise(found, sampling, length + len(path), self._rates.vocab_size)
+
+        return find
