@@ -75,6 +75,16 @@ class DraftCalibration:
         return (_PRIOR_WEIGHT * middle + self._right[tenth]) / (_PRIOR_WEIGHT + self._count[tenth])
 
 
+class NoCalibration(DraftCalibration):
+    """Leaves predicted chances as they are."""
+
+    def add(self, outcomes: Iterable[tuple[float, bool]]) -> None:
+        return None
+
+    def corrected(self, chance: float) -> float:
+        return chance
+
+
 class HintRate:
     """The acceptance rate of hinted tokens whose predecessors were accepted.
 

@@ -232,11 +232,19 @@ class SequenceDrafter:
         return self._drafted
 
     def _gather(self) -> list[Source]:
-        """Return what may know the next tokens; where earlier texts do, they and a hint alone."""
+        """Return what may know the next tokens; where earlier texts do, they and a hint alone.
+
+        SuffixDecoding's hybrid rule (arXiv 2411.04975): its tree alone where it scores enough, else all others.
+        """
         most = min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
+        as_published = self._earlier is not None and self._earlier.rule == "published"
+        if self._earlier is not None and as_published:
+            alone = self._from_earlier(self._earlier, (), most)
+            if alone is not None:
+                return [alone]
         hints = [(path, rate) for hint, rate in self._hints.values() if (path := hint.propose(most))]
         sources: list[Source] = [ChainSource(path, rate) for path, rate in hints]
-        if len(hints) < 2 and self._earlier is not None:
+        if len(hints) < 2 and self._earlier is not None and not as_published:
             found = self._from_earlier(self._earlier, tuple(hints[0][0]) if hints else (), most)
             if found is not None:
                 return [*sources, found]
