@@ -14,6 +14,7 @@ from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
+from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.types import Constraint, FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
@@ -86,6 +87,7 @@ class EngineRequest:
             Empty: with none.
         token_drafter: drafts beside hints and models.
         model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
+        draft_tree: how the nodes of the draft tree are chosen (torch).
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
@@ -116,6 +118,7 @@ class EngineRequest:
     siblings: str = ""
     token_drafter: TokenDrafterName = "none"
     model_drafts: bool = False
+    draft_tree: DraftTreeName = "greedy"
     num_draft_tokens: int = 16
     limit_drafts: bool = False
     priority: int = 0

@@ -92,6 +92,11 @@ class StrategySettings(Section):
         description="source of draft tokens beside a draft model's; recycling, stand: also what earlier "
         "passes predicted after the same tokens, the last prediction or the mean (vllm: prompt_lookup)",
     )
+    draft_tree: Literal["greedy", "chain", "eagle2", "sequoia"] = Field(
+        default="greedy",
+        description="torch: nodes of a draft tree: the likeliest paths, the likeliest chain, a beam (also of a "
+        "head), or one shape by acceptance rates",
+    )
     num_draft_tokens: int = Field(
         default=24,
         ge=1,

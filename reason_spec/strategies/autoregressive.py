@@ -81,6 +81,7 @@ class Autoregressive(Strategy):
             siblings=self._siblings(request),
             token_drafter=self.token_drafter,
             model_drafts=self.model_drafts,
+            draft_tree=self.settings.draft_tree,
             num_draft_tokens=self.settings.num_draft_tokens,
             limit_drafts=request.budget.beside_others,
             constraint=request.constraint,

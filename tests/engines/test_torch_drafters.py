@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from reason_spec.engines.base import EngineRequest, TokenDrafterName
 from reason_spec.engines.eagle_files import is_head
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch import token_drafts
 from reason_spec.engines.torch.eagle_drafts import EagleDrafts
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.layer_skipping import WINDOW, LayerSkipping
@@ -28,6 +28,7 @@ from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.texts import IGNORED, TrainingText
 from reason_spec.settings import EngineSettings
 from reason_spec.settings.engines import TorchSettings
+from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import save_model
 
@@ -104,11 +105,17 @@ def test_drafts_do_not_change_the_tokens(
         drafter = EagleDrafts("head", EagleHead.load(tmp_path / "head"), model, SLOTS)
     for source in ("none", "prompt_lookup", "recycling", "stand"):
         assert write(model, folder, drafter, requests_of(temperature, source)) == expected
+    for draft_tree in ("chain", "eagle2", "sequoia"):
+        requests = [
+            replace(request, draft_tree=draft_tree) for request in requests_of(temperature, "recycling")
+        ]
+        assert write(model, folder, drafter, requests) == expected
 
 
 @pytest.mark.usefixtures("always_worth_it")
+@pytest.mark.parametrize("draft_tree", ["greedy", "eagle2"])
 def test_a_head_drafts_what_it_would_have_drafted_in_training(
-    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_tree: DraftTreeName
 ) -> None:
     folder, model = target
     vocabulary = list(range(0, model.vocab_size, 2))
@@ -119,16 +126,18 @@ def test_a_head_drafts_what_it_would_have_drafted_in_training(
     monkeypatch.setattr(head_student, "_STATE_DTYPE", torch.float32)
     monkeypatch.setattr(torch, "autocast", lambda *_args, **_options: torch.enable_grad())
     seen: list[tuple[tuple[int, ...], int, torch.Tensor]] = []
-    choose = token_drafts._choose
+    run = EagleDrafts.run
 
-    def record(lanes: list[DraftLane], logits: torch.Tensor) -> None:
+    def record(self: EagleDrafts, lanes: list[DraftLane]) -> torch.Tensor:
+        logits = run(self, lanes)
         for row, lane in enumerate(lanes):
             text = tuple(lane.sequence.tokens.values.tolist()) + tuple(lane.tokens)
             seen.append((text, len(lane.tokens), logits[row, vocabulary].clone()))
-        choose(lanes, logits)
+        return logits
 
-    monkeypatch.setattr(token_drafts, "_choose", record)
-    write(model, folder, EagleDrafts("head", head, model, SLOTS), requests_of(0.0)[:2])
+    monkeypatch.setattr(EagleDrafts, "run", record)
+    requests = [replace(request, draft_tree=draft_tree) for request in requests_of(0.0)[:2]]
+    write(model, folder, EagleDrafts("head", head, model, SLOTS), requests)
     assert {num_drafted for _, num_drafted, _ in seen} == {0, 1, 2, 3}
     for text, num_drafted, logits in seen[:24]:
         # One more token, which the head can predict, so that the last place of the text has a loss.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, Hint
@@ -24,6 +24,7 @@ from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, Demand
 from reason_spec.speculation.recycling import RecycledTokens, with_noise
 from reason_spec.speculation.tree import ROOT, TokenTree
+from reason_spec.speculation.tree_shapes import RankRates, beam, chain, fixed_shape
 from reason_spec.suffix.base import Proposal
 
 _LIKELY = 0.5
@@ -48,6 +49,7 @@ class DraftRates:
         """Of the predictions of a model in the engine, token by token."""
         self.recycled = DraftCalibration()
         self.by_siblings = DraftCalibration()
+        self.by_rank = RankRates()
         self.tables = {
             "recycling": RecycledTokens((2, 1)),
             "stand": RecycledTokens((4, 3, 2), averages=True),
@@ -67,15 +69,13 @@ class DraftRates:
 
 
 class ModelDraft(NamedTuple):
-    """What a model in the engine has drafted for the next pass: a chain, and its predictions along it."""
+    """What a model in the engine has drafted for the next pass: a chain, and its predictions by path."""
 
     chain: Proposal = Proposal()
-    predicted: tuple[NextTokens, ...] = ()
+    predicted: Mapping[Path, NextTokens] = {}
 
     def after(self, path: Path) -> NextTokens:
-        length = len(path)
-        on_chain = length < len(self.predicted) and path == self.chain.tokens[:length]
-        return self.predicted[length] if on_chain else NextTokens()
+        return self.predicted.get(path, NextTokens())
 
 
 class SequenceDrafter:
@@ -198,6 +198,8 @@ class SequenceDrafter:
 
     def learn(self, certain: Sequence[int]) -> None:
         """Update the acceptance rates by the tokens that the pass made certain."""
+        if self._request.draft_tree == "sequoia":
+            self._rates.by_rank.learn(self._sources, certain)
         for source in self._sources:
             source.learn(certain)
         self._rates.by_model.learn(self._model_draft.chain, certain)
@@ -228,8 +230,20 @@ class SequenceDrafter:
         if self._drafted is None:
             self._sources = self._gather() if self._longest > 0 else []
             most = min(TIMES_IF_LIKELY * self._longest, self._room)
-            self._drafted = united(self._sources, self._longest, _LEAST, most, _LIKELY)
+            self._drafted = self._chosen(self._sources, self._longest, most)
         return self._drafted
+
+    def _chosen(self, sources: Sequence[Source], budget: int, most: int) -> Proposal:
+        """Return the nodes of the tree, in descending order of chance."""
+        match self._request.draft_tree:
+            case "chain":
+                return chain(sources, budget, _LEAST)
+            case "eagle2":
+                return beam(sources, budget, _LEAST)
+            case "sequoia":
+                return fixed_shape(sources, budget, _LEAST, self._rates.by_rank.rates)
+            case "greedy":
+                return united(sources, budget, _LEAST, most, _LIKELY)
 
     def _gather(self) -> list[Source]:
         """Return what may know the next tokens; where earlier texts do, they and a hint alone.
