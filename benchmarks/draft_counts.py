@@ -3,11 +3,11 @@
     python benchmarks/draft_counts.py [--target MODEL] [--head DIR] [--problems 6] [--samples 4]
         [--temperatures 0.6 1.0] [--budgets 8 24] [--rows NAME ...] [--dtype bfloat16] [--json [FILE]]
 
-The torch engine writes all samples of a problem at once, problem after problem, in this process. Every pass of
-every row drafts up to the budget: no draft is left out for the time that it takes, so the counts do not depend
-on the machine. ``tokens_per_pass`` are tokens of one sample in one pass of it, ``drafted`` its draft tokens a
-pass, ``accepted`` the share of those that were right. ``ms_per_token`` is the wall time over all tokens, which
-includes the rows' own work between passes; compare it only with little else running.
+The torch engine writes all samples of a problem at once, problem after problem, in this process. Every pass
+of every row drafts up to the budget: no draft is left out for the time that it takes, so the counts do not
+depend on the machine. ``tokens_per_pass`` are tokens of one sample in one pass of it, ``drafted`` its draft
+tokens a pass, ``accepted`` the share of those that were right. ``ms_per_token`` is the wall time over all
+tokens, which includes the rows' own work between passes; compare it only with little else running.
 
 Each text ends where the target alone begins to loop, as drafts are too easy there. In float32 all rows write
 the same tokens; ``same`` is the share of samples that do.
@@ -36,7 +36,10 @@ from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.evaluation.loops import loop_start
 from reason_spec.evaluation.prompts import messages_for, noise_key
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import Settings, SuffixSettings, load_settings
+from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.suffix.scopes import open_caches
+from reason_spec.suffix.tenant_file import StoreKey
 from reason_spec.tasks import REAL_SAMPLE_PATH, load_problems
 from reason_spec.types import Prefix, Problem, Usage
 
@@ -46,19 +49,39 @@ PROBLEM: Final = "problem"
 
 
 class RowSpec(NamedTuple):
-    """A row: its name, fields of its requests, and whether the head drafts."""
+    """A row: its name, fields of its requests, whether the head drafts, and the suffix cache, None for none.
+
+    All samples share the suffix cache, which learns them while they are written.
+    """
 
     name: str
     fields: Mapping[str, Any]
     head: bool = False
+    suffix: SuffixSettings | None = None
 
 
+_TABLES: Final = {"token_drafter": "recycling", "siblings": PROBLEM}
 ROWS: Final = (
     RowSpec("prompt_lookup", {"token_drafter": "prompt_lookup"}),
     RowSpec("recycling", {"token_drafter": "recycling"}),
     RowSpec("stand", {"token_drafter": "stand"}),
     RowSpec("samples", {"token_drafter": "prompt_lookup", "siblings": PROBLEM}),
-    RowSpec("samples+recycling", {"token_drafter": "recycling", "siblings": PROBLEM}),
+    RowSpec("samples+recycling", _TABLES),
+    RowSpec("suffix", {"token_drafter": "prompt_lookup"}, suffix=SuffixSettings()),
+    RowSpec(
+        "suffix:published",
+        {"token_drafter": "prompt_lookup"},
+        suffix=SuffixSettings(rule="published", max_spec_factor=4.0),
+    ),
+    *(
+        RowSpec(f"samples+recycling:{shape}", {**_TABLES, "draft_tree": shape})
+        for shape in ("chain", "eagle2", "sequoia")
+    ),
+    *(
+        RowSpec(f"head:{shape}", {"token_drafter": "none", "draft_tree": shape}, head=True)
+        for shape in ("greedy", "chain", "eagle2", "sequoia")
+    ),
+    RowSpec("head:threshold", {"token_drafter": "none", "refusal_threshold": 0.3}, head=True),
 )
 
 
@@ -89,6 +112,32 @@ class FreePasses(PassTimes):
         return 0.0
 
 
+class Writer:
+    """Writes texts on a scheduler; with a suffix cache each is a text of it."""
+
+    def __init__(self, scheduler: Scheduler, earlier: EarlierTexts | None) -> None:
+        self._scheduler, self._earlier = scheduler, earlier
+        self._num_texts = 0
+
+    def write(self, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
+        """Return the results of requests that run at once, in their order."""
+        found: dict[int, GenerationResult] = {}
+        first = self._num_texts
+        for number, request in enumerate(requests, start=first):
+            if self._earlier is not None:
+                self._earlier.begin(number, "", "", [("prompt", request.prefix.to_tuple())])
+            self._scheduler.submit(number, replace(request, text=number if self._earlier else None))
+        self._num_texts += len(requests)
+        while self._scheduler.has_work:
+            for number, result in self._scheduler.step().results:
+                assert isinstance(result, GenerationResult), result
+                found[number] = result
+                if self._earlier is not None:
+                    self._earlier.extend(number, result.tokens)
+                    self._earlier.close(number)
+        return [found[number] for number in range(first, self._num_texts)]
+
+
 class Bench:
     """The loaded target, and what it writes alone, by temperature, problem and sample."""
 
@@ -100,49 +149,51 @@ class Bench:
         self.model = load_model(self.target)
         self.texts: dict[tuple[float, int, int], tuple[int, ...]] = {}
 
-    def scheduler(self, spec: RowSpec | None) -> Scheduler:
+    def writer(self, spec: RowSpec | None) -> Writer:
+        """Return what writes the texts of a row; None: the target alone."""
         self.model.tap = None
         head = spec is not None and spec.head
-        return Scheduler(
+        earlier = None
+        if spec is not None and spec.suffix is not None:
+            earlier = EarlierTexts(open_caches(spec.suffix, StoreKey("", "")), rule=spec.suffix.rule)
+        scheduler = Scheduler(
             self.model,
             self.tokenizer,
             num_slots=self.target.cache_tokens,
             pass_times=FreePasses(),
+            earlier=earlier,
             draft_model=load_drafter(self.target, self.model, lambda _: None) if head else None,
         )
+        return Writer(scheduler, earlier)
 
     def write_alone(self, temperature: float) -> None:
         """Write every text with the target alone; later rows write up to where it loops."""
-        scheduler = self.scheduler(None)
+        writer = self.writer(None)
         for place, problem in enumerate(self.problems):
             requests = [self.request(problem, sample, temperature) for sample in range(self.samples)]
-            for sample, result in enumerate(_written(scheduler, requests)):
+            for sample, result in enumerate(writer.write(requests)):
                 length = loop_start(result.tokens) or len(result.tokens)
                 self.texts[temperature, place, sample] = result.tokens[:length]
 
     def measure(self, spec: RowSpec, temperature: float, budget: int) -> Row:
-        scheduler = self.scheduler(spec)
+        writer = self.writer(spec)
         usages: list[Usage] = []
         num_same = 0
         started = time.perf_counter()
         for place, problem in enumerate(self.problems):
+            texts = [self.texts[temperature, place, sample] for sample in range(self.samples)]
             named = {**spec.fields, "num_draft_tokens": budget, "model_drafts": spec.head}
             if "siblings" in named:
                 named["siblings"] = problem.id
             requests = [
-                replace(
-                    self.request(problem, sample, temperature),
-                    max_tokens=len(self.texts[temperature, place, sample]),
-                    **named,
-                )
-                for sample in range(self.samples)
+                replace(self.request(problem, sample, temperature), max_tokens=len(text), **named)
+                for sample, text in enumerate(texts)
             ]
-            for sample, result in enumerate(_written(scheduler, requests)):
+            for text, result in zip(texts, writer.write(requests), strict=True):
                 usages.append(result.usage)
-                num_same += result.tokens == self.texts[temperature, place, sample]
+                num_same += result.tokens == text
         seconds = time.perf_counter() - started
         usage = Usage.total(usages)
-        # The pass over the prompt writes the first token.
         return Row(
             spec.name,
             temperature,
@@ -162,18 +213,6 @@ class Bench:
         return EngineRequest(
             Prefix(prompt), MAX_TOKENS, sampling=sampling.for_sample(noise_key(problem), sample)
         )
-
-
-def _written(scheduler: Scheduler, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
-    """Return the results of requests that run at once, in their order."""
-    found: dict[int, GenerationResult] = {}
-    for number, request in enumerate(requests):
-        scheduler.submit(number, request)
-    while scheduler.has_work:
-        for number, result in scheduler.step().results:
-            assert isinstance(result, GenerationResult), result
-            found[number] = result
-    return [found[number] for number in range(len(requests))]
 
 
 def show(rows: Sequence[Row]) -> None:

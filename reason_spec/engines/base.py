@@ -88,6 +88,8 @@ class EngineRequest:
         token_drafter: drafts beside hints and models.
         model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
         draft_tree: how the nodes of the draft tree are chosen (torch).
+        refusal_threshold: the model in the engine drafts until the chance that one of its tokens is refused
+            exceeds this. None: as long as one more is expected to save time.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
         limit_drafts: lets the engine take fewer drafts where more would reduce the throughput of the batch.
@@ -119,6 +121,7 @@ class EngineRequest:
     token_drafter: TokenDrafterName = "none"
     model_drafts: bool = False
     draft_tree: DraftTreeName = "greedy"
+    refusal_threshold: float | None = None
     num_draft_tokens: int = 16
     limit_drafts: bool = False
     priority: int = 0

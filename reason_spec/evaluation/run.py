@@ -287,7 +287,9 @@ async def answer_batch(
             sample=item.sample,
             strategy=strategy,
             scope="" if scope is None else scope(item),
-            siblings=f"{settings.hash} {strategy} {item.problem.id}" if settings.strategy.share_samples else "",
+            siblings=f"{settings.hash} {strategy} {item.problem.id}"
+            if settings.strategy.share_samples
+            else "",
         )
         return await generator.answer(asked)
 

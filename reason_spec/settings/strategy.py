@@ -94,8 +94,15 @@ class StrategySettings(Section):
     )
     draft_tree: Literal["greedy", "chain", "eagle2", "sequoia"] = Field(
         default="greedy",
-        description="torch: nodes of a draft tree: the likeliest paths, the likeliest chain, a beam (also of a "
-        "head), or one shape by acceptance rates",
+        description="torch: nodes of a draft tree: the likeliest paths, the likeliest chain, a beam (of a "
+        "head, too), or one shape by acceptance rates",
+    )
+    refusal_threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="torch: a head or `self` drafts until a refusal is likelier than this (SpecDec++, 0.3 "
+        "there); null: as long as a token is expected to save time",
     )
     num_draft_tokens: int = Field(
         default=24,

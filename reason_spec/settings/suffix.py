@@ -22,7 +22,9 @@ class SuffixSettings(Section):
         "comparison",
     )
     max_spec_factor: float = Field(
-        default=1.0, gt=0, description="published: draft tokens for each matched token (the paper's alpha, 1-4)"
+        default=1.0,
+        gt=0,
+        description="published: draft tokens for each matched token (the paper's alpha, 1-4)",
     )
     min_score: float = Field(
         default=0.0,

@@ -80,7 +80,7 @@ class RecycledTokens:
 def sibling_table() -> RecycledTokens:
     """Return the table that samples of one problem share.
 
-    Multi-sample consensus (arXiv 2503.05330) weighs the paths of the samples that ran through the same tokens.
+    Multi-sample consensus (arXiv 2503.05330) weighs the paths of the samples that ran through equal tokens.
     Here their predictions are averaged, after contexts that are longer than STAND's: all samples answer one
     question, so long contexts recur, and tell more.
     """

@@ -1,4 +1,4 @@
-"""Other ways than `united` to choose the nodes of a draft tree, over the same sources and with the same budget.
+"""Other ways than `united` to choose the nodes of a draft tree, over the same sources at the same budget.
 
 - ``chain``: the likeliest token at each place, one path.
 - ``eagle2``: a beam, level by level, and then the likeliest of all nodes that it came by (EAGLE-2, Li et al.,
@@ -52,7 +52,8 @@ class RankRates:
                 break
             self._count = self._count * _DECAY + 1.0
             self._right = [
-                right * _DECAY + (ranked[rank : rank + 1] == [token]) for rank, right in enumerate(self._right)
+                right * _DECAY + (ranked[rank : rank + 1] == [token])
+                for rank, right in enumerate(self._right)
             ]
 
     @property

@@ -82,6 +82,7 @@ class Autoregressive(Strategy):
             token_drafter=self.token_drafter,
             model_drafts=self.model_drafts,
             draft_tree=self.settings.draft_tree,
+            refusal_threshold=self.settings.refusal_threshold,
             num_draft_tokens=self.settings.num_draft_tokens,
             limit_drafts=request.budget.beside_others,
             constraint=request.constraint,

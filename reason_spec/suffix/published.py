@@ -1,11 +1,11 @@
 """SuffixDecoding as published (Oliaro et al., arXiv 2411.04975), for comparison with our own suffix cache.
 
-The last p tokens of the text are matched in two sets of texts: past outputs, and the prompt and output of the
-present request. After a match of length p a draft tree of at most ``MAX_SPEC = alpha * p`` nodes grows
-greedily by ``D(N) = D(parent) * C(N)``, with C the share of a token among all that followed the parent. Of all
-p and both sets, the tree with the largest ``SCORE = sum of D`` is proposed; among equal ones that of the
-longer match, then that of the request's own text. The paper walks suffix trees; here the places of a match are
-filtered token by token, which gives the same counts.
+The last p tokens of the text are matched in two sets of texts: past outputs, and the prompt and output of
+the present request. After a match of length p a draft tree of at most ``MAX_SPEC = alpha * p`` nodes grows
+by ``D(N) = D(parent) * C(N)``, the largest D first; C is the share of a token among all that followed the
+parent. Of all p and both sets, the tree with the largest ``SCORE = sum of D`` is proposed; among equal ones
+that of the longer match, then that of the request's own text. The paper walks suffix trees. Here the places
+of a match are filtered token by token, which gives the same counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SuffixDecoding as published: counts are those of all texts, and the best score over lengths and sets wins."""
+"""SuffixDecoding as published: counts are those of all texts, and the best score wins."""
 
 from __future__ import annotations
 

@@ -29,6 +29,8 @@ from reason_spec.suffix.base import Proposal
 
 _LIKELY = 0.5
 """Drafts with at least this chance may exceed ``num_draft_tokens``."""
+_LEAST_OF_THRESHOLD = 2
+"""Tokens that a model drafts at least under a threshold of refusal; SpecDec++'s program."""
 _LEAST = 0.02
 """No less likely token is drafted, also where the times of passes are not known."""
 
@@ -55,17 +57,18 @@ class DraftRates:
             "stand": RecycledTokens((4, 3, 2), averages=True),
         }
 
-    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
+    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0, text_length: int = 0) -> float:
         """Return the expected tokens by which one more token of a model's chain makes a pass longer.
 
         It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
 
         Args:
             num_looked_up: tokens of prompt lookup that are verified beside the chain.
+            text_length: tokens of the text before it.
         """
         length = len(drafted.tokens) + 1
         covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
-        return self.by_model.chance_of_next(drafted) * (1.0 - covered)
+        return self.by_model.chance_of_next(drafted, text_length) * (1.0 - covered)
 
 
 class ModelDraft(NamedTuple):
@@ -136,7 +139,18 @@ class SequenceDrafter:
 
     def gain_of_next(self, drafted: Proposal) -> float:
         """Return the expected gain of one more token in a draft of a model in the engine."""
-        return self._rates.gain_of_next(drafted, len(self._look_up()))
+        return self._rates.gain_of_next(drafted, len(self._look_up()), len(self._tokens))
+
+    def is_long_enough(self, drafted: Proposal) -> bool:
+        """Return whether a model's draft ends by SpecDec++'s rule (arXiv 2405.19715); False without it.
+
+        It ends where one of its tokens is refused with more than the threshold's chance. The paper trains a
+        head for the chances; here they are the draft's own, corrected by outcomes.
+        """
+        threshold = self._request.refusal_threshold
+        if threshold is None or len(drafted.tokens) < _LEAST_OF_THRESHOLD:
+            return False
+        return 1.0 - self._rates.by_model.chance_of(drafted) > threshold
 
     def offer_model_draft(self, draft: ModelDraft) -> None:
         """Take what a model in the engine has drafted for the next pass."""
@@ -202,7 +216,7 @@ class SequenceDrafter:
             self._rates.by_rank.learn(self._sources, certain)
         for source in self._sources:
             source.learn(certain)
-        self._rates.by_model.learn(self._model_draft.chain, certain)
+        self._rates.by_model.learn(self._model_draft.chain, certain, len(self._tokens))
         self._sources, self._drafted, self._model_draft = [], None, ModelDraft()
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -248,7 +262,7 @@ class SequenceDrafter:
     def _gather(self) -> list[Source]:
         """Return what may know the next tokens; where earlier texts do, they and a hint alone.
 
-        SuffixDecoding's hybrid rule (arXiv 2411.04975): its tree alone where it scores enough, else all others.
+        SuffixDecoding's hybrid rule (arXiv 2411.04975): its tree alone if it scores enough, else the others.
         """
         most = min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
         as_published = self._earlier is not None and self._earlier.rule == "published"

@@ -131,6 +131,14 @@ class SequenceDraft:
             self.lanes = []
 
     @property
+    def has_threshold(self) -> bool:
+        return self.sequence.request.refusal_threshold is not None
+
+    @property
+    def is_long_enough(self) -> bool:
+        return self.sequence.drafter.is_long_enough(self.best.proposal)
+
+    @property
     def gain_of_next(self) -> float:
         """The expected tokens by which one more level makes a pass longer."""
         drafted = self.best.proposal
@@ -140,9 +148,7 @@ class SequenceDraft:
             drafted._replace(chances=(*drafted.chances[:-1], reached)) if self._is_beam else drafted
         )
 
-    def _choices(
-        self, lane: DraftLane, logits: Tensor, likeliest: NextTokens
-    ) -> Iterable[tuple[int, float]]:
+    def _choices(self, lane: DraftLane, logits: Tensor, likeliest: NextTokens) -> Iterable[tuple[int, float]]:
         """Return the next tokens; sampled ones take the noise that the target will take there."""
         position = len(lane.sequence.tokens) + len(lane.tokens)
         sampling = lane.sequence.request.sampling
@@ -204,6 +210,8 @@ class TokenDrafts:
 
     def _begins(self, sequences: SequenceOf[GenerationSequence]) -> bool:
         """Return whether to draft at all."""
+        if any(one.request.refusal_threshold is not None for one in sequences):
+            return True
         if self._pays([one.drafter.gain_of_next(Proposal()) for one in sequences]):
             self._num_passes_without = 0
             return True
@@ -230,12 +238,18 @@ class TokenDrafts:
             # The first pass may hold a whole prompt.
             if len(live[0].best.tokens) > 1:
                 self._record(time.perf_counter() - started)
-            live = [draft for draft in live if draft.lanes]
-            if not self._pays([draft.gain_of_next for draft in live]):
-                break
+            live = self._going_on(live)
         self._trie.give_back(slots)
         for draft in drafts:
             draft.sequence.drafter.offer_model_draft(ModelDraft(draft.best.proposal, draft.predicted))
+
+    def _going_on(self, drafts: SequenceOf[SequenceDraft]) -> list[SequenceDraft]:
+        """Return the drafts that one more token is added to, each by the rule of its request."""
+        live = [draft for draft in drafts if draft.lanes and not draft.is_long_enough]
+        by_gain = [draft for draft in live if not draft.has_threshold]
+        if self._pays([draft.gain_of_next for draft in by_gain]):
+            return live
+        return [draft for draft in live if draft.has_threshold]
 
     def _pays(self, gains: SequenceOf[float]) -> bool:
         """Return whether one more draft token of each sequence, with its expected gain, saves time."""
