@@ -39,9 +39,7 @@ def target() -> tuple[Model, Tokenizer]:
     return load_model(EngineSettings(model=folder, cache_tokens=4096)), load_tokenizer(folder, None)
 
 
-def samples(
-    tokenizer: Tokenizer, question: str, siblings: str = "", tenant: str = ""
-) -> list[EngineRequest]:
+def samples(tokenizer: Tokenizer, question: str, siblings: str = "", tenant: str = "") -> list[EngineRequest]:
     prefix = Prefix(tokenizer.encode_chat([{"role": "user", "content": question}]), owner=tenant)
     return [
         EngineRequest(
