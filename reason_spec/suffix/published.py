@@ -202,6 +202,8 @@ class PublishedSession:
         self._settings = settings
         self._past, self._readable, self._lock = past, tuple(readable), lock
         self._least = MIN_CHANCE if settings.min_chance is None else settings.min_chance
+        self._own_end: int
+        self._past_end: int
         self._begin_text()
 
     def __enter__(self) -> PublishedSession:
