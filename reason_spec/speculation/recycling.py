@@ -84,7 +84,7 @@ def sibling_table() -> RecycledTokens:
     Here their predictions are averaged, after contexts that are longer than STAND's: all samples answer one
     question, so long contexts recur, and tell more.
     """
-    return RecycledTokens((8, 5, 3, 2), averages=True)
+    return RecycledTokens((8, 4, 2, 1), averages=True)
 
 
 def _mean(old: NextTokens, new: NextTokens, weight: float) -> NextTokens:
