@@ -14,6 +14,7 @@ one such round.
 Rows, for each budget of drafted tokens in a pass:
 
 - ``reason-spec``: this project's cache, as a chain and as a tree, for each of ``MIN_CHANCES``;
+- ``published``: SuffixDecoding as published, as a chain and as a tree, for each of ``FACTORS``;
 - ``arctic:default``: arctic-inference's SuffixDecodingCache with the settings that vLLM gives it;
 - ``arctic:chain`` and ``arctic:tree``: of the settings in ``GRID`` those with the most tokens a pass on these
   very traces, by which they have an advantage;
@@ -48,9 +49,10 @@ from rich.table import Table
 
 from reason_spec.errors import DataError
 from reason_spec.settings import SuffixSettings
-from reason_spec.suffix.base import SOURCES, Source
+from reason_spec.suffix.base import SOURCES, Session, Source
 from reason_spec.suffix.cache import SuffixCache, warm_up
 from reason_spec.suffix.documents import make_document
+from reason_spec.suffix.published import PublishedCache
 from reason_spec.suffix.store import SuffixStore
 from reason_spec.suffix.tenant_file import StoreKey
 
@@ -60,6 +62,8 @@ DEPTH: Final = 64
 UNBOUNDED: Final = 1e4
 MIN_CHANCES: Final = (None, 0.1, 0.02)
 """Of ours; None is the default. Lower ones draft more and waste more."""
+FACTORS: Final = (1.0, 2.0, 4.0)
+"""Of the published rule, its alpha: draft tokens for each matched one."""
 
 
 class Draft(NamedTuple):
@@ -187,11 +191,12 @@ class Replayed(Protocol):
 
 
 class Ours:
-    """This project's cache: one session for each run."""
+    """This project's caches, of either rule: one session for each run."""
 
-    def __init__(self, tree: bool, min_chance: float | None) -> None:
-        self._cache = SuffixCache(SuffixSettings(min_chance=min_chance))
-        self._session = self._cache.open_session()
+    def __init__(self, tree: bool, settings: SuffixSettings) -> None:
+        make = SuffixCache if settings.rule == "ours" else PublishedCache
+        self._cache: SuffixCache | PublishedCache = make(settings)
+        self._session: Session = self._cache.open_session()
         self._tree = tree
 
     def begin(self, prompt: Sequence[Segment], text: npt.NDArray[np.int32]) -> None:
@@ -210,7 +215,7 @@ class Ours:
 
     def bytes_per_token(self) -> float:
         size = self._cache.size("default")
-        return size.num_bytes / size.num_tokens
+        return size.num_bytes / max(1, size.num_tokens)
 
 
 class Arctic:
@@ -355,7 +360,11 @@ def best_of(budget: int, tree: bool, runs: Sequence[Sequence[Segment]]) -> Arcti
 def replays_of(budget: int, best: Sequence[tuple[str, ArcticSetting]]) -> Iterator[Replay]:
     for tree, min_chance in itertools.product((False, True), MIN_CHANCES):
         setting = f"{'tree' if tree else 'chain'}, min_chance {min_chance or 'default'}"
-        yield Replay("reason-spec", setting, budget, Ours(tree, min_chance))
+        yield Replay("reason-spec", setting, budget, Ours(tree, SuffixSettings(min_chance=min_chance)))
+    for tree, factor in itertools.product((False, True), FACTORS):
+        setting = f"{'tree' if tree else 'chain'}, alpha {factor:g}"
+        settings = SuffixSettings(rule="published", max_spec_factor=factor)
+        yield Replay("published", setting, budget, Ours(tree, settings))
     for name, arctic in (("arctic:default", DEFAULT), *best):
         yield Replay(name, str(arctic), budget, Arctic(arctic))
 

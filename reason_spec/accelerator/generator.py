@@ -199,6 +199,7 @@ class Generator:
             constraint=request.constraint,
             logit_bias=request.logit_bias,
             cache_key=(request.tenant or self.settings.suffix.tenant, request.scope),
+            siblings=request.siblings,
         )
         return replace(resolved.after(request.written, self.target, self.draft), chars_before=0)
 

@@ -38,6 +38,7 @@ class GenerationRequest:
         tenant: owner of the texts in the suffix cache and of the prefixes in the engines' caches.
         cache_salt: prefixes are reused only for requests with the same salt.
         scope: each scope has a suffix cache of its own, for comparisons.
+        siblings: answers of one tenant with the same name draft for each other: samples of one problem.
     """
 
     messages: Sequence[Message] = ()
@@ -57,6 +58,7 @@ class GenerationRequest:
     tenant: str | None = None
     cache_salt: str = ""
     scope: str = ""
+    siblings: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):

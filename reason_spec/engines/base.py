@@ -14,6 +14,7 @@ from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import NOTHING_OPEN, Boundary, BoundaryScanner, OpenBlocks
+from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.types import Acceptance, AcceptanceRule, Constraint, FinishReason, Prefix, Sampling, Usage
 
 TokenDrafterName: TypeAlias = Literal["none", "prompt_lookup", "recycling", "stand"]
@@ -82,8 +83,13 @@ class EngineRequest:
         text: number of a text in the suffix cache (`text_updates`), which drafts after hints and where no
             hint applies. Without a ``boundary`` the tokens of the request are final, and learnt at once.
         cache_key: tenant and scope; acceptance rates of hints are kept for each pair.
+        siblings: requests of one tenant with this name draft for each other (torch): samples of one problem.
+            Empty: with none.
         token_drafter: drafts beside hints and models.
         model_drafts: whether the model in the engine that drafts (`TorchSettings.drafter`) is asked.
+        draft_tree: how the nodes of the draft tree are chosen (torch).
+        refusal_threshold: the model in the engine drafts until the chance that one of its tokens is refused
+            exceeds this. None: as long as one more is expected to save time.
         num_draft_tokens: the most draft tokens of a pass. The torch engine takes up to `TIMES_IF_LIKELY`
             times as many where they are likely.
         acceptance: when a draft token is accepted; one of the engine's ``acceptance_rules``. With a
@@ -113,8 +119,11 @@ class EngineRequest:
     hint: tuple[int, ...] = ()
     text: int | None = None
     cache_key: tuple[str, str] = ("", "")
+    siblings: str = ""
     token_drafter: TokenDrafterName = "none"
     model_drafts: bool = False
+    draft_tree: DraftTreeName = "greedy"
+    refusal_threshold: float | None = None
     num_draft_tokens: int = 16
     acceptance: Acceptance = field(default_factory=Acceptance)
     limit_drafts: bool = False

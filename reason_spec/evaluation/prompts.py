@@ -51,7 +51,13 @@ def messages_for(problem: Problem, settings: Settings) -> list[Message]:
 
 
 def ask_for(
-    problem: Problem, settings: Settings, *, sample: int = 0, strategy: str | None = None, scope: str = ""
+    problem: Problem,
+    settings: Settings,
+    *,
+    sample: int = 0,
+    strategy: str | None = None,
+    scope: str = "",
+    siblings: str = "",
 ) -> GenerationRequest:
     """Return the request for one sample of a problem.
 
@@ -65,6 +71,7 @@ def ask_for(
         sampling=settings.sampling.for_sample(noise_key(problem), sample),
         stops=stops_for(settings),
         scope=scope,
+        siblings=siblings,
     )
 
 

@@ -281,8 +281,16 @@ async def answer_batch(
     generator = accelerator if isinstance(accelerator, Generator) else accelerator.generator
 
     async def answer(item: WorkItem) -> Solution:
-        separated = "" if scope is None else scope(item)
-        asked = ask_for(item.problem, settings, sample=item.sample, strategy=strategy, scope=separated)
+        asked = ask_for(
+            item.problem,
+            settings,
+            sample=item.sample,
+            strategy=strategy,
+            scope="" if scope is None else scope(item),
+            siblings=f"{settings.hash} {strategy} {item.problem.id}"
+            if settings.strategy.share_samples
+            else "",
+        )
         return await generator.answer(asked)
 
     started = time.perf_counter()

@@ -95,6 +95,18 @@ class StrategySettings(Section):
         description="source of draft tokens beside a draft model's; recycling, stand: also what earlier "
         "passes predicted after the same tokens, the last prediction or the mean (vllm: prompt_lookup)",
     )
+    draft_tree: Literal["greedy", "chain", "eagle2", "sequoia"] = Field(
+        default="greedy",
+        description="torch: nodes of a draft tree: the likeliest paths, the likeliest chain, a beam (of a "
+        "head, too), or one shape by acceptance rates",
+    )
+    refusal_threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="torch: a head or `self` drafts until a refusal is likelier than this (SpecDec++, 0.3 "
+        "there); null: as long as a token is expected to save time",
+    )
     num_draft_tokens: int = Field(
         default=24,
         ge=1,
@@ -117,6 +129,10 @@ class StrategySettings(Section):
     )
     acceptance_window: int = Field(
         default=6, ge=0, le=64, description="lenient: right draft tokens that must follow an accepted one"
+    )
+    share_samples: bool = Field(
+        default=False,
+        description="torch: samples of one problem (`eval --samples`) draft for each other",
     )
     use_hint: bool = Field(default=True, description="use the drafted step as draft tokens of the target")
     use_redraft: bool = Field(

@@ -16,6 +16,21 @@ class SuffixSettings(Section):
     use: Literal["none", "tokens", "steps", "both"] = Field(
         default="none", description="drafts from earlier texts: tokens, whole steps, or both"
     )
+    rule: Literal["ours", "published"] = Field(
+        default="ours",
+        description="how tokens are drafted: ours, or SuffixDecoding as published (arXiv 2411.04975), for "
+        "comparison",
+    )
+    max_spec_factor: float = Field(
+        default=1.0,
+        gt=0,
+        description="published: draft tokens for each matched token (the paper's alpha, 1-4)",
+    )
+    min_score: float = Field(
+        default=0.0,
+        ge=0,
+        description="published: other sources draft where the expected accepted tokens are no more (tau)",
+    )
     path: Path | None = Field(default=None, description="folder of the cache; null: in memory only")
     tenant: str = Field(default="default", min_length=1, description="owner of the texts")
     reads: tuple[str, ...] = Field(

@@ -26,10 +26,10 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-def entry_of(kept: dict[_K, _V], cache_key: _K, make: Callable[[], _V]) -> _V:
-    """Return the entry of a cache key, created if new; the least recently used one is evicted."""
+def entry_of(kept: dict[_K, _V], cache_key: _K, make: Callable[[], _V], most: int = MAX_CACHE_KEYS) -> _V:
+    """Return the entry of a cache key, created if new; beyond ``most`` the least recently used is evicted."""
     value = kept[cache_key] = kept.pop(cache_key) if cache_key in kept else make()
-    if len(kept) > MAX_CACHE_KEYS:
+    if len(kept) > most:
         del kept[next(iter(kept))]
     return value
 
@@ -71,6 +71,16 @@ class DraftCalibration:
     def _rate(self, tenth: int) -> float:
         middle = (tenth + 0.5) / _BINS
         return (_PRIOR_WEIGHT * middle + self._right[tenth]) / (_PRIOR_WEIGHT + self._count[tenth])
+
+
+class NoCalibration(DraftCalibration):
+    """Leaves predicted chances as they are."""
+
+    def add(self, outcomes: Iterable[tuple[float, bool]]) -> None:
+        return None
+
+    def corrected(self, chance: float) -> float:
+        return chance
 
 
 class HintRate:
@@ -131,21 +141,35 @@ class LookupRate:
 
 
 class ModelDraftRates:
-    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities."""
+    """How far the chain of tokens that a draft model has drafted is accepted, by its own probabilities.
+
+    The rate of the next token, whose probability is not known yet, is kept by the length of the text, in
+    powers of two: heads are trained on short texts, and are accepted less in long ones.
+    """
 
     def __init__(self) -> None:
         self._chains = DraftCalibration()
         self._next = HintRate()
+        self._by_length: dict[int, HintRate] = {}
 
-    def learn(self, drafted: Proposal, came: Sequence[int]) -> None:
-        """Take a verified chain and the tokens that followed."""
+    def learn(self, drafted: Proposal, came: Sequence[int], text_length: int = 0) -> None:
+        """Take a verified chain and the tokens that followed a text of so many tokens."""
         self._chains.learn(drafted, came)
-        self._next.learn(drafted.tokens, came)
+        self._next_at(text_length).learn(drafted.tokens, came)
 
-    def chance_of_next(self, drafted: Proposal) -> float:
+    def chance_of(self, drafted: Proposal) -> float:
+        """Return the chance that a whole chain is accepted."""
+        return self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
+
+    def chance_of_next(self, drafted: Proposal, text_length: int = 0) -> float:
         """Return the chance that a chain is accepted with one more token."""
-        so_far = self._chains.corrected(drafted.chances[-1]) if drafted.chances else 1.0
-        return so_far * self._next.chance(1)
+        return self.chance_of(drafted) * self._next_at(text_length).chance(1)
+
+    def _next_at(self, text_length: int) -> HintRate:
+        octave = text_length.bit_length()
+        if octave not in self._by_length:
+            self._by_length[octave] = HintRate(self._next)
+        return self._by_length[octave]
 
 
 def _outcomes(drafted: Proposal, came: Sequence[int]) -> list[bool | None]:

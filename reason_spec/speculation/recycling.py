@@ -24,6 +24,10 @@ MAX_CONTEXTS: Final = 1 << 14
 """Contexts whose next tokens are kept; the least recently seen go first."""
 
 
+MAX_SIBLING_TABLES: Final = 64
+"""Problems whose samples draft for each other; the least recently asked go first."""
+
+
 class RecycledTokens:
     """The likeliest next tokens after the last few tokens of a text.
 
@@ -71,6 +75,16 @@ class RecycledTokens:
         if len(self._seen) > self._max_contexts:
             oldest, _ = self._seen.popitem(last=False)
             self._counts.pop(oldest, None)
+
+
+def sibling_table() -> RecycledTokens:
+    """Return the table that samples of one problem share.
+
+    Multi-sample consensus (arXiv 2503.05330) weighs the paths of the samples that ran through equal tokens.
+    Here their predictions are averaged, after contexts that are longer than STAND's: all samples answer one
+    question, so long contexts recur, and tell more.
+    """
+    return RecycledTokens((8, 4, 2, 1), averages=True)
 
 
 def _mean(old: NextTokens, new: NextTokens, weight: float) -> NextTokens:

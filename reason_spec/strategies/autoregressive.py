@@ -85,8 +85,11 @@ class Autoregressive(Strategy):
             stop_ids=request.stop_ids,
             text=self._text(request),
             cache_key=request.cache_key,
+            siblings=self._siblings(request),
             token_drafter=self.token_drafter,
             model_drafts=self.model_drafts,
+            draft_tree=self.settings.draft_tree,
+            refusal_threshold=self.settings.refusal_threshold,
             num_draft_tokens=self.settings.num_draft_tokens,
             acceptance=self.acceptance,
             limit_drafts=request.budget.beside_others,
@@ -97,6 +100,10 @@ class Autoregressive(Strategy):
     def _text(self, request: SolveRequest) -> int | None:
         """Return the text whose drafts may come from earlier ones; None where nothing is to be drafted."""
         return None
+
+    def _siblings(self, request: SolveRequest) -> str:
+        """Return the name of the samples that draft for each other; empty where nothing is to be drafted."""
+        return ""
 
     def _start_ahead(
         self, request: SolveRequest, generation: Generation, recorder: Recorder
@@ -139,6 +146,9 @@ class PromptLookup(Autoregressive):
 
     def _text(self, request: SolveRequest) -> int | None:
         return request.text
+
+    def _siblings(self, request: SolveRequest) -> str:
+        return request.siblings
 
 
 class TokenRecycling(PromptLookup):

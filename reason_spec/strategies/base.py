@@ -28,7 +28,8 @@ class SolveRequest:
     ``text_before`` is the answer so far, in ``num_steps_before`` steps: the prompts end
     with it, and ``begins_in`` is what it ends within. ``after`` makes such a request.
     ``suffix_session`` connects it to the suffix cache, None without one;
-    ``cache_key`` names tenant and scope, which must not influence others.
+    ``cache_key`` names tenant and scope, which must not influence others. Answers of one tenant with the
+    same ``siblings`` draft for each other, none if it is empty.
     ``budget`` is what it may speculate, everything by default. ``chars_before`` are
     characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
@@ -48,6 +49,7 @@ class SolveRequest:
     begins_in: OpenBlocks = NOTHING_OPEN
     suffix_session: SuffixCacheSession | None = None
     cache_key: tuple[str, str] = ("", "")
+    siblings: str = ""
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     budget: SpeculationBudget = field(default_factory=SpeculationBudget)

@@ -61,7 +61,9 @@ class StepRequests:
             begins_in=left.begins_in,
             text=left.text if lane == "target" else left.draft_text,
             cache_key=left.cache_key,
+            siblings=left.siblings if lane == "target" else "",
             token_drafter=self._token_drafter(lane),
+            draft_tree=self.settings.draft_tree,
             num_draft_tokens=self.settings.num_draft_tokens,
             # With no other answer live the planner decides, however many branches this one has.
             limit_drafts=left.budget.beside_others,

@@ -27,6 +27,13 @@ class Proposal(NamedTuple):
     match_length: int = 0
 
 
+class CacheSize(NamedTuple):
+    """Allocated bytes and number of tokens of a tenant's index."""
+
+    num_bytes: int
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepProposal:
     """The rest of a step with its boundary, and the estimated probability of all its tokens."""

@@ -5,20 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from reason_spec.settings import SuffixSettings
+from reason_spec.suffix.base import CacheSize
 from reason_spec.suffix.documents import Document
 from reason_spec.suffix.index import TokenIndex
 from reason_spec.suffix.session import CacheSession, Tenant
 from reason_spec.suffix.snapshot import restore, snapshot
-
-
-class CacheSize(NamedTuple):
-    """Allocated bytes and number of tokens of a tenant's index."""
-
-    num_bytes: int
-    num_tokens: int
 
 
 class SuffixCache:

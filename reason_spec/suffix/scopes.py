@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.base import Session
+from reason_spec.suffix.published import PublishedCache
 from reason_spec.suffix.store import SuffixStore
 from reason_spec.suffix.tenant_file import StoreKey
+
+if TYPE_CHECKING:
+    from reason_spec.suffix.cache import SuffixCache
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +58,15 @@ class StoredCache:
     """A cache that loads a tenant from the store on first use, and saves to it if ``saves`` is set."""
 
     def __init__(self, settings: SuffixSettings, store: SuffixStore | None, *, saves: bool) -> None:
-        # Imports numba, which takes a second.
-        from reason_spec.suffix.cache import SuffixCache
-
         self._reads = settings.reads
-        self._cache = SuffixCache(settings)
+        self._cache: SuffixCache | PublishedCache
+        if settings.rule == "published":
+            self._cache = PublishedCache(settings)
+        else:
+            # Imports numba, which takes a second.
+            from reason_spec.suffix.cache import SuffixCache
+
+            self._cache = SuffixCache(settings)
         self._store = store
         self._saves = saves
         self._loaded: set[str] = set()
@@ -76,7 +84,8 @@ class StoredCache:
         Raises:
             DataError: the folder cannot be written.
         """
-        if not self._saves or self._store is None:
+        # The published rule keeps outputs alone: saving them would drop the prompts of the file.
+        if not self._saves or self._store is None or isinstance(self._cache, PublishedCache):
             return
         for tenant in sorted(self._own):
             documents = self._cache.snapshot(tenant)
@@ -93,7 +102,7 @@ class StoredCache:
 
 
 def open_caches(settings: SuffixSettings, key: StoreKey, *, saves: bool = True) -> SuffixCaches:
-    """Return the caches for one model, and load the kernels, which takes seconds the first time.
+    """Return the caches for one model, and load the kernels of our rule: seconds the first time.
 
     All scopes start with the saved texts. Only the scope ``""`` is saved, so that runs that are compared do
     not influence later ones.
@@ -104,9 +113,10 @@ def open_caches(settings: SuffixSettings, key: StoreKey, *, saves: bool = True) 
     Raises:
         DataError: the saved texts cannot be read.
     """
-    from reason_spec.suffix.cache import warm_up
+    if settings.rule == "ours":
+        from reason_spec.suffix.cache import warm_up
 
-    warm_up()
+        warm_up()
 
     def make(scope: str) -> Cache:
         path = settings.path

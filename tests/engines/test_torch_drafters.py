@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,28 @@ import torch
 
 from reason_spec.engines.base import EngineRequest, TokenDrafterName
 from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.tokenizer import load_tokenizer
-from reason_spec.engines.torch import token_drafts
+from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.eagle_drafts import EagleDrafts
 from reason_spec.engines.torch.eagle_head import EagleHead
 from reason_spec.engines.torch.layer_skipping import WINDOW, LayerSkipping
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
+from reason_spec.engines.torch.sequence_drafter import DraftRates, SequenceDrafter
 from reason_spec.engines.torch.sublayers import layers_of
-from reason_spec.engines.torch.token_drafts import DraftLane, DraftModel, TokenDrafts
+from reason_spec.engines.torch.texts import SharedArray
+from reason_spec.engines.torch.token_drafts import _TRY_EVERY, DraftLane, DraftModel, TokenDrafts
 from reason_spec.errors import EngineError, UnsupportedModelError
 from reason_spec.lab.drafts import head_student
 from reason_spec.lab.drafts.head_student import HeadStudent
 from reason_spec.lab.drafts.texts import IGNORED, TrainingText
+from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings
 from reason_spec.settings.engines import TorchSettings
+from reason_spec.speculation.tree_shapes import DraftTreeName
+from reason_spec.suffix.base import Proposal
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import save_model
 
@@ -104,11 +111,19 @@ def test_drafts_do_not_change_the_tokens(
         drafter = EagleDrafts("head", EagleHead.load(tmp_path / "head"), model, SLOTS)
     for source in ("none", "prompt_lookup", "recycling", "stand"):
         assert write(model, folder, drafter, requests_of(temperature, source)) == expected
+    for draft_tree in ("chain", "eagle2", "sequoia"):
+        requests = [
+            replace(request, draft_tree=draft_tree) for request in requests_of(temperature, "recycling")
+        ]
+        assert write(model, folder, drafter, requests) == expected
+    requests = [replace(request, refusal_threshold=0.3) for request in requests_of(temperature)]
+    assert write(model, folder, drafter, requests) == expected
 
 
 @pytest.mark.usefixtures("always_worth_it")
+@pytest.mark.parametrize("draft_tree", ["greedy", "eagle2"])
 def test_a_head_drafts_what_it_would_have_drafted_in_training(
-    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: tuple[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_tree: DraftTreeName
 ) -> None:
     folder, model = target
     vocabulary = list(range(0, model.vocab_size, 2))
@@ -119,16 +134,18 @@ def test_a_head_drafts_what_it_would_have_drafted_in_training(
     monkeypatch.setattr(head_student, "_STATE_DTYPE", torch.float32)
     monkeypatch.setattr(torch, "autocast", lambda *_args, **_options: torch.enable_grad())
     seen: list[tuple[tuple[int, ...], int, torch.Tensor]] = []
-    choose = token_drafts._choose
+    run = EagleDrafts.run
 
-    def record(lanes: list[DraftLane], logits: torch.Tensor) -> None:
+    def record(self: EagleDrafts, lanes: list[DraftLane]) -> torch.Tensor:
+        logits = run(self, lanes)
         for row, lane in enumerate(lanes):
             text = tuple(lane.sequence.tokens.values.tolist()) + tuple(lane.tokens)
             seen.append((text, len(lane.tokens), logits[row, vocabulary].clone()))
-        choose(lanes, logits)
+        return logits
 
-    monkeypatch.setattr(token_drafts, "_choose", record)
-    write(model, folder, EagleDrafts("head", head, model, SLOTS), requests_of(0.0)[:2])
+    monkeypatch.setattr(EagleDrafts, "run", record)
+    requests = [replace(request, draft_tree=draft_tree) for request in requests_of(0.0)[:2]]
+    write(model, folder, EagleDrafts("head", head, model, SLOTS), requests)
     assert {num_drafted for _, num_drafted, _ in seen} == {0, 1, 2, 3}
     for text, num_drafted, logits in seen[:24]:
         # One more token, which the head can predict, so that the last place of the text has a loss.
@@ -192,7 +209,7 @@ def test_drafts_that_never_pay_are_tried_again(
     scheduler = Scheduler(
         model, load_tokenizer(folder, None), num_slots=SLOTS, draft_model=LayerSkipping(folder, model)
     )
-    num_passes = 2 * token_drafts._TRY_EVERY + 10
+    num_passes = 2 * _TRY_EVERY + 10
     scheduler.submit(1, EngineRequest(Prefix(PROMPT), num_passes, model_drafts=True))
     results: dict[int, Any] = {}
     while scheduler.has_work:
@@ -225,3 +242,24 @@ def test_layers_unlike_llama_are_refused(tmp_path: Path) -> None:
         layers_of("gpt2", load_model(settings).module)
     with pytest.raises(UnsupportedModelError, match="not made like Llama"):
         HeadStudent(settings.model, "gpt2", None, torch.device("cpu"))
+
+
+def test_a_threshold_of_refusal_ends_drafts_where_one_is_likely() -> None:
+    tokens, chances = tuple(range(8)), tuple(0.9**length for length in range(1, 9))
+    for threshold, length in ((0.05, 2), (0.3, 4), (1.0, 8)):
+        drafter = drafter_of(EngineRequest(Prefix(PROMPT), 40, refusal_threshold=threshold))
+        drafts = (
+            Proposal(tokens[:count], tuple(range(-1, count - 1)), chances[:count]) for count in range(1, 8)
+        )
+        ended = next((len(draft.tokens) for draft in drafts if drafter.is_long_enough(draft)), 8)
+        assert ended == length
+    without = drafter_of(EngineRequest(Prefix(PROMPT), 40))
+    assert not without.is_long_enough(Proposal(tokens, tuple(range(-1, 7)), chances))
+
+
+def drafter_of(request: EngineRequest) -> SequenceDrafter:
+    tokens = SharedArray()
+    tokens.extend(PROMPT)
+    tokenizer = load_tokenizer(str(embedded_path("target")), None)
+    output = RequestOutput(request, tokenizer, 100)
+    return SequenceDrafter(request, tokens, output, TokenChoice(request), None, DraftRates(64))

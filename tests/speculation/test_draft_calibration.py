@@ -112,3 +112,15 @@ def test_the_rate_of_a_lookup_is_that_of_its_outcomes(outcomes: list[tuple[int, 
         assert chances[0] < before.chance(1)
     if all(num_right >= length for length, num_right in outcomes):
         assert chances[0] > before.chance(1)
+
+
+def test_the_rate_of_the_next_token_knows_the_length_of_the_text() -> None:
+    rates = ModelDraftRates()
+    drafted = Proposal((1,), (-1,), (0.9,))
+    assert rates.chance_of(Proposal()) == 1.0
+    for _ in range(60):
+        rates.learn(drafted, (1,), text_length=100)
+        rates.learn(drafted, (2,), text_length=2000)
+    short, long = (rates.chance_of_next(Proposal(), length) for length in (120, 1500))
+    assert short > 0.8 > 0.4 > long
+    assert long < rates.chance_of_next(Proposal(), 50_000) < short, "unseen lengths have the rate of all"

@@ -13,6 +13,7 @@ from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.sequence_drafter import DraftRates, SequenceDrafter
 from reason_spec.engines.torch.texts import Places
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.recycling import RecycledTokens
 from reason_spec.types import Usage
 
 
@@ -22,6 +23,7 @@ class GenerationSequence(Sequence):
     Args:
         earlier: earlier texts to draft from; None for none.
         rates: acceptance rates over all requests of the same cache key.
+        siblings: as in `SequenceDrafter`.
     """
 
     def __init__(
@@ -35,13 +37,14 @@ class GenerationSequence(Sequence):
         choice: TokenChoice | None = None,
         rates: DraftRates | None = None,
         places: Places | None = None,
+        siblings: RecycledTokens | None = None,
     ) -> None:
         super().__init__(number, request.prefix, trie, request.priority, places)
         self.request = request
         self.output = RequestOutput(request, tokenizer, max_context - self.num_prefix)
         self.choice = choice or TokenChoice(request)
         self.drafter = SequenceDrafter(
-            request, self.tokens, self.output, self.choice, earlier, rates or DraftRates(0)
+            request, self.tokens, self.output, self.choice, earlier, rates or DraftRates(0), siblings
         )
         self._passes_by_accepted: list[int] = []
         self.count(num_prompt_tokens=self.num_prefix)

@@ -32,6 +32,7 @@ from reason_spec.engines.worker.loop import Result, StepReport
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.draft_calibration import entry_of
 from reason_spec.speculation.earlier_texts import EarlierTexts
+from reason_spec.speculation.recycling import MAX_SIBLING_TABLES, RecycledTokens, sibling_table
 from reason_spec.types import Prefix, Usage
 
 _MAX_SCORE_LOGITS = 1 << 24
@@ -65,6 +66,7 @@ class Scheduler:
         constraints: compiles constraints; None if no request has one.
         draft_model: drafts tokens for requests with ``token_drafter`` ``model``.
         judge: the output layer of the model, which judges draft tokens; None for requests that need none.
+        pass_times: of this engine; None: measured from its first pass on.
         debug: check the integrity of the slots after each step.
     """
 
@@ -81,6 +83,7 @@ class Scheduler:
         constraints: BackgroundCompiler | None = None,
         draft_model: DraftModel | None = None,
         judge: TokenJudge | None = None,
+        pass_times: PassTimes | None = None,
         debug: bool = False,
     ) -> None:
         assert runner.max_context <= num_slots, "a single text must fit into the slots"
@@ -93,7 +96,7 @@ class Scheduler:
         self._limits = Limits(runner.max_context, runner.vocab_size, "max_context, at most cache_tokens")
         self._trie = PrefixTrie(num_slots)
         self._places = Places()
-        self.pass_times = PassTimes()
+        self.pass_times = pass_times or PassTimes()
         self._admission = SequenceAdmission(self._trie, max_running)
         score_chunk = min(prefill_chunk, max(16, _MAX_SCORE_LOGITS // runner.vocab_size))
         self._planner = PassPlanner(self._admission, self.pass_times, prefill_chunk, score_chunk)
@@ -105,6 +108,8 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         # Rates for each tenant and scope: the texts of one must not affect the drafts of another.
         self._draft_rates: dict[tuple[str, str], DraftRates] = {}
+        # By tenant and name of the samples.
+        self._siblings: dict[tuple[str, str], RecycledTokens] = {}
         self._retired_usage = Usage()
         self.num_tokens_run = 0
 
@@ -129,6 +134,7 @@ class Scheduler:
             TokenChoice(request, compiling),
             entry_of(self._draft_rates, request.cache_key, lambda: DraftRates(self._runner.vocab_size)),
             self._places,
+            self._siblings_of(request),
         )
         sequence.drafter.offer_hint(Hint(self._limits.known_tokens(request.hint)))
         self._enqueue(sequence, num_needed=1)
@@ -217,6 +223,12 @@ class Scheduler:
         sequence.error = self._refusal(sequence, num_needed)
         if not sequence.finished:
             self._admission.waiting.add(sequence)
+
+    def _siblings_of(self, request: EngineRequest) -> RecycledTokens | None:
+        if not request.siblings:
+            return None
+        key = request.cache_key[0], request.siblings
+        return entry_of(self._siblings, key, sibling_table, most=MAX_SIBLING_TABLES)
 
     def _refusal(self, sequence: Sequence, num_needed: int) -> str | None:
         # The tokens before these were validated for an earlier request.

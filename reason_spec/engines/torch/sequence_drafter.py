@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, Hint
@@ -24,10 +24,13 @@ from reason_spec.speculation.earlier_texts import EarlierTexts
 from reason_spec.speculation.goodput import ASSUMED_RATE, Demand
 from reason_spec.speculation.recycling import RecycledTokens, with_noise
 from reason_spec.speculation.tree import ROOT, TokenTree
+from reason_spec.speculation.tree_shapes import RankRates, beam, chain, fixed_shape
 from reason_spec.suffix.base import Proposal
 
 _LIKELY = 0.5
 """Drafts with at least this chance may exceed ``num_draft_tokens``."""
+_LEAST_OF_THRESHOLD = 2
+"""Tokens that a model drafts at least under a threshold of refusal; SpecDec++'s program."""
 _LEAST = 0.02
 """No less likely token is drafted, also where the times of passes are not known."""
 
@@ -47,34 +50,35 @@ class DraftRates:
         self.predicted = DraftCalibration()
         """Of the predictions of a model in the engine, token by token."""
         self.recycled = DraftCalibration()
+        self.by_siblings = DraftCalibration()
+        self.by_rank = RankRates()
         self.tables = {
             "recycling": RecycledTokens((2, 1)),
             "stand": RecycledTokens((4, 3, 2), averages=True),
         }
 
-    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0) -> float:
+    def gain_of_next(self, drafted: Proposal, num_looked_up: int = 0, text_length: int = 0) -> float:
         """Return the expected tokens by which one more token of a model's chain makes a pass longer.
 
         It is accepted with the chain, and gains nothing where as many tokens of prompt lookup are right.
 
         Args:
             num_looked_up: tokens of prompt lookup that are verified beside the chain.
+            text_length: tokens of the text before it.
         """
         length = len(drafted.tokens) + 1
         covered = self.looked_up.chance(length) if length <= num_looked_up else 0.0
-        return self.by_model.chance_of_next(drafted) * (1.0 - covered)
+        return self.by_model.chance_of_next(drafted, text_length) * (1.0 - covered)
 
 
 class ModelDraft(NamedTuple):
-    """What a model in the engine has drafted for the next pass: a chain, and its predictions along it."""
+    """What a model in the engine has drafted for the next pass: a chain, and its predictions by path."""
 
     chain: Proposal = Proposal()
-    predicted: tuple[NextTokens, ...] = ()
+    predicted: Mapping[Path, NextTokens] = {}
 
     def after(self, path: Path) -> NextTokens:
-        length = len(path)
-        on_chain = length < len(self.predicted) and path == self.chain.tokens[:length]
-        return self.predicted[length] if on_chain else NextTokens()
+        return self.predicted.get(path, NextTokens())
 
 
 class SequenceDrafter:
@@ -86,6 +90,7 @@ class SequenceDrafter:
         choice: holds the constraint, which drafts must not break.
         earlier: earlier texts to draft from; None for none.
         rates: acceptance rates over all requests of the same cache key.
+        siblings: what passes predicted in the samples of the same problem; None where they do not share.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class SequenceDrafter:
         choice: TokenChoice,
         earlier: EarlierTexts | None,
         rates: DraftRates,
+        siblings: RecycledTokens | None = None,
     ) -> None:
         self._request = request
         self._tokens = tokens
@@ -105,7 +111,11 @@ class SequenceDrafter:
         self._rates = rates
         self._hints: dict[int, tuple[HintDrafter, HintRate]] = {}
         self._model_draft = ModelDraft()
-        self._table = rates.tables.get(request.token_drafter)
+        found = [
+            (rates.tables.get(request.token_drafter), rates.recycled),
+            (siblings, rates.by_siblings),
+        ]
+        self._tables = [(table, calibration) for table, calibration in found if table is not None]
         self._looked_up: tuple[int, list[int]] = 0, []
         """The length of the text, and what prompt lookup found for it."""
         self._sources: list[Source] = []
@@ -129,7 +139,18 @@ class SequenceDrafter:
 
     def gain_of_next(self, drafted: Proposal) -> float:
         """Return the expected gain of one more token in a draft of a model in the engine."""
-        return self._rates.gain_of_next(drafted, len(self._look_up()))
+        return self._rates.gain_of_next(drafted, len(self._look_up()), len(self._tokens))
+
+    def is_long_enough(self, drafted: Proposal) -> bool:
+        """Return whether a model's draft ends by SpecDec++'s rule (arXiv 2405.19715); False without it.
+
+        It ends where one of its tokens is refused with more than the threshold's chance. The paper trains a
+        head for the chances; here they are the draft's own, corrected by outcomes.
+        """
+        threshold = self._request.refusal_threshold
+        if threshold is None or len(drafted.tokens) < _LEAST_OF_THRESHOLD:
+            return False
+        return 1.0 - self._rates.by_model.chance_of(drafted) > threshold
 
     def offer_model_draft(self, draft: ModelDraft) -> None:
         """Take what a model in the engine has drafted for the next pass."""
@@ -139,17 +160,17 @@ class SequenceDrafter:
     @property
     def recycles(self) -> bool:
         """Whether passes are asked for their likeliest tokens."""
-        return self._table is not None
+        return bool(self._tables)
 
     def recycle(self, drafts: TokenTree, seen: Sequence[NextTokens]) -> None:
         """Keep the predictions of a pass: after the last token of the text, and after each draft."""
-        assert self._table is not None
-        tail = self._tokens.values[-self._table.num_read :].tolist()
-        self._table.learn(tail, seen[0])
-        texts: list[list[int]] = []
-        for token, parent, found in zip(drafts.tokens, drafts.parents, seen[1:], strict=True):
-            texts.append([*(tail if parent == ROOT else texts[parent]), token])
-            self._table.learn(texts[-1], found)
+        tail = self._tail
+        texts = [tail]
+        for token, parent in zip(drafts.tokens, drafts.parents, strict=True):
+            texts.append([*(tail if parent == ROOT else texts[parent + 1]), token])
+        for table, _ in self._tables:
+            for text, found in zip(texts, seen, strict=True):
+                table.learn(text, found)
 
     @property
     def reads_earlier(self) -> bool:
@@ -191,9 +212,11 @@ class SequenceDrafter:
 
     def learn(self, certain: Sequence[int]) -> None:
         """Update the acceptance rates by the tokens that the pass made certain."""
+        if self._request.draft_tree == "sequoia":
+            self._rates.by_rank.learn(self._sources, certain)
         for source in self._sources:
             source.learn(certain)
-        self._rates.by_model.learn(self._model_draft.chain, certain)
+        self._rates.by_model.learn(self._model_draft.chain, certain, len(self._tokens))
         self._sources, self._drafted, self._model_draft = [], None, ModelDraft()
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -221,15 +244,35 @@ class SequenceDrafter:
         if self._drafted is None:
             self._sources = self._gather() if self._longest > 0 else []
             most = min(TIMES_IF_LIKELY * self._longest, self._room)
-            self._drafted = united(self._sources, self._longest, _LEAST, most, _LIKELY)
+            self._drafted = self._chosen(self._sources, self._longest, most)
         return self._drafted
 
+    def _chosen(self, sources: Sequence[Source], budget: int, most: int) -> Proposal:
+        """Return the nodes of the tree, in descending order of chance."""
+        match self._request.draft_tree:
+            case "chain":
+                return chain(sources, budget, _LEAST)
+            case "eagle2":
+                return beam(sources, budget, _LEAST)
+            case "sequoia":
+                return fixed_shape(sources, budget, _LEAST, self._rates.by_rank.rates)
+            case "greedy":
+                return united(sources, budget, _LEAST, most, _LIKELY)
+
     def _gather(self) -> list[Source]:
-        """Return what may know the next tokens; where earlier texts do, they and a hint alone."""
+        """Return what may know the next tokens; where earlier texts do, they and a hint alone.
+
+        SuffixDecoding's hybrid rule (arXiv 2411.04975): its tree alone if it scores enough, else the others.
+        """
         most = min(TIMES_IF_LIKELY * self._request.num_draft_tokens, self._room)
+        as_published = self._earlier is not None and self._earlier.rule == "published"
+        if self._earlier is not None and as_published:
+            alone = self._from_earlier(self._earlier, (), most)
+            if alone is not None:
+                return [alone]
         hints = [(path, rate) for hint, rate in self._hints.values() if (path := hint.propose(most))]
         sources: list[Source] = [ChainSource(path, rate) for path, rate in hints]
-        if len(hints) < 2 and self._earlier is not None:
+        if len(hints) < 2 and self._earlier is not None and not as_published:
             found = self._from_earlier(self._earlier, tuple(hints[0][0]) if hints else (), most)
             if found is not None:
                 return [*sources, found]
@@ -237,8 +280,8 @@ class SequenceDrafter:
             sources.append(ChainSource(looked_up, self._rates.looked_up))
         if self._model_draft.predicted:
             sources.append(PredictedSource(self._model_draft.after, self._rates.predicted))
-        if self._table is not None:
-            sources.append(PredictedSource(self._recycled, self._rates.recycled))
+        for table, calibration in self._tables:
+            sources.append(PredictedSource(self._recycled(table), calibration))
         return sources
 
     def _from_earlier(self, earlier: EarlierTexts, hinted: Path, most: int) -> TreeSource | None:
@@ -253,10 +296,19 @@ class SequenceDrafter:
         found = earlier.propose(text, self._tokens.values, room, tree=True, final=final, drafted=hinted)
         return TreeSource(found, calibration, hinted) if found.tokens else None
 
-    def _recycled(self, path: Path) -> NextTokens:
-        """Return what an earlier pass predicted after the same last tokens."""
-        assert self._table is not None
-        text = [*self._tokens.values[-self._table.num_read :].tolist(), *path]
-        position = len(self._tokens) + len(path)
-        found = self._table.find(text)
-        return with_noise(found, self._request.sampling, position, self._rates.vocab_size)
+    @property
+    def _tail(self) -> list[int]:
+        """The last tokens of the text, as far as the tables read them."""
+        longest = max(table.num_read for table, _ in self._tables)
+        tail: list[int] = self._tokens.values[-longest:].tolist()
+        return tail
+
+    def _recycled(self, table: RecycledTokens) -> Callable[[Path], NextTokens]:
+        """Return a function from a path to what earlier passes predicted after the same last tokens."""
+        tail, length, sampling = self._tail, len(self._tokens), self._request.sampling
+
+        def find(path: Path) -> NextTokens:
+            found = table.find([*tail, *path])
+            return with_noise(found, sampling, length + len(path), self._rates.vocab_size)
+
+        return find

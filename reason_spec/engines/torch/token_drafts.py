@@ -7,10 +7,11 @@ between passes: a token of every request at a time, in temporary slots. The targ
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import nlargest
+from itertools import count, islice
 from typing import Protocol
 
 import numpy as np
@@ -25,8 +26,9 @@ from reason_spec.engines.torch.sequence import Sequence
 from reason_spec.engines.torch.sequence_drafter import ModelDraft
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.speculation.acceptance import choose_token
-from reason_spec.speculation.draft_tree import NextTokens
+from reason_spec.speculation.draft_tree import NextTokens, Path
 from reason_spec.speculation.recycling import WIDTH, with_noise
+from reason_spec.speculation.tree_shapes import BEAM_DEPTH, BEAM_WIDTH
 from reason_spec.suffix.base import Proposal
 
 _TRY_EVERY = 64
@@ -38,11 +40,11 @@ _TIME_DECAY = 0.9
 
 @dataclass(slots=True)
 class DraftLane:
-    """The drafts of one sequence for its next pass.
+    """A path of drafts of one sequence for its next pass.
 
     ``slots`` are temporary: that of the last token of the text, which has no keys and values yet, then those
-    of the drafted tokens. ``chances`` are the draft model's probabilities, multiplied along the chain;
-    ``predicted`` are its likeliest tokens at each place of it.
+    of the drafted tokens. Lanes of one sequence share those of their common tokens. ``chances`` are the draft
+    model's probabilities, multiplied along the path.
     """
 
     number: int
@@ -50,7 +52,15 @@ class DraftLane:
     slots: list[int]
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
-    predicted: list[NextTokens] = field(default_factory=list)
+
+    @property
+    def chance(self) -> float:
+        return self.chances[-1] if self.chances else 1.0
+
+    def child(self, number: int, slot: int, token: int, chance: float) -> DraftLane:
+        """Return the lane with one more token, which shares the slots so far."""
+        tokens, chances = [*self.tokens, token], [*self.chances, chance]
+        return DraftLane(number, self.sequence, [*self.slots, slot], tokens, chances)
 
     @property
     def proposal(self) -> Proposal:
@@ -75,6 +85,81 @@ class DraftLane:
             in_order=path.in_order and bool((np.diff(slots[max(0, len(path) - 1) : start]) == 1).all()),
         )
         return chain, slots[start:].tolist()
+
+
+class SequenceDraft:
+    """What a draft model writes for one sequence: a chain, or under ``eagle2`` a beam, level by level.
+
+    ``lanes`` are the paths that the next pass of the draft model continues; ``predicted`` are its likeliest
+    tokens after each path.
+
+    Args:
+        numbers: of the lanes, over all sequences of a pass.
+    """
+
+    def __init__(self, sequence: GenerationSequence, numbers: Iterator[int]) -> None:
+        self.sequence = sequence
+        budget = sequence.drafter.model_budget
+        self._is_beam = sequence.request.draft_tree == "eagle2"
+        self._depth = min(budget, 1 + BEAM_DEPTH) if self._is_beam else budget
+        self._width = min(budget, BEAM_WIDTH) if self._is_beam else 1
+        # One more for the last token of the text, whose keys and values are not computed yet.
+        self.num_slots = 1 + self._depth * self._width
+        self._numbers = numbers
+        self._slots: Iterator[int] = iter(())
+        self.lanes: list[DraftLane] = []
+        self.predicted: dict[Path, NextTokens] = {}
+
+    def begin(self, slots: SequenceOf[int]) -> None:
+        self._slots = iter(slots)
+        self.best = DraftLane(next(self._numbers), self.sequence, [next(self._slots)])
+        self.lanes = [self.best]
+
+    def grow(self, rows: SequenceOf[tuple[Tensor, NextTokens]]) -> None:
+        """Continue the lanes by their logits ``[vocabulary]`` and their likeliest tokens."""
+        children: list[tuple[float, int, DraftLane, int]] = []
+        for lane, (logits, likeliest) in zip(self.lanes, rows, strict=True):
+            for token, share in self._choices(lane, logits, likeliest):
+                children.append((lane.chance * share, -len(children), lane, token))
+        best = nlargest(self._width, children, key=lambda child: child[:2])
+        self.lanes = [
+            lane.child(next(self._numbers), next(self._slots), token, chance)
+            for chance, _, lane, token in best
+        ]
+        self.best = self.lanes[0]
+        if len(self.best.tokens) >= self._depth:
+            self.lanes = []
+
+    @property
+    def has_threshold(self) -> bool:
+        return self.sequence.request.refusal_threshold is not None
+
+    @property
+    def is_long_enough(self) -> bool:
+        return self.sequence.drafter.is_long_enough(self.best.proposal)
+
+    @property
+    def gain_of_next(self) -> float:
+        """The expected tokens by which one more level makes a pass longer."""
+        drafted = self.best.proposal
+        # A level of a beam is reached if any of its lanes is right.
+        reached = min(1.0, sum(lane.chance for lane in self.lanes))
+        return self.sequence.drafter.gain_of_next(
+            drafted._replace(chances=(*drafted.chances[:-1], reached)) if self._is_beam else drafted
+        )
+
+    def _choices(self, lane: DraftLane, logits: Tensor, likeliest: NextTokens) -> Iterable[tuple[int, float]]:
+        """Return the next tokens; sampled ones take the noise that the target will take there."""
+        position = len(lane.sequence.tokens) + len(lane.tokens)
+        sampling = lane.sequence.request.sampling
+        found = with_noise(likeliest, sampling, position, logits.shape[-1])
+        self.predicted[tuple(lane.tokens)] = found
+        if self._is_beam:
+            return zip(*found, strict=True)
+        token = found.tokens[0]
+        if not sampling.greedy:
+            token = choose_token(logits.float().cpu().numpy(), sampling, position)
+        return [(token, dict(zip(*found, strict=True)).get(token, 0.0))]
 
 
 class DraftModel(Protocol):
@@ -125,6 +210,8 @@ class TokenDrafts:
 
     def _begins(self, sequences: SequenceOf[GenerationSequence]) -> bool:
         """Return whether to draft at all."""
+        if any(one.request.refusal_threshold is not None for one in sequences):
+            return True
         if self._pays([one.drafter.gain_of_next(Proposal()) for one in sequences]):
             self._num_passes_without = 0
             return True
@@ -132,29 +219,37 @@ class TokenDrafts:
         return self._num_passes_without == 0
 
     def _write(self, sequences: SequenceOf[GenerationSequence]) -> None:
-        budgets = [one.drafter.model_budget for one in sequences]
-        # One more each for the last token of the text, whose keys and values are not computed yet.
-        slots = self._trie.take(sum(budget + 1 for budget in budgets))
+        numbers = count()
+        drafts = [SequenceDraft(one, numbers) for one in sequences]
+        slots = self._trie.take(sum(draft.num_slots for draft in drafts))
         if slots is None:
             return
         left = iter(slots)
-        lanes = [
-            DraftLane(number, one, list(islice(left, budget + 1)))
-            for number, (one, budget) in enumerate(zip(sequences, budgets, strict=True))
-        ]
-        live = lanes
+        for draft in drafts:
+            draft.begin(list(islice(left, draft.num_slots)))
+        live = drafts
         while live:
             started = time.perf_counter()
-            _choose(live, self._model.run(live))
+            lanes = [lane for draft in live for lane in draft.lanes]
+            logits = self._model.run(lanes)
+            rows = iter(zip(logits, _likeliest(logits), strict=True))
+            for draft in live:
+                draft.grow(list(islice(rows, len(draft.lanes))))
             # The first pass may hold a whole prompt.
-            if len(live[0].tokens) > 1:
+            if len(live[0].best.tokens) > 1:
                 self._record(time.perf_counter() - started)
-            live = [lane for lane in live if len(lane.tokens) < len(lane.slots) - 1]
-            if not self._pays([lane.sequence.drafter.gain_of_next(lane.proposal) for lane in live]):
-                break
+            live = self._going_on(live)
         self._trie.give_back(slots)
-        for lane in lanes:
-            lane.sequence.drafter.offer_model_draft(ModelDraft(lane.proposal, tuple(lane.predicted)))
+        for draft in drafts:
+            draft.sequence.drafter.offer_model_draft(ModelDraft(draft.best.proposal, draft.predicted))
+
+    def _going_on(self, drafts: SequenceOf[SequenceDraft]) -> list[SequenceDraft]:
+        """Return the drafts that one more token is added to, each by the rule of its request."""
+        live = [draft for draft in drafts if draft.lanes and not draft.is_long_enough]
+        by_gain = [draft for draft in live if not draft.has_threshold]
+        if self._pays([draft.gain_of_next for draft in by_gain]):
+            return live
+        return [draft for draft in live if draft.has_threshold]
 
     def _pays(self, gains: SequenceOf[float]) -> bool:
         """Return whether one more draft token of each sequence, with its expected gain, saves time."""
@@ -167,18 +262,6 @@ class TokenDrafts:
         self.seconds_per_token = _TIME_DECAY * before + (1 - _TIME_DECAY) * seconds
 
 
-def _choose(lanes: SequenceOf[DraftLane], logits: Tensor) -> None:
-    """Append each lane's next token; sampled tokens take the noise that the target will take there."""
-    vocab_size = logits.shape[-1]
-    rows = Predictions.of_pass(logits, range(len(lanes))).likeliest(range(len(lanes)), WIDTH)
-    for row, (lane, likeliest) in enumerate(zip(lanes, rows, strict=True)):
-        position = len(lane.sequence.tokens) + len(lane.tokens)
-        sampling = lane.sequence.request.sampling
-        found = with_noise(likeliest, sampling, position, vocab_size)
-        token = found.tokens[0]
-        if not sampling.greedy:
-            token = choose_token(logits[row].float().cpu().numpy(), sampling, position)
-        share = dict(zip(found.tokens, found.chances, strict=True)).get(token, 0.0)
-        lane.predicted.append(found)
-        lane.chances.append((lane.chances[-1] if lane.chances else 1.0) * share)
-        lane.tokens.append(token)
+def _likeliest(logits: Tensor) -> list[NextTokens]:
+    rows = range(len(logits))
+    return Predictions.of_pass(logits, rows).likeliest(rows, WIDTH)

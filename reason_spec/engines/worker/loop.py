@@ -99,7 +99,7 @@ def open_earlier_texts(start: Start, tokenizer_id: str, report: Callable[[str], 
         key = StoreKey(identify_model("target", start.texts_of or start.settings), tokenizer_id)
         # The main process learns the same tokens, and saves them.
         caches = open_caches(start.suffix, key, saves=False)
-        return EarlierTexts(caches, own=start.texts_of is None)
+        return EarlierTexts(caches, own=start.texts_of is None, rule=start.suffix.rule)
     except Exception as error:
         logger.warning("no tokens are drafted from earlier texts: %s: %s", type(error).__name__, error)
         return None
