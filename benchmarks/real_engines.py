@@ -92,6 +92,9 @@ def groups_of(options: argparse.Namespace) -> list[Group]:
     if options.engine == "torch":
         groups = [Group("ours", common | drafted, ours)]
         groups.append(Group("self", {**common, "draft.model": "self"}, ("self_speculative",)))
+        suffix = {**common, "suffix.use": "tokens"}
+        groups.append(Group("suffix", suffix, ("prompt_lookup",)))
+        groups.append(Group("published", {**suffix, "suffix.rule": "published"}, ("prompt_lookup",)))
         if options.head is not None:
             groups.append(Group("head", {**common, "draft.model": options.head}, ("self_speculative",)))
         return groups

@@ -30,11 +30,12 @@ class RowSpec(NamedTuple):
 
 
 _FIXED: Final = {"strategy.planner": False, "strategy.depth": 2}
+_ALONE: Final = {"strategy.token_drafter": "none"}
 _EXACT, _SEMANTIC = {"verifier.name": "exact"}, {"verifier.name": "semantic"}
 OURS: Final = (
     RowSpec("prompt_lookup", "ours", "prompt_lookup"),
     RowSpec("model", "ours", "speculative"),
-    RowSpec("model:alone", "ours", "speculative", {"strategy.token_drafter": "none"}),
+    RowSpec("model:alone", "ours", "speculative", _ALONE),
     RowSpec("steps:exact", "ours", "lookahead", {**_EXACT, **STEP_ALONE}),
     RowSpec("steps:semantic", "ours", "lookahead", {**_SEMANTIC, **STEP_ALONE}),
     RowSpec("both:exact", "ours", "lookahead", _EXACT),
@@ -53,7 +54,15 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         RowSpec("head:recycling", "head", "self_speculative", {"strategy.token_drafter": "recycling"}),
         RowSpec("self", "self", "self_speculative"),
         RowSpec("head", "head", "self_speculative"),
-        RowSpec("head:alone", "head", "self_speculative", {"strategy.token_drafter": "none"}),
+        RowSpec("head:alone", "head", "self_speculative", _ALONE),
+        RowSpec("head:chain", "head", "self_speculative", {**_ALONE, "strategy.draft_tree": "chain"}),
+        RowSpec("head:eagle2", "head", "self_speculative", {**_ALONE, "strategy.draft_tree": "eagle2"}),
+        RowSpec("head:sequoia", "head", "self_speculative", {**_ALONE, "strategy.draft_tree": "sequoia"}),
+        RowSpec("head:threshold", "head", "self_speculative", {**_ALONE, "strategy.refusal_threshold": 0.3}),
+        RowSpec("head:lenient", "head", "self_speculative", {"strategy.acceptance": "lenient"}),
+        RowSpec("head:cascade", "head", "self_speculative", {"strategy.acceptance": "cascade"}),
+        RowSpec("suffix", "suffix", "prompt_lookup"),
+        RowSpec("suffix:published", "published", "prompt_lookup", _ALONE),
     ),
     "vllm": (
         RowSpec(BASELINE, "none", BASELINE),
@@ -65,7 +74,14 @@ ROWS: Final[Mapping[str, tuple[RowSpec, ...]]] = {
         *OURS,
     ),
 }
-LOSSY: Final = ("steps:semantic", "both:semantic", "both:semantic:fixed", "hybrid")
+LOSSY: Final = (
+    "steps:semantic",
+    "both:semantic",
+    "both:semantic:fixed",
+    "hybrid",
+    "head:lenient",
+    "head:cascade",
+)
 TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
 _PROMPT_LOOKUP_TOKENS: Final = 10
 """The number in the examples of transformers' documentation."""
