@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -164,6 +167,24 @@ def test_the_log_names_the_model_runner_and_what_was_loaded(servers: Servers) ->
     assert "reason-spec repairs nothing" not in log
     assert "expand_batch_to_tokens is replaced" in log
     assert "drafts nothing" not in log
+
+
+def test_vllm_finds_the_entry_point_and_is_repaired_without_the_proposer(tmp_path: Path) -> None:
+    code = (
+        "from vllm.plugins import load_general_plugins\n"
+        "load_general_plugins()\n"
+        "from vllm.v1.sample import rejection_sampler\n"
+        "print(rejection_sampler.expand_batch_to_tokens.__module__)\n"
+    )
+    path = f"{installed_plugin(tmp_path)}:{ROOT}"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path, "VLLM_PLUGINS": "reason_spec"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines()[-1] == "reason_spec.engines.vllm.repairs"
 
 
 def test_the_newer_model_runner_still_refuses_the_method() -> None:
