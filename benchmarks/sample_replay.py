@@ -54,7 +54,6 @@ from reason_spec.suffix.scopes import open_caches
 from reason_spec.suffix.tenant_file import StoreKey
 
 _LEAST: Final = 0.02
-_NOTHING: Final = NextTokens()
 
 
 class Problem(NamedTuple):
@@ -184,7 +183,7 @@ class Replay:
 
 def _after(text: list[int], table: RecycledTokens) -> Callable[[Drafted], NextTokens]:
     tail = text[-table.num_read :]
-    return lambda path: table.find([*tail, *path]) or _NOTHING
+    return lambda path: table.find([*tail, *path])
 
 
 def _count_taken(drafts: Proposal, rest: Sequence[int]) -> int:
