@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from models import Task
 from reason_spec.accelerator import Accelerator, Generator, Solution
 from reason_spec.accelerator.load import with_new_planner
 from reason_spec.engines.model_files import resolve_model
+from reason_spec.errors import ReasonSpecError
 from reason_spec.evaluation.loops import LoopScanner, seconds_until
 from reason_spec.events import Recorder
 from reason_spec.settings import EngineSettings, Settings, load_settings
@@ -243,6 +245,19 @@ async def time_rows(arms: Sequence[Arm], chosen: Sequence[Task], seed: int) -> N
                 arm.runs.append(run)
         sys.stderr.write(f"\r{index} of {len(chosen)} problems timed")
     sys.stderr.write("\n")
+
+
+def write_measured(
+    measuring: Coroutine[Any, Any, Sequence[Any]],
+    destination: Path | None,
+    show: Callable[[Sequence[Any]], None],
+) -> None:
+    """Measure rows, then `write_rows`; an error of ours ends the program with its message."""
+    try:
+        rows = asyncio.run(measuring)
+    except ReasonSpecError as error:
+        sys.exit(f"error: {error}")
+    write_rows(rows, destination, show)
 
 
 def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Sequence[Any]], None]) -> None:

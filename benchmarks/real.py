@@ -28,7 +28,6 @@ lossy rows, on texts that are stopped in the same way.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,13 +36,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from arms import Arm, time_rows, token_seconds, write_rows
+from arms import Arm, time_rows, token_seconds, write_measured
 from embedded import measure_accuracy
 from models import Task
 from real_rows import LOSSY, ROWS, TRANSFORMERS, Bench, open_bench, wanted_rows
 
 from reason_spec.engines.pruned import find_pruned
-from reason_spec.errors import DataError, ReasonSpecError, SettingsError
+from reason_spec.errors import DataError, SettingsError
 from reason_spec.evaluation.estimates import estimate_gain
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.prompts import prompt_style
@@ -263,11 +262,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    try:
-        rows = asyncio.run(measure(options))
-    except ReasonSpecError as error:
-        sys.exit(f"error: {error}")
-    write_rows(rows, options.json, print_rows)
+    write_measured(measure(options), options.json, print_rows)
 
 
 if __name__ == "__main__":

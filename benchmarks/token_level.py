@@ -20,22 +20,20 @@ the mean over the categories of a source, with the interval of a bootstrap of pr
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import random
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from arms import Arm, Run, time_rows, token_seconds, write_rows
+from arms import Arm, Run, time_rows, token_seconds, write_measured
 from models import Task, needs_draft
 from real_rows import ROWS, TRANSFORMERS, RowSpec, open_bench
 
-from reason_spec.errors import DataError, ReasonSpecError
+from reason_spec.errors import DataError
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.statistics import TAIL, Interval, median_interval
 from reason_spec.jsonl import BadLine, read_records
@@ -370,11 +368,7 @@ def _budget(text: str) -> int | None:
 
 def main() -> None:
     options = parse()
-    try:
-        rows = asyncio.run(measure(options))
-    except ReasonSpecError as error:
-        sys.exit(f"error: {error}")
-    write_rows(rows, options.json, print_rows)
+    write_measured(measure(options), options.json, print_rows)
 
 
 if __name__ == "__main__":

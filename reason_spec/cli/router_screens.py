@@ -79,22 +79,14 @@ async def _label(
     accelerator = _with_reward(settings, needed=options.label == "reward")
     reward = accelerator.verifier_for(_REWARDED) if _REWARDED in accelerator.strategies else None
     screen.say("Starting the models")
-    places = asyncio.Semaphore(concurrency)
     async with accelerator:
-        with Grader() as grader, screen.counting("Labelling", len(problems), "problems") as advance:
+        with Grader() as grader:
             labeller = Labeller(accelerator, options, grader, reward)
 
             async def label(problem: Problem) -> None:
-                async with places:
-                    folder.append(problem.id, await labeller.label(problem))
-                advance()
+                folder.append(problem.id, await labeller.label(problem))
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for problem in problems:
-                        group.create_task(label(problem))
-            except BaseExceptionGroup as failed:
-                raise failed.exceptions[0] from None
+            await screen.label_each(problems, concurrency, label)
 
 
 def _with_reward(settings: Settings, *, needed: bool) -> Accelerator:

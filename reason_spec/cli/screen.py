@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from reason_spec.cli.run_progress import run_progress
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.view import CountAnswer, ShowPhase, Totals
+from reason_spec.types import Problem
 
 _LONG_SECONDS = 10.0
 """Seconds after which a phase is printed, if no status line can show it."""
@@ -96,6 +98,25 @@ class Screen:
         with self.bar(unit) as bar:
             task = bar.add_task(text, total=total)
             yield lambda: bar.advance(task)
+
+    async def label_each(
+        self, problems: Sequence[Problem], concurrency: int, label: Callable[[Problem], Awaitable[None]]
+    ) -> None:
+        """Label problems, so many at once, and show a bar; the first failure ends it and is raised."""
+        places = asyncio.Semaphore(concurrency)
+        with self.counting("Labelling", len(problems), "problems") as advance:
+
+            async def label_one(problem: Problem) -> None:
+                async with places:
+                    await label(problem)
+                advance()
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for problem in problems:
+                        group.create_task(label_one(problem))
+            except BaseExceptionGroup as failed:
+                raise failed.exceptions[0] from None
 
     def progress(self, totals: Totals, done: Sequence[Outcome]) -> AbstractContextManager[CountAnswer]:
         return run_progress(self.err, totals, done, quiet=self.quiet)

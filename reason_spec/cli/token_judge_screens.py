@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,20 +71,12 @@ async def _label(
     labels: TokenLabelFile,
     screen: Screen,
 ) -> None:
-    places = asyncio.Semaphore(options.concurrency)
     screen.say("Starting the models")
     async with Accelerator.from_settings(settings, strategies=("speculative",)) as accelerator:
-        with Grader() as grader, screen.counting("Labelling", len(problems), "problems") as advance:
+        with Grader() as grader:
             labeller = TokenLabeller(accelerator, grader, options.most, options.seed)
 
             async def label(problem: Problem) -> None:
-                async with places:
-                    labels.append(problem.id, await labeller.label(problem))
-                advance()
+                labels.append(problem.id, await labeller.label(problem))
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for problem in problems:
-                        group.create_task(label(problem))
-            except BaseExceptionGroup as failed:
-                raise failed.exceptions[0] from None
+            await screen.label_each(problems, options.concurrency, label)

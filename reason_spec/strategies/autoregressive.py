@@ -9,14 +9,12 @@ from reason_spec.control.budget import RequestedBudget
 from reason_spec.engines.base import Engine, EngineRequest, Generation, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
-from reason_spec.routers.base import Router
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS, DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
 from reason_spec.types import Acceptance, LossClass, Step
-from reason_spec.verifiers.base import Verifier
 
 
 class Autoregressive(Strategy):
@@ -32,10 +30,6 @@ class Autoregressive(Strategy):
     @property
     def loss_class(self) -> LossClass:
         return "exact" if self.acceptance.is_exact else "relaxed"
-
-    @property
-    def acceptance(self) -> Acceptance:
-        return Acceptance()
 
     @property
     def token_drafter(self) -> TokenDrafterName:
@@ -116,25 +110,6 @@ class PromptLookup(Autoregressive):
     """The target with prompt lookup, or the suffix cache, as its token-level drafter."""
 
     name: ClassVar[str] = "prompt_lookup"
-
-    def __init__(
-        self,
-        settings: StrategySettings,
-        target: Engine,
-        draft: Engine | None,
-        verifier: Verifier | None,
-        router: Router | None = None,
-    ) -> None:
-        super().__init__(settings, target, draft, verifier, router)
-        rules = target.acceptance_rules
-        if not self.acceptance.is_exact and self.acceptance.rule not in rules:
-            needed = "target.kind: torch"
-            if len(rules) > 1:
-                needed = "the folder of reason-spec verifier train --level token as target.torch.judge"
-            raise SettingsError(
-                f"strategy.acceptance is {settings.acceptance}, and the target's engine has only "
-                f"{', '.join(rules)}: use one of these, or {needed}"
-            )
 
     @property
     def acceptance(self) -> Acceptance:

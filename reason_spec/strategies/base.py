@@ -17,7 +17,7 @@ from reason_spec.segment import NOTHING_OPEN, Boundary, OpenBlocks, StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.step_tokens import open_blocks_after, tokens_for
 from reason_spec.strategies.suffix_session import SuffixCacheSession
-from reason_spec.types import Constraint, LossClass, Prefix, Sampling, Step
+from reason_spec.types import Acceptance, Constraint, LossClass, Prefix, Sampling, Step
 from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 
 
@@ -129,11 +129,29 @@ class Strategy(ABC):
         self._verifier = verifier
         if verifier is not None:
             self.check_verifier(verifier)
-        if not settings.accepts.is_exact and not self.takes_acceptance:
+        self._check_acceptance()
+
+    def _check_acceptance(self) -> None:
+        asked = self.settings.acceptance
+        if not self.settings.accepts.is_exact and not self.takes_acceptance:
             raise SettingsError(
-                f"strategy.acceptance is {settings.acceptance}, and strategy {self.name} drafts steps: use "
-                "exact, or strategy speculative, self_speculative, prompt_lookup or token_recycling"
+                f"strategy.acceptance is {asked}, and strategy {self.name} drafts steps: use exact, or "
+                "strategy speculative, self_speculative, prompt_lookup or token_recycling"
             )
+        rules = self.target.acceptance_rules
+        if not self.acceptance.is_exact and self.acceptance.rule not in rules:
+            needed = "target.kind: torch"
+            if len(rules) > 1:
+                needed = "the folder of reason-spec verifier train --level token as target.torch.judge"
+            raise SettingsError(
+                f"strategy.acceptance is {asked}, and the target's engine has only {', '.join(rules)}: use one "
+                f"of these, or {needed}"
+            )
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """When a draft token that is not the target's choice is accepted."""
+        return Acceptance()
 
     @property
     def draft(self) -> Engine:
