@@ -144,8 +144,8 @@ class Strategy(ABC):
             if len(rules) > 1:
                 needed = "the folder of reason-spec verifier train --level token as target.torch.judge"
             raise SettingsError(
-                f"strategy.acceptance is {asked}, and the target's engine has only {', '.join(rules)}: use one "
-                f"of these, or {needed}"
+                f"strategy.acceptance is {asked}, and the target's engine has only {', '.join(rules)}: "
+                f"use one of these, or {needed}"
             )
 
     @property
