@@ -17,8 +17,11 @@ FinishReason: TypeAlias = Literal["boundary", "eos", "length", "stop", "cancelle
 Decision: TypeAlias = Literal["accept", "reject", "unknown"]
 """A verifier's decision. After ``unknown`` the target's own step is used, as after ``reject``."""
 
-LossClass: TypeAlias = Literal["exact", "verified", "routed"]
-"""The part of an answer that a strategy may change: nothing, the wording of a step, or the step itself."""
+LossClass: TypeAlias = Literal["exact", "verified", "routed", "shortened"]
+"""What may change in an answer: nothing, the wording of a step, the step itself, or the length.
+
+``shortened``: steps may be left out at the end of the thinking, and the share of answers made wrong is bounded.
+"""
 
 
 @dataclass(frozen=True, slots=True)

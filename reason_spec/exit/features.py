@@ -308,7 +308,9 @@ class ExitReader:
         )
 
     def _candidates(self, text_features: tuple[float, ...]) -> list[Candidate]:
-        weights = {value: self._weight(value) for value, record in self._values.items() if record.is_candidate}
+        weights = {
+            value: self._weight(value) for value, record in self._values.items() if record.is_candidate
+        }
         order = sorted(weights, key=weights.__getitem__, reverse=True)[:MOST_CANDIDATES]
         most = _Others(
             total_mentions=max(1, sum(record.mentions for record in self._values.values())),
@@ -332,7 +334,12 @@ class ExitReader:
     def _value_features(
         self, value: Value, rank: int, weight: float, lead: float, others: _Others
     ) -> tuple[float, ...]:
-        record, now, step, question = self._values[value], self._now.get(value, _Now()), self._step, self._question
+        record, now, step, question = (
+            self._values[value],
+            self._now.get(value, _Now()),
+            self._step,
+            self._question,
+        )
         number = value if isinstance(value, Fraction) else None
         return (
             number in question.numbers,

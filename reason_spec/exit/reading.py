@@ -43,15 +43,14 @@ _CHECKS: Final = re.compile(
     re.IGNORECASE,
 )
 _TURNS: Final = re.compile(
-    r"\b(?:wait|hold on|hmm|alternatively|actually|mistake|wrong|no|unless|perhaps|maybe|but)\b", re.IGNORECASE
+    r"\b(?:wait|hold on|hmm|alternatively|actually|mistake|wrong|no|unless|perhaps|maybe|but)\b",
+    re.IGNORECASE,
 )
 _AFFIRMS: Final = re.compile(
     r"\b(?:correct|right|yes|yep|matches|consistent|same|makes sense|good|confirmed|confident)\b",
     re.IGNORECASE,
 )
-_EQUALS: Final = re.compile(
-    r"[=≈]\s*(?:\\?\$|\\text\{[^}]*\}|\\\(|about|approximately|\\approx|\*\*|\s)*$"
-)
+_EQUALS: Final = re.compile(r"[=≈]\s*(?:\\?\$|\\text\{[^}]*\}|\\\(|about|approximately|\\approx|\*\*|\s)*$")
 _OPERATOR_BEHIND: Final = re.compile(
     r"\s*(?:[A-Za-z%/]+\s+){0,3}\)?\s*"
     r"(?:[-+*/×÷=]|\\times|\\cdot|\\div|times\b|plus\b|minus\b|divided\b)"
@@ -112,7 +111,11 @@ class Question:
         asking = next((s for s in reversed(sentences) if "?" in s), sentences[-1])
         told = content_words(" ".join(s for s in sentences if s is not asking))
         asked, low = content_words(asking), asking.lower()
-        found = [(match, number) for match in NUMBER.finditer(text) if (number := read_number(match[0])) is not None]
+        found = [
+            (match, number)
+            for match in NUMBER.finditer(text)
+            if (number := read_number(match[0])) is not None
+        ]
         return cls(
             numbers=frozenset(number for _, number in found),
             origins=_origins(text, found),

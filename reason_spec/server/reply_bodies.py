@@ -57,7 +57,7 @@ class SpeculationBody(TypedDict):
     """The report about speculation for one answer; only for trusted clients."""
 
     strategy: str
-    loss_class: Literal["exact", "verified", "routed"]
+    loss_class: Literal["exact", "verified", "routed", "shortened"]
     exact_answer_by: str | None
     reason: str | None
     steps: dict[str, int]

@@ -97,7 +97,11 @@ def _trace(field: str, record: Record, line: int, text: Any, group: str | None) 
 def split_thinking(response: str) -> str:
     """Return the thinking of a response; the whole response where none is marked."""
     if CLOSER in response:
-        return response.partition(CLOSER)[0].partition(OPENER)[2] if OPENER in response else response.partition(CLOSER)[0]
+        return (
+            response.partition(CLOSER)[0].partition(OPENER)[2]
+            if OPENER in response
+            else response.partition(CLOSER)[0]
+        )
     if response.startswith(_S1_OPENER) and _S1_CLOSER in response:
         return response.partition(_S1_CLOSER)[0].removeprefix(_S1_OPENER)
     return response.replace(OPENER, "", 1)
@@ -105,9 +109,10 @@ def split_thinking(response: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadTrace:
-    """The steps of a thinking: where each ends, in characters, and the candidates after it."""
+    """The steps of a thinking: their texts, where each ends, in characters, and the candidates after it."""
 
     trace: Trace
+    steps: tuple[str, ...]
     ends: tuple[int, ...]
     candidates: tuple[tuple[Candidate, ...], ...]
 
@@ -119,10 +124,11 @@ def read_steps(traces: Iterable[Trace], advance: Callable[[], None] = lambda: No
         reader, end = ExitReader(trace.question), 0
         ends: list[int] = []
         candidates: list[tuple[Candidate, ...]] = []
-        for step in split_steps(trace.thinking):
+        steps = split_steps(trace.thinking)
+        for step in steps:
             end += len(step)
             ends.append(end)
             candidates.append(tuple(reader.read(step)))
-        found.append(ReadTrace(trace, tuple(ends), tuple(candidates)))
+        found.append(ReadTrace(trace, tuple(steps), tuple(ends), tuple(candidates)))
         advance()
     return found
