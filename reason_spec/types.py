@@ -20,7 +20,7 @@ Decision: TypeAlias = Literal["accept", "reject", "unknown"]
 LossClass: TypeAlias = Literal["exact", "verified", "routed", "shortened"]
 """What may change in an answer: nothing, the wording of a step, the step itself, or the length.
 
-``shortened``: steps may be left out at the end of the thinking, and the share of answers made wrong is bounded.
+``shortened``: the thinking may end early, and the share of answers made wrong is bounded.
 """
 
 

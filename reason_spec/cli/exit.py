@@ -121,7 +121,7 @@ def tune_exit(
     confidence: Annotated[float, typer.Option(help="Confidence that the loss is no higher.")] = 0.95,
     policy: PolicyOption = None,
     thresholds: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Thresholds to try. Default: 16 from 0.995 to 0.5.")
+        str | None, typer.Option(metavar="A,B", help="Thresholds to try. Default: 20 from 0.995 to 0.5.")
     ] = None,
     group: GroupsOption = None,
     output: Annotated[

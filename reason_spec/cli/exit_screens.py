@@ -24,6 +24,7 @@ from reason_spec.lab.exit.tuning import THRESHOLDS, ExitTuning, PolicyCurve, tun
 from reason_spec.lab.pictures import require_matplotlib
 from reason_spec.lab.tuning.calibration import LossTest
 from reason_spec.tasks.grading import Grader
+from reason_spec.types import Problem
 
 _REMEDY = "Name another file."
 
@@ -155,12 +156,12 @@ def train_policy(
     if solved is None:
         asked = load_policy().asked
     else:
-        problems = _solved_problems(solved)
+        problems = solved_problems(solved)
         with screen.counting("Learning questions", len(problems), "problems") as advance:
             asked = training.train_asked(problems, advance, seed)
     with bench(file, task, groups, screen) as found:
         table = training.LabelledCandidates.of(found.reads, task)
-        with screen.counting("Training", training.num_fits(table, by_group=False) + 1, "models") as advance:
+        with screen.counting("Training", training.FOLDS + 1, "models") as advance:
             policies = training.held_out_policies(table, asked, by_group=False, advance=advance, seed=seed)
             report, threshold = held_out_threshold(found, policies, loss)
             names = sorted({read.trace.group for read in found.reads if read.trace.group})
@@ -179,15 +180,18 @@ def train_policy(
     screen.print(_trained_line(policy, report, output))
 
 
-def _solved_problems(file: Path) -> list[training.Problem]:
-    from reason_spec.jsonl import JsonItem, parse_items, read_records
+def solved_problems(file: Path) -> list[Problem]:
+    from reason_spec.jsonl import FieldError, JsonItem, parse_items, read_records
     from reason_spec.tasks.base import get_task
 
     task = get_task("auto")
 
-    def parse(item: JsonItem) -> training.Problem:
-        record = task.read_record(item.value)
-        return training.Problem(str(item.line), record.question, record.answer)
+    def parse(item: JsonItem) -> Problem:
+        # The record's own answer is the part behind ####.
+        solution = item.value.get("answer")
+        if not isinstance(solution, str):
+            raise FieldError("answer", "is missing, or is not a text with a worked solution", solution)
+        return Problem(str(item.line), task.read_record(item.value).question, solution)
 
     return list(
         parse_items(
@@ -197,14 +201,17 @@ def _solved_problems(file: Path) -> list[training.Problem]:
 
 
 def held_out_threshold(
-    found: Bench, policies: Sequence[ExitPolicy], loss: float
+    found: Bench, policies: Sequence[ExitPolicy | None], loss: float
 ) -> tuple[ReplayReport | None, float]:
-    """Return the report at the lowest threshold that loses at most a share of held-out answers; 1 without one."""
-    curves = {id(policy): PolicyCurve(policy) for policy in policies}
-    owner = {id(read): curves[id(policy)] for read, policy in zip(found.reads, policies, strict=True)}
+    """Return the lowest threshold that loses at most a share of held-out answers, and its report.
+
+    Without one the threshold is 1, and there is no report.
+    """
+    curves = {id(policy): PolicyCurve(policy) for policy in policies if policy is not None}
     best: tuple[ReplayReport | None, float] = None, 1.0
     for threshold in THRESHOLDS:
-        report = ReplayReport.of(found.replay.run(lambda read: owner[id(read)].rule(threshold)(read)))  # noqa: B023
+        rules = [curves[id(policy)].rule(threshold) for policy in policies]
+        report = ReplayReport.of([found.replay.replay(place, rule) for place, rule in enumerate(rules)])
         if report.loss > loss:
             break
         best = report, threshold
@@ -237,16 +244,18 @@ def tune(
     screen: Screen,
 ) -> int:
     """Choose a threshold, print the trials and write the policy; return the exit status."""
-    with bench(file, task, groups, screen) as found:
-        with screen.counting("Replaying", len(thresholds), "thresholds") as advance:
-            tuning = tune_exit(
-                policy,
-                found.replay,
-                test,
-                thresholds=thresholds,
-                num_problems=found.num_problems,
-                advance=advance,
-            )
+    with (
+        bench(file, task, groups, screen) as found,
+        screen.counting("Replaying", len(thresholds), "thresholds") as advance,
+    ):
+        tuning = tune_exit(
+            policy,
+            found.replay,
+            test,
+            thresholds=thresholds,
+            num_problems=found.num_problems,
+            advance=advance,
+        )
     if tuning.policy is not None and output is not None:
         write_text(output, tuning.policy.to_json(), _REMEDY)
     if screen.as_json:
@@ -281,8 +290,8 @@ def _conclusion(tuning: ExitTuning) -> str:
     confidence = f"with {100 * test.confidence:g} % confidence"
     if chosen is not None:
         return (
-            f"Threshold {chosen.threshold:g} loses at most {points_text(test.loss)} of answers, {confidence}: "
-            f"{chosen.num_lost} of {chosen.num_problems} problems were lost."
+            f"Threshold {chosen.threshold:g} loses at most {points_text(test.loss)} of answers, "
+            f"{confidence}: {chosen.num_lost} of {chosen.num_problems} problems were lost."
         )
     return (
         f"No threshold is shown to lose at most {points_text(test.loss)} of answers, {confidence}. "

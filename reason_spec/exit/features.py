@@ -32,17 +32,17 @@ _FADING: Final = 0.9
 """A value's weight, for the order of candidates, falls by this factor with each step without a mention."""
 _NEVER: Final = 99.0
 _MOST_VALUES: Final = 400
-"""Values that are followed. A text with more holds tables of numbers, and the work grows with their number."""
+"""Values that are followed. The work grows with their number, and only tables of numbers have more."""
 
 VALUE_FEATURES: Final = (
     "in_question mentions results concluded answered boxed operands since_first since_last first_share "
     "steps result_steps asked asked_last after_check since_result calculations affirmed since_answered "
-    "now_mentions now_results now_concluded now_answered now_boxed now_asked now_operands now_stated now_unit "
-    "now_asked_only is_last_conclusion is_last_result is_last_number recent_conclusions weight weight_lead "
-    "rank share operand_share fraction negative magnitude above_question later_results density "
+    "now_mentions now_results now_concluded now_answered now_boxed now_asked now_operands now_stated "
+    "now_unit now_asked_only is_last_conclusion is_last_result is_last_number recent_conclusions weight "
+    "weight_lead rank share operand_share fraction negative magnitude above_question later_results density "
     "coverage missing coverage_lead first_coverage children larger_children depth depth_lead asked_only "
-    "unit_share unit told money adds subtracts multiplies divides revisited new_results_since new_results_now "
-    "revisited_excess most_coverage"
+    "unit_share unit told money adds subtracts multiplies divides revisited new_results_since "
+    "new_results_now revisited_excess most_coverage"
 ).split()
 TEXT_FEATURES: Final = (
     "step log_step question_numbers question_used question_sentences question_length asks_money asks_percent "
@@ -149,7 +149,7 @@ class ExitReader:
     def read(self, step: str) -> list[Candidate]:
         """Take the next step and return the likeliest values, by `_Record.weight`, with their features."""
         self._step += 1
-        self._num_characters += len(step)
+        self._num_characters += len(step.strip())
         self._clear_step()
         cues = read_cues(step)
         for sentence in read_sentences(step, self._question):
@@ -273,7 +273,7 @@ class ExitReader:
         trigrams = set(zip(words, words[1:], words[2:], strict=False))
         redundancy = len(trigrams & self._trigrams) / max(1, len(trigrams))
         self._trigrams |= trigrams
-        return (
+        row = (
             self._step,
             log1p(self._step),
             len(question.numbers),
@@ -306,6 +306,7 @@ class ExitReader:
             self._num_characters / 1000,
             log1p(self._num_characters),
         )
+        return tuple(map(float, row))
 
     def _candidates(self, text_features: tuple[float, ...]) -> list[Candidate]:
         weights = {
@@ -323,7 +324,7 @@ class ExitReader:
         for rank, value in enumerate(order):
             best_other = next((weights[other] for other in order[:2] if other != value), 0.0)
             row = self._value_features(value, rank, weights[value], weights[value] - best_other, most)
-            features = tuple(map(float, (*row, *text_features)))
+            features = (*map(float, row), *text_features)
             found.append(Candidate(value, self._values[value].text, features))
         return found
 
@@ -333,7 +334,7 @@ class ExitReader:
 
     def _value_features(
         self, value: Value, rank: int, weight: float, lead: float, others: _Others
-    ) -> tuple[float, ...]:
+    ) -> tuple[float | bool, ...]:
         record, now, step, question = (
             self._values[value],
             self._now.get(value, _Now()),
@@ -382,7 +383,7 @@ class ExitReader:
             record.operands / max(1, record.mentions),
             number is not None and number.denominator != 1,
             number is not None and number < 0,
-            0.0 if number is None else min(6.0, log10(float(min(abs(number), 10**7)) + 1)),
+            0.0 if number is None else min(6.0, log10(min(1e7, abs(float(number))) + 1)),
             number is not None and number > max(question.numbers, default=Fraction(0)),
             sum(first > record.first for first in others.result_firsts),
             record.steps / (step - record.first + 1),

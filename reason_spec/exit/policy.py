@@ -31,10 +31,11 @@ _MAX_BYTES: Final = 16 << 20
 _RECIPE: Final = "Train one with: reason-spec exit train"
 
 ASKED_FEATURES: Final = (
-    "in_question asked asked_last now_asked now_unit now_asked_only fraction negative magnitude above_question "
-    "coverage missing coverage_lead first_coverage depth depth_lead asked_only unit_share told money adds "
-    "subtracts multiplies divides most_coverage question_numbers question_used question_sentences "
-    "question_length asks_money asks_percent asks_kind_0 asks_kind_1 asks_kind_2 asks_kind_3 asks_kind_4"
+    "in_question asked asked_last now_asked now_unit now_asked_only fraction negative magnitude "
+    "above_question coverage missing coverage_lead first_coverage depth depth_lead asked_only "
+    "unit_share told money adds subtracts multiplies divides most_coverage question_numbers "
+    "question_used question_sentences question_length asks_money asks_percent asks_kind_0 asks_kind_1 "
+    "asks_kind_2 asks_kind_3 asks_kind_4"
 ).split()
 """Features that compare a value with the question alone. They mean the same in texts of any style, so that
 solved problems without any thinking teach them."""

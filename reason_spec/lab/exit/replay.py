@@ -126,7 +126,7 @@ class Replay:
 
     def run(self, rule: Rule) -> list[Replayed]:
         """Return the answers under a rule, in the order of the traces."""
-        return [self._replay(place, read, rule(read)) for place, read in enumerate(self._reads)]
+        return [self.replay(place, rule) for place in range(len(self._reads))]
 
     def is_right(self, read: ReadTrace, answer: str) -> bool | None:
         """Grade an answer to the question of a trace."""
@@ -135,7 +135,10 @@ class Replay:
             self._grades[key] = self._grader.grade_prediction(answer, read.trace.answer, self._task).correct
         return self._grades[key]
 
-    def _replay(self, place: int, read: ReadTrace, stop: Stop | None) -> Replayed:
+    def replay(self, place: int, rule: Rule) -> Replayed:
+        """Return one answer under a rule."""
+        read = self._reads[place]
+        stop = rule(read)
         ends = self._ends_of_tokens(place)
         before = self._right_before(place)
         kept = len(ends) if stop is None else bisect_right(ends, read.ends[stop.step])

@@ -1,4 +1,4 @@
-"""Rules that stop a thinking: a policy, the best possible stop, and published rules in forms that read text alone.
+"""Rules that stop a thinking: a policy, the best possible stop, and published rules on text alone.
 
 DEER (arXiv 2504.15895) and Dynasor (arXiv 2412.20993) ask the model for a trial answer by a probe. A stored
 text cannot be probed, so here the trial answer is the value that the text states at that place, and DEER's

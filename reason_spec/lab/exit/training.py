@@ -142,36 +142,41 @@ def train(
     )
 
 
+def folds_of(table: LabelledCandidates, seed: int = 0) -> NDArray[np.int64]:
+    """Return the fold of each answer; answers to one question are in the same."""
+    order = np.random.default_rng(seed).permutation(int(table.problem.max()) + 1)
+    return np.asarray(order[table.problem] % FOLDS, np.int64)
+
+
 def held_out_policies(
     table: LabelledCandidates,
     asked: Boosting,
     *,
     by_group: bool,
+    answers: Sequence[int] | None = None,
     advance: Advance = lambda: None,
     seed: int = 0,
-) -> list[ExitPolicy]:
+) -> list[ExitPolicy | None]:
     """Return for each answer of the table a policy that has not seen its problem.
 
     Args:
         by_group: the policy has not seen an answer of its group (model) either.
+        answers: those that need a policy; None: all.
     """
-    fold = np.random.default_rng(seed).permutation(int(table.problem.max()) + 1)[table.problem] % FOLDS
+    fold = folds_of(table, seed)
     part = table.group if by_group else np.zeros_like(table.group)
     rows = _with_asked(table, asked)
+    found: list[ExitPolicy | None] = [None] * len(fold)
     policies: dict[tuple[int, int], ExitPolicy] = {}
-    for key in sorted(set(zip(fold.tolist(), part.tolist(), strict=True))):
-        seen = fold != key[0]
-        if by_group:
-            seen &= part != key[1]
-        model = _fit_model(rows, table, np.flatnonzero(seen[table.answer]), seed)
-        policies[key] = ExitPolicy(features=MODEL_FEATURES, asked=asked, model=model, threshold=1.0)
-        advance()
-    return [policies[key] for key in zip(fold.tolist(), part.tolist(), strict=True)]
-
-
-def num_fits(table: LabelledCandidates, *, by_group: bool) -> int:
-    """Return the number of models that `held_out_policies` fits."""
-    return FOLDS * (len(np.unique(table.group)) if by_group else 1)
+    for answer in range(len(fold)) if answers is None else answers:
+        key = int(fold[answer]), int(part[answer])
+        if key not in policies:
+            seen = (fold != key[0]) & ((part != key[1]) | (not by_group))
+            model = _fit_model(rows, table, np.flatnonzero(seen[table.answer]), seed)
+            policies[key] = ExitPolicy(features=MODEL_FEATURES, asked=asked, model=model, threshold=1.0)
+            advance()
+        found[answer] = policies[key]
+    return found
 
 
 def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, seed: int = 0) -> Boosting:
