@@ -71,12 +71,11 @@ def nested(trials: dict[float, list[Replayed]], fold: Sequence[int], loss: float
 
 
 def line(name: str, report: ReplayReport) -> str:
-    return (
-        f"| {name} | {report.n} | {100 * (1 - report.tokens_kept):.1f} "
-        f"({100 * report.saved_low:.1f}-{100 * report.saved_high:.1f}) | {100 * report.accuracy_before:.1f} | "
-        f"{100 * report.accuracy_after:.1f} | {report.lost} | {report.won} | {100 * report.loss:.2f} | "
-        f"{100 * report.loss_upper95:.2f} |"
-    )
+    shares = (report.saved_low, report.saved_high, report.accuracy_before, report.accuracy_after)
+    low, high, before, after = (f"{100 * share:.1f}" for share in shares)
+    saved = f"{100 * (1 - report.tokens_kept):.1f} ({low}-{high})"
+    bound = f"{100 * report.loss:.2f} | {100 * report.loss_upper95:.2f}"
+    return f"| {name} | {report.n} | {saved} | {before} | {after} | {report.lost} | {report.won} | {bound} |"
 
 
 def math_traces(file: Path) -> list[Trace]:
