@@ -18,7 +18,7 @@ from reason_spec.lab.exit.traces import ReadTrace
 from reason_spec.tasks.base import Task, get_task
 from reason_spec.tasks.grading import Grader
 
-TOKENIZER: Final = "all-MiniLM-L6-v2 (WordPiece)"
+TOKENIZER: Final = "WordPiece of all-MiniLM-L6-v2, 14,830 pieces (verifiers/weights/tokenizer.json)"
 """Counts the tokens of all texts, whichever model wrote them."""
 _CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 2000
