@@ -8,7 +8,6 @@ file is JSON; its numbers are checked when they are read, and nothing in it is e
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 from pathlib import Path
@@ -164,16 +163,8 @@ def _sigmoid(margin: float) -> float:
     return 1 / (1 + exp(-margin)) if margin >= 0 else exp(margin) / (1 + exp(margin))
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """The decision to stop after a step: the answer that the text states, and its chance."""
-
-    answer: str
-    chance: float
-
-
 class ExitMonitor:
-    """Follows one thinking; `read` returns the decision to stop, or None to continue.
+    """Follows one thinking; `read` returns the answer where it may stop, None where it goes on.
 
     It sees the question and the steps so far, nothing else.
     """
@@ -182,11 +173,11 @@ class ExitMonitor:
         self._policy = policy
         self._reader = ExitReader(question)
 
-    def read(self, step: str) -> Exit | None:
+    def read(self, step: str) -> Choice | None:
         best = self._policy.best(self._reader.read(step))
         if best is None or best.chance < self._policy.threshold:
             return None
-        return Exit(best.answer, best.chance)
+        return best
 
 
 def load_policy(path: Path = SHIPPED) -> ExitPolicy:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
-from reason_spec.exit.features import VALUE_FEATURES, Candidate
+from reason_spec.exit.features import Candidate
 from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.values import VALUE_FEATURES
 from reason_spec.lab.exit.traces import ReadTrace
 
 DYNASOR_TOKENS: Final = 64

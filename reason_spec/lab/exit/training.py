@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 import reason_spec
 from reason_spec.errors import DataError
-from reason_spec.exit.features import FEATURE_NAMES, VALUE_FEATURES, ExitReader
+from reason_spec.exit.features import FEATURE_NAMES, ExitReader
 from reason_spec.exit.policy import ASKED_COLUMNS, MODEL_FEATURES, ExitPolicy, Floats, Trees, with_asked
 from reason_spec.exit.reading import Value
+from reason_spec.exit.values import VALUE_FEATURES
 from reason_spec.lab.exit.traces import ReadTrace
 from reason_spec.routers.learned import Boosting, Tree
 from reason_spec.tasks.base import Task, get_task
