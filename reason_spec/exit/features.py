@@ -126,6 +126,9 @@ class ExitReader:
         if record.first_sources is None:
             record.first_sources, record.depth = len(sources), depth + 1
         record.sources |= sources
+        for number in earlier:
+            if record.mentions == 1 and number in self._values:
+                self._values[number].is_used = True
         if mention.result:
             for number in earlier:
                 parent = self._values.get(number)
@@ -133,6 +136,7 @@ class ExitReader:
                     if value not in parent.children or record.mentions == 1:
                         parent.larger_children += len(record.sources) > len(parent.sources)
                     parent.children.add(value)
+                    parent.is_used = True
 
     def _take_result(self, record: ValueRecord, now: StepMentions, mention: Mention) -> None:
         record.results += 1
@@ -244,6 +248,13 @@ class ExitReader:
             total_mentions=max(1, sum(record.mentions for record in self._values.values())),
             most_sources=max((len(record.sources) for record in self._values.values()), default=0),
             most_depth=max((record.depth for record in self._values.values()), default=0),
+            unused={
+                value: record
+                for value, record in self._values.items()
+                if (record.results or record.concluded)
+                and not record.is_used
+                and value not in self._question.origins
+            },
             result_firsts=sorted(record.first for record in self._values.values() if record.results),
         )
         found = []

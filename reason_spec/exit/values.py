@@ -12,15 +12,16 @@ from reason_spec.exit.reading import NUM_OPERATIONS, Question, Value
 _FADING: Final = 0.9
 """A value's weight, for the order of candidates, falls by this factor with each step without a mention."""
 _NEVER: Final = 99.0
+_RECENT_STEPS: Final = 5
 VALUE_FEATURES: Final = (
     "in_question mentions results concluded answered boxed operands since_first since_last first_share "
     "steps result_steps asked asked_last after_check since_result calculations affirmed since_answered "
     "now_mentions now_results now_concluded now_answered now_boxed now_asked now_operands now_stated "
     "now_unit now_asked_only is_last_conclusion is_last_result is_last_number recent_conclusions weight "
-    "weight_lead rank share operand_share fraction negative magnitude above_question later_results density "
-    "coverage missing coverage_lead first_coverage children larger_children depth depth_lead asked_only "
-    "unit_share unit told money adds subtracts multiplies divides revisited new_results_since "
-    "new_results_now revisited_excess most_coverage"
+    "weight_lead rank share operand_share fraction negative magnitude above_question later_results "
+    "density unused_others unused_named unused_recent coverage missing coverage_lead first_coverage "
+    "children larger_children depth depth_lead asked_only unit_share unit told money adds subtracts "
+    "multiplies divides revisited new_results_since new_results_now revisited_excess most_coverage"
 ).split()
 
 
@@ -73,6 +74,8 @@ class ValueRecord:
     depth: int = 0
     children: set[Value] = field(default_factory=set)
     larger_children: int = 0
+    is_used: bool = False
+    """Another value was first stated, or came out, behind it in a sentence."""
     revisited: set[Fraction] = field(default_factory=set)
     new_results_since: int = 0
     new_results_now: int = 0
@@ -104,6 +107,8 @@ class TextTotals(NamedTuple):
     total_mentions: int
     most_sources: int
     most_depth: int
+    unused: dict[Value, ValueRecord]
+    """Derived values from which no other was derived; after the last calculation only the answer is one."""
     result_firsts: list[int]
 
 
@@ -128,6 +133,7 @@ def value_row(
         *_form(number, question),
         sum(first > record.first for first in totals.result_firsts),
         record.steps / (step - record.first + 1),
+        *_unused(value, totals, step),
         *_derivation(record, totals, question),
         *_relation(record, question),
         *_since(record, question),
@@ -165,6 +171,12 @@ def _form(number: Fraction | None, question: Question) -> tuple[float, ...]:
     magnitude = min(6.0, log10(min(1e7, abs(float(number))) + 1))
     is_above = number > max(question.numbers, default=Fraction(0))
     return (number.denominator != 1, number < 0, magnitude, is_above)
+
+
+def _unused(value: Value, totals: TextTotals, step: int) -> tuple[float, ...]:
+    others = [record for other, record in totals.unused.items() if other != value]
+    named = sum(record.concluded > 0 or record.mentions > 1 for record in others)
+    return (len(others), named, sum(step - record.first < _RECENT_STEPS for record in others))
 
 
 def _derivation(record: ValueRecord, totals: TextTotals, question: Question) -> tuple[float, ...]:
