@@ -29,6 +29,18 @@ def test_a_value_is_followed_back_to_the_numbers_of_the_question() -> None:
     assert feature(second[Fraction(10)], "is_last_conclusion") == 1
 
 
+def test_results_that_nothing_uses_yet_are_counted() -> None:
+    reader = ExitReader(
+        "Ana buys 3 boxes of 14 figs and 5 boxes of 17 pears. How many fruits are there in total?"
+    )
+    reader.read("The figs: 3 * 14 = 42.\n\n")
+    pears = next(c for c in reader.read("The pears: 5 * 17 = 85. So 85 pears.\n\n") if c.value == 85)
+    assert feature(pears.features, "unused_others") == 1
+    total = next(c for c in reader.read("So 42 + 85 = 127 fruits.\n\n") if c.value == 127)
+    assert feature(total.features, "unused_others") == 0
+    assert feature(total.features, "coverage") == 1
+
+
 def test_agreement_and_checks_are_counted() -> None:
     reader = ExitReader(QUESTION)
     reader.read("3 * 4 = 12, and 12 - 2 = 10.\n\n")
