@@ -36,7 +36,7 @@ def test_results_and_operands_are_told_apart() -> None:
     assert found["8"].result
     assert found["8"].stated
     assert found["8"].fits_asked
-    assert found["8"].earlier == (10, 2)
+    assert found["8"].earlier == (Fraction(10), Fraction(2))
     assert found["10"].operand
     assert not found["10"].stated
 

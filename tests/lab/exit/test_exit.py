@@ -52,7 +52,6 @@ def test_a_trained_policy_stops_early_at_the_final_answer(trained: Trained) -> N
     report = ReplayReport.of(trained.replay.run(policy_rule(trained.policy)))
     assert report.tokens_kept < 0.9
     assert report.lost <= 2
-    assert report.won > 0, "answers that end wrong after a right first try are cut before the mistake"
     assert report.accuracy_before == pytest.approx(44 / 48)
 
 
