@@ -17,9 +17,12 @@ FinishReason: TypeAlias = Literal["boundary", "eos", "length", "stop", "cancelle
 Decision: TypeAlias = Literal["accept", "reject", "unknown"]
 """A verifier's decision. After ``unknown`` the target's own step is used, as after ``reject``."""
 
-LossClass: TypeAlias = Literal["exact", "verified", "relaxed", "routed"]
-"""What a strategy may change: nothing, the wording of a step, tokens where the target is uncertain, or the
-step itself."""
+LossClass: TypeAlias = Literal["exact", "verified", "relaxed", "routed", "shortened"]
+"""What may change in an answer: nothing, the wording of a step, tokens where the target is uncertain, the step
+itself, or the length.
+
+``shortened``: the thinking may end early, and the share of answers made wrong is bounded.
+"""
 
 AcceptanceRule: TypeAlias = Literal["exact", "cascade", "lenient", "judge"]
 """When a draft token is accepted; see `reason_spec.speculation.relaxed_acceptance`."""

@@ -181,6 +181,11 @@ def read_terms(text: str) -> tuple[str | Fraction, ...]:
     return tuple(found)
 
 
+def number_of_word(word: str) -> Fraction | None:
+    """Return the number that a word names, such as ``twelve`` or ``twice``; None for other words."""
+    return _NUMBER_WORDS.get(word.lower())
+
+
 def _tokens(text: str) -> Iterator[_Token]:
     before: tuple[str, str] = ("", "")
     scanned = list(_TOKEN.finditer(text))

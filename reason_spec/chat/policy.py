@@ -29,7 +29,7 @@ from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.factory import strategy_class
 from reason_spec.types import LossClass
 
-_ORDER: Final[tuple[LossClass, ...]] = ("exact", "verified", "relaxed", "routed")
+_ORDER: Final[tuple[LossClass, ...]] = ("exact", "verified", "relaxed", "routed", "shortened")
 _COMPARING: Final = {"exact": "exact", "verified": "semantic", "relaxed": "semantic"}
 
 

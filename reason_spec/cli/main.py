@@ -12,6 +12,7 @@ from reason_spec.cli.command import CommandGroup, run_app
 from reason_spec.cli.doctor import doctor
 from reason_spec.cli.draft import draft_app
 from reason_spec.cli.eval import EVAL_HELP, evaluate
+from reason_spec.cli.exit import exit_app
 from reason_spec.cli.grade import grade, verify
 from reason_spec.cli.plan import PLAN_HELP, plan
 from reason_spec.cli.report import REPORT_HELP, report
@@ -32,6 +33,7 @@ app.add_typer(tune_app, name="tune")
 app.add_typer(draft_app, name="draft")
 app.add_typer(router_app, name="router")
 app.add_typer(verifier_app, name="verifier")
+app.add_typer(exit_app, name="exit")
 app.add_typer(cache_app, name="cache")
 app.add_typer(keys_app, name="keys")
 # Texts with paragraphs are given here: of a docstring, the line breaks inside a paragraph would show.

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from reason_spec.cli.command import run_interruptible
+from reason_spec.cli.exit import tune_exit
 from reason_spec.cli.flags import GENERATE_FLAGS, MODEL_FLAGS, PROBLEM_FLAGS, SERVER_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import (
     ConcurrencyOption,
@@ -203,16 +204,16 @@ def _grid(
     from reason_spec.lab.tuning import candidates
 
     return candidates.Grid(
-        strategies=_values("--strategies", strategies, str),
-        depths=_values("--depths", depths, int) or candidates.DEPTHS,
-        widths=_values("--widths", widths, int) or candidates.WIDTHS,
-        thresholds=_values("--thresholds", thresholds, float) or candidates.THRESHOLDS,
-        draft_tokens=_values("--draft-tokens", draft_tokens, int),
-        verifiers=_values("--verifiers", verifiers, str),
+        strategies=comma_values("--strategies", strategies, str),
+        depths=comma_values("--depths", depths, int) or candidates.DEPTHS,
+        widths=comma_values("--widths", widths, int) or candidates.WIDTHS,
+        thresholds=comma_values("--thresholds", thresholds, float) or candidates.THRESHOLDS,
+        draft_tokens=comma_values("--draft-tokens", draft_tokens, int),
+        verifiers=comma_values("--verifiers", verifiers, str),
     )
 
 
-def _values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_T, ...]:
+def comma_values(option: str, text: str | None, read: Callable[[str], _T]) -> tuple[_T, ...]:
     """Read values separated by commas, each once; none where the option was not given.
 
     Raises:
@@ -264,7 +265,7 @@ def tune_verifier(
     options = tuning.VerifierTuneOptions(
         LossTest(loss / 100, confidence),
         RunOptions(concurrency=concurrency, output=output, fresh=fresh),
-        _values("--thresholds", thresholds, float) or tuning.THRESHOLDS,
+        comma_values("--thresholds", thresholds, float) or tuning.THRESHOLDS,
         whole_curve=whole_curve,
         plot=plot,
     )
@@ -272,3 +273,6 @@ def tune_verifier(
     screen = Screen(as_json=as_json, quiet=quiet)
     found = run_interruptible(tuning.tune_verifier(settings, chosen, options, screen))
     raise typer.Exit(show_verifier_tuning(found, screen, plot=plot))
+
+
+tune_app.command("exit")(tune_exit)

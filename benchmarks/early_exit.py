@@ -1,0 +1,164 @@
+"""Measure an exit policy on problems and models that it was not trained on, beside other rules.
+
+    python benchmarks/early_exit.py TRACES --solved FILE [--train-group NAME ...] [--report-group NAME ...]
+        [--math FILE] [--policy FILE] [--plot FILE] [--json FILE]
+
+TRACES are stored answers as `reason-spec exit train` reads them, FILE of --solved worked solutions in GSM8K's
+form. Each answer is replayed under a policy that saw neither its problem (five folds) nor any answer of its
+model. The threshold of a fold is the lowest that loses at most --loss points on the other folds. --math has
+solutions without thinking (``answer``, and ``code``: a list of texts); the policy of all TRACES replays them.
+--policy writes that policy, at the lowest threshold that loses at most --loss points on the held-out answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from reason_spec.cli.exit_screens import Bench, published_points, solved_problems
+from reason_spec.exit.policy import ExitPolicy
+from reason_spec.lab.exit import training
+from reason_spec.lab.exit.pictures import draw_curve
+from reason_spec.lab.exit.replay import Replay, Replayed, ReplayReport, by_group
+from reason_spec.lab.exit.rules import policy_rule
+from reason_spec.lab.exit.traces import Trace, read_steps, read_traces
+from reason_spec.lab.exit.tuning import THRESHOLDS, PolicyCurve
+from reason_spec.tasks.grading import Grader
+
+TASK: Final = "gsm8k"
+
+
+def show(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def held_out(
+    bench: Bench, policies: Sequence[ExitPolicy | None], shown: Sequence[int]
+) -> dict[float, list[Replayed]]:
+    """Replay each shown answer under its own policy at each threshold."""
+    curves = {id(policy): PolicyCurve(policy) for policy in policies if policy is not None}
+    found: dict[float, list[Replayed]] = {}
+    for threshold in THRESHOLDS:
+        found[threshold] = []
+        for place in shown:
+            curve = curves[id(policies[place])]
+            found[threshold].append(bench.replay.replay(place, curve.rule(threshold)))
+    return found
+
+
+def nested(trials: dict[float, list[Replayed]], fold: Sequence[int], loss: float) -> list[Replayed]:
+    """Return each fold at the lowest threshold that holds the loss on the other folds."""
+    answers: list[Replayed] = []
+    for left_out in sorted(set(fold)):
+        chosen = max(THRESHOLDS)
+        for threshold in sorted(THRESHOLDS, reverse=True):
+            others = [a for a, f in zip(trials[threshold], fold, strict=True) if f != left_out]
+            if sum(a.is_lost for a in others) > loss * len(others):
+                break
+            chosen = threshold
+        answers += [a for a, f in zip(trials[chosen], fold, strict=True) if f == left_out]
+        note(f"fold {left_out}: threshold {chosen:g}")
+    return answers
+
+
+def line(name: str, report: ReplayReport) -> str:
+    shares = (report.saved_low, report.saved_high, report.accuracy_before, report.accuracy_after)
+    low, high, before, after = (f"{100 * share:.1f}" for share in shares)
+    saved = f"{100 * (1 - report.tokens_kept):.1f} ({low}-{high})"
+    bound = f"{100 * report.loss:.2f} | {100 * report.loss_upper95:.2f}"
+    return f"| {name} | {report.n} | {saved} | {before} | {after} | {report.lost} | {report.won} | {bound} |"
+
+
+def math_traces(file: Path) -> list[Trace]:
+    found = []
+    for text in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(text)
+        for solution in row["code"]:
+            question = row["question"]
+            found.append(
+                Trace(str(row["idx"]), question, question, row["answer"], solution, solution, "MATH")
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", type=Path)
+    parser.add_argument("--solved", type=Path, required=True)
+    parser.add_argument("--train-group", action="append", default=[])
+    parser.add_argument("--report-group", action="append", default=[])
+    parser.add_argument("--math", type=Path)
+    parser.add_argument("--loss", type=float, default=1.0)
+    parser.add_argument("--policy", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    reads = read_steps(read_traces(options.traces, TASK, groups=options.train_group))
+    asked = training.train_asked(solved_problems(options.solved))
+    table = training.LabelledCandidates.of(reads, TASK)
+    wanted = set(options.report_group)
+    shown = [place for place, read in enumerate(reads) if not wanted or read.trace.group in wanted]
+    policies = training.held_out_policies(
+        table,
+        asked,
+        by_group=True,
+        answers=shown,
+        advance=lambda: note("fitted"),
+    )
+    with Grader() as grader:
+        bench = Bench(reads, Replay(reads, grader, TASK))
+        trials = held_out(bench, policies, shown)
+        fold = training.folds_of(table)[shown].tolist()
+        chosen = nested(trials, fold, options.loss / 100)
+        curve = [ReplayReport.of(answers) for answers in trials.values()]
+        ours = Replay([reads[place] for place in shown], grader, TASK)
+        rows: dict[str, ReplayReport] = {"policy, all": ReplayReport.of(chosen)}
+        rows |= {f"policy, {name}": ReplayReport.of(part) for name, part in by_group(chosen).items()}
+        others = published_points(ours)
+        rows |= others
+        safe = [t for t, report in zip(trials, curve, strict=True) if report.loss <= options.loss / 100]
+        threshold = min(safe, default=1.0)
+        about: dict[str, Any] = {
+            "data": options.traces.name,
+            "asked": options.solved.name,
+            "groups": sorted({read.trace.group or "" for read in reads}),
+            "held_out": rows["policy, all"].to_dict(),
+        }
+        policy = training.train(table, asked, threshold=threshold, about=about)
+        if options.math is not None:
+            solutions = read_steps(math_traces(options.math))
+            replay = Replay(solutions, grader, "math500")
+            rows["MATH solutions"] = ReplayReport.of(replay.run(policy_rule(policy)))
+    show("| rule | answers | saved, % | right before, % | after, % | lost | won | loss, points | at most |")
+    show("|---|---|---|---|---|---|---|---|---|")
+    for name, report in rows.items():
+        show(line(name, report))
+    show("\n| threshold | saved, % | loss, points | at most |\n|---|---|---|---|")
+    for value, report in zip(trials, curve, strict=True):
+        saved = 100 * (1 - report.tokens_kept)
+        show(f"| {value:g} | {saved:.1f} | {100 * report.loss:.2f} | {100 * report.loss_upper95:.2f} |")
+    if options.policy is not None:
+        options.policy.write_text(policy.to_json(), encoding="utf-8")
+    if options.plot is not None:
+        draw_curve(curve, others, options.plot)
+    if options.json is not None:
+        content = {
+            "rows": {name: report.to_dict() for name, report in rows.items()},
+            "curve": {f"{t:g}": report.to_dict() for t, report in zip(trials, curve, strict=True)},
+        }
+        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The commands of ``exit``, and ``tune exit``: where the thinking of stored answers may end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reason_spec.cli.flags import Flags, takes_flags
+from reason_spec.cli.options import JsonOption, QuietOption
+
+exit_app = typer.Typer(
+    no_args_is_help=True, help="Train and replay a policy that ends the thinking early, on stored answers."
+)
+
+TracesArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACES",
+        help="Stored answers: jsonl with question, answer and response (and group or model), or with "
+        "solutions by model.",
+    ),
+]
+GroupsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group", metavar="NAME", help="Read answers of this group only; several times for several."
+    ),
+]
+PolicyOption = Annotated[
+    Path | None, typer.Option("--policy", metavar="FILE", help="The policy. Default: the one that ships.")
+]
+
+
+@exit_app.command(
+    "eval",
+    help="Replay stored answers: what would be kept of the thinking, and what would be answered.\n\n"
+    "Each thinking is cut where the policy would have stopped it, and the answer that the text states there "
+    "is graded. The policy reads the question and the text so far alone; no model runs.",
+)
+@takes_flags("task")
+def exit_eval(
+    traces: TracesArgument,
+    flags: Flags,
+    policy: PolicyOption = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Chance to stop at. Default: that of the policy.")
+    ] = None,
+    group: GroupsOption = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers into this file.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw loss against saving into this file; needs the extra plots.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import exit_screens
+    from reason_spec.cli.screen import Screen
+
+    exit_screens.evaluate(
+        traces,
+        flags.resolve().task.name,
+        exit_screens.policy_at(policy, threshold),
+        tuple(group or ()),
+        json_file,
+        png,
+        Screen(quiet=quiet),
+    )
+
+
+@exit_app.command(
+    "train",
+    help="Train a policy on stored answers with thinking.\n\n"
+    "A value that a step states is a right stop if the answer ends with it. The threshold is the lowest that "
+    "loses at most --loss points of the answers to held-out problems (five folds): an estimate, which tune "
+    "exit turns into a bound on other answers.",
+)
+@takes_flags("task")
+def exit_train(
+    traces: TracesArgument,
+    output: Annotated[Path, typer.Option(help="File for the policy.", show_default=False)],
+    flags: Flags,
+    solved: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Problems with worked solutions in GSM8K's form, which teach what a question asks for. "
+            "Default: this part of the policy that ships.",
+        ),
+    ] = None,
+    loss: Annotated[float, typer.Option(min=0, max=100, help="Loss of the threshold in points.")] = 1.0,
+    group: GroupsOption = None,
+    seed: Annotated[int, typer.Option(help="Of the folds and the fit.")] = 0,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    from reason_spec.cli import exit_screens
+    from reason_spec.cli.screen import Screen
+
+    exit_screens.train_policy(
+        traces,
+        flags.resolve().task.name,
+        output,
+        solved=solved,
+        loss=loss / 100,
+        groups=tuple(group or ()),
+        seed=seed,
+        screen=Screen(quiet=quiet, as_json=as_json),
+    )
+
+
+@takes_flags("task")
+def tune_exit(
+    traces: TracesArgument,
+    flags: Flags,
+    loss: Annotated[
+        float, typer.Option(help="Allowed loss in points of answers: right in full, wrong when shortened.")
+    ] = 1.0,
+    confidence: Annotated[float, typer.Option(help="Confidence that the loss is no higher.")] = 0.95,
+    policy: PolicyOption = None,
+    thresholds: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Thresholds to try. Default: 20 from 0.995 to 0.5.")
+    ] = None,
+    group: GroupsOption = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the policy with the chosen threshold.")
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the lowest threshold of an exit policy that keeps a stated loss of answers."""
+    from reason_spec.cli import exit_screens
+    from reason_spec.cli.screen import Screen
+    from reason_spec.cli.tune import comma_values
+    from reason_spec.lab.exit.tuning import THRESHOLDS
+    from reason_spec.lab.tuning.calibration import LossTest
+
+    found = exit_screens.tune(
+        traces,
+        flags.resolve().task.name,
+        exit_screens.policy_at(policy, None),
+        LossTest(loss / 100, confidence),
+        comma_values("--thresholds", thresholds, float) or THRESHOLDS,
+        groups=tuple(group or ()),
+        output=output,
+        screen=Screen(quiet=quiet, as_json=as_json),
+    )
+    raise typer.Exit(found)

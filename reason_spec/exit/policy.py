@@ -1,0 +1,196 @@
+"""The exit policy: a small calibrated model over the features of `reason_spec.exit.features`, and its file.
+
+After each step the model gives each stated value the chance that it is the answer which the text would end
+with. The thinking may stop where the best chance reaches the threshold, and the answer is that value. The
+file is JSON; its numbers are checked when they are read, and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from math import exp
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from reason_spec.errors import DataError, first_mistake
+from reason_spec.exit.features import FEATURE_NAMES, Candidate, ExitReader
+from reason_spec.routers.learned import Boosting
+
+Floats: TypeAlias = NDArray[np.float64]
+FORMAT: Final = "reason-spec exit policy"
+VERSION: Final = 1
+SHIPPED: Final = Path(__file__).resolve().parent / "weights" / "policy.json"
+"""The policy that ships; ``weights/README.md`` names its data."""
+_MAX_BYTES: Final = 16 << 20
+_RECIPE: Final = "Train one with: reason-spec exit train"
+
+ASKED_FEATURES: Final = (
+    "in_question asked asked_last now_asked now_unit now_asked_only fraction negative magnitude "
+    "above_question coverage missing coverage_lead first_coverage depth depth_lead asked_only "
+    "unit_share told money adds subtracts multiplies divides most_coverage question_numbers "
+    "question_used question_sentences question_length asks_money asks_percent asks_kind_0 asks_kind_1 "
+    "asks_kind_2 asks_kind_3 asks_kind_4"
+).split()
+"""Features that compare a value with the question alone. They mean the same in texts of any style, so that
+solved problems without any thinking teach them."""
+ASKED_COLUMNS: Final = tuple(FEATURE_NAMES.index(name) for name in ASKED_FEATURES)
+MODEL_FEATURES: Final = (*FEATURE_NAMES, "is_asked", "is_asked_lead")
+
+
+class Trees:
+    """All trees of a boosting side by side: ``[trees, nodes]``. A leaf leads to itself."""
+
+    def __init__(self, boosting: Boosting) -> None:
+        size = max((len(tree.value) for tree in boosting.trees), default=1)
+        shape = (len(boosting.trees), size)
+        self._base, self._rate = boosting.base, boosting.rate
+        self._feature, self._left, self._right = (np.zeros(shape, np.intp) for _ in range(3))
+        self._threshold, self._value = np.full(shape, np.inf), np.zeros(shape)
+        self._depth = 0
+        for row, tree in enumerate(boosting.trees):
+            nodes = np.arange(len(tree.value))
+            leaf = np.array(tree.left) == -1
+            self._feature[row, nodes] = np.where(leaf, 0, tree.feature)
+            self._threshold[row, nodes] = np.where(leaf, np.inf, tree.threshold)
+            self._left[row, nodes] = np.where(leaf, nodes, tree.left)
+            self._right[row, nodes] = np.where(leaf, nodes, tree.right)
+            self._value[row, nodes] = tree.value
+            depth = np.zeros(len(nodes), int)
+            for node in nodes[~leaf]:
+                depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
+            self._depth = max(self._depth, int(depth.max(initial=0)))
+
+    def margins(self, rows: Floats) -> Floats:
+        """Return the log-odds of ``[rows, features]``: ``[rows]``."""
+        # Thresholds lie between values of single precision.
+        values = rows.astype(np.float32).astype(np.float64)
+        trees = np.arange(len(self._feature))[None, :]
+        node = np.zeros((len(values), trees.size), np.intp)
+        places = np.arange(len(values))[:, None]
+        for _ in range(self._depth):
+            goes_left = values[places, self._feature[trees, node]] <= self._threshold[trees, node]
+            node = np.where(goes_left, self._left[trees, node], self._right[trees, node])
+        return np.asarray(self._base + self._rate * self._value[trees, node].sum(axis=1), np.float64)
+
+
+class ExitPolicy(BaseModel):
+    """The content of a policy's file.
+
+    ``asked`` gives the log-odds that a value is the quantity that the question asks for, from
+    `ASKED_FEATURES`. ``model`` reads all features and those log-odds. ``slope`` and ``intercept`` calibrate
+    its log-odds (Platt 1999). ``trained`` describes the training data.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    format: Literal["reason-spec exit policy"] = FORMAT
+    version: Literal[1] = VERSION
+    features: tuple[str, ...]
+    asked: Boosting
+    model: Boosting
+    slope: float = Field(default=1.0, ge=0)
+    intercept: float = 0.0
+    threshold: float = Field(ge=0, le=1)
+    trained: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> ExitPolicy:
+        if self.features != MODEL_FEATURES:
+            raise ValueError("it was trained on other features than this version has; train it again")
+        if not (self.asked.fits(len(ASKED_FEATURES)) and self.model.fits(len(MODEL_FEATURES))):
+            raise ValueError("the model's sizes are not those of its features")
+        return self
+
+    @cached_property
+    def _trees(self) -> tuple[Trees, Trees]:
+        return Trees(self.asked), Trees(self.model)
+
+    def chances(self, candidates: list[Candidate] | tuple[Candidate, ...]) -> list[float]:
+        """Return the chance of each candidate of one step to be the final answer."""
+        if not candidates:
+            return []
+        asked, model = self._trees
+        rows = np.array([candidate.features for candidate in candidates])
+        margins = model.margins(with_asked(rows, asked.margins(rows[:, ASKED_COLUMNS]), len(rows)))
+        return [_sigmoid(self.intercept + self.slope * margin) for margin in margins.tolist()]
+
+    def best(self, candidates: list[Candidate] | tuple[Candidate, ...]) -> Choice | None:
+        """Return the likeliest answer after a step; None before a value is stated."""
+        chances = self.chances(candidates)
+        if not chances:
+            return None
+        place = max(range(len(chances)), key=chances.__getitem__)
+        return Choice(candidates[place].text, chances[place])
+
+    def to_json(self) -> str:
+        return json.dumps(self.model_dump(mode="json")) + "\n"
+
+
+class Choice(NamedTuple):
+    """The answer that a text states, and the chance that it ends with it."""
+
+    answer: str
+    chance: float
+
+
+def with_asked(rows: Floats, asked: Floats, *step_sizes: int) -> Floats:
+    """Append the log-odds of ``asked`` and their lead over the best other candidate of the same step.
+
+    Args:
+        rows: ``[rows, features]``, the candidates of one step after those of another.
+        step_sizes: the number of candidates of each step; their sum is the number of rows.
+    """
+    leads = np.empty(len(rows))
+    start = 0
+    for size in step_sizes:
+        part = asked[start : start + size]
+        others = np.array([np.delete(part, place).max(initial=NO_OTHER) for place in range(size)])
+        leads[start : start + size] = part - others
+        start += size
+    return np.column_stack((rows, asked, leads))
+
+
+NO_OTHER: Final = -9.0
+"""Log-odds of the best other candidate where there is none."""
+
+
+def _sigmoid(margin: float) -> float:
+    return 1 / (1 + exp(-margin)) if margin >= 0 else exp(margin) / (1 + exp(margin))
+
+
+class ExitMonitor:
+    """Follows one thinking; `read` returns the answer where it may stop, None where it goes on.
+
+    It sees the question and the steps so far, nothing else.
+    """
+
+    def __init__(self, policy: ExitPolicy, question: str) -> None:
+        self._policy = policy
+        self._reader = ExitReader(question)
+
+    def read(self, step: str) -> Choice | None:
+        best = self._policy.best(self._reader.read(step))
+        if best is None or best.chance < self._policy.threshold:
+            return None
+        return best
+
+
+def load_policy(path: Path = SHIPPED) -> ExitPolicy:
+    """Read and check a policy.
+
+    Raises:
+        DataError: the file is missing or damaged, or of another version.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a policy. {_RECIPE}")
+        return ExitPolicy.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: no exit policy can be read there ({error.strerror}). {_RECIPE}") from None
+    except ValidationError as error:
+        raise DataError(f"{path}: {first_mistake(error)}. {_RECIPE}") from None

@@ -1,0 +1,114 @@
+"""Rules that stop a thinking: a policy, the best possible stop, and published rules on text alone.
+
+DEER (arXiv 2504.15895) and Dynasor (arXiv 2412.20993) ask the model for a trial answer by a probe. A stored
+text cannot be probed, so here the trial answer is the value that the text states at that place, and DEER's
+confidence of the trial is left out. Both are therefore not the published methods but their text-only forms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from reason_spec.exit.features import Candidate
+from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.values import VALUE_FEATURES
+from reason_spec.lab.exit.traces import ReadTrace
+
+DYNASOR_TOKENS: Final = 64
+DYNASOR_AGREEING: Final = (8, 5, 3, 2)
+"""Agreeing probes of its levels, mild to high."""
+CHARACTERS_PER_TOKEN: Final = 4
+_DEER_TRIGGER: Final = re.compile(r"\W*(?:wait|alternatively)\b", re.IGNORECASE)
+_DYNASOR_DOUBT: Final = re.compile(r"\b(?:wait|hold|but|okay|no|hmm)\b", re.IGNORECASE)
+_LAST_CONCLUSION: Final = VALUE_FEATURES.index("is_last_conclusion")
+
+
+class Stop(NamedTuple):
+    """A stop after step ``step`` (from 0) with this answer."""
+
+    step: int
+    answer: str
+
+
+Rule: TypeAlias = Callable[[ReadTrace], Stop | None]
+
+
+def stated(candidates: tuple[Candidate, ...]) -> Candidate | None:
+    """Return the value that the text concluded last."""
+    return next((candidate for candidate in candidates if candidate.features[_LAST_CONCLUSION]), None)
+
+
+def policy_rule(policy: ExitPolicy) -> Rule:
+    """Stop at the first step at which the best chance reaches the policy's threshold."""
+
+    def rule(read: ReadTrace) -> Stop | None:
+        for step, candidates in enumerate(read.candidates):
+            best = policy.best(candidates)
+            if best is not None and best.chance >= policy.threshold:
+                return Stop(step, best.answer)
+        return None
+
+    return rule
+
+
+def same_number_twice(read: ReadTrace) -> Stop | None:
+    """Stop when two steps in a row conclude the same value."""
+    for step, (before, now) in enumerate(pairwise(map(stated, read.candidates)), start=1):
+        if before is not None and now is not None and before.value == now.value:
+            return Stop(step, now.text)
+    return None
+
+
+def deer_text(read: ReadTrace) -> Stop | None:
+    """Stop before the first step that begins with a trigger word of DEER, once a value is stated."""
+    for step, text in enumerate(read.steps[1:]):
+        value = stated(read.candidates[step])
+        if value is not None and _DEER_TRIGGER.match(text):
+            return Stop(step, value.text)
+    return None
+
+
+def dynasor_text(num_agreeing: int) -> Rule:
+    """Stop when the last probes, one each 64 tokens, agree and none of their steps has a word of doubt."""
+    spacing = DYNASOR_TOKENS * CHARACTERS_PER_TOKEN
+
+    def rule(read: ReadTrace) -> Stop | None:
+        agreeing, last, next_probe = 0, None, spacing
+        for step, (end, candidates) in enumerate(zip(read.ends, read.candidates, strict=True)):
+            if end < next_probe:
+                continue
+            next_probe = end - end % spacing + spacing
+            value = stated(candidates)
+            if value is None or _DYNASOR_DOUBT.search(read.steps[step]):
+                agreeing, last = 0, None
+                continue
+            agreeing = agreeing + 1 if last is not None and value.value == last else 1
+            last = value.value
+            if agreeing >= num_agreeing:
+                return Stop(step, value.text)
+        return None
+
+    return rule
+
+
+def oracle(is_right: Callable[[ReadTrace, str], bool]) -> Rule:
+    """Stop at the first step at which a candidate is right: no policy over these candidates stops sooner."""
+
+    def rule(read: ReadTrace) -> Stop | None:
+        for step, candidates in enumerate(read.candidates):
+            for candidate in candidates:
+                if is_right(read, candidate.text):
+                    return Stop(step, candidate.text)
+        return None
+
+    return rule
+
+
+PUBLISHED: Final[Mapping[str, Rule]] = {
+    "same number twice": same_number_twice,
+    "DEER, text only": deer_text,
+    **{f"Dynasor, text only, k = {k}": dynasor_text(k) for k in DYNASOR_AGREEING},
+}

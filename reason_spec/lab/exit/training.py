@@ -1,0 +1,252 @@
+"""Trains an exit policy: which stated value is the one that the answer ends with, and from when on.
+
+A candidate's label is whether it equals the final answer of its own response, right or wrong: stopping there
+then changes nothing. Reference answers are used to choose the threshold, and to report, only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+import reason_spec
+from reason_spec.errors import DataError
+from reason_spec.exit.features import FEATURE_NAMES, ExitReader
+from reason_spec.exit.policy import ASKED_COLUMNS, MODEL_FEATURES, ExitPolicy, Floats, Trees, with_asked
+from reason_spec.exit.reading import Value
+from reason_spec.exit.values import VALUE_FEATURES
+from reason_spec.lab.exit.traces import ReadTrace
+from reason_spec.routers.learned import Boosting, Tree
+from reason_spec.tasks.base import Task, get_task
+from reason_spec.tasks.numerals import parse_number
+from reason_spec.types import Problem
+
+FOLDS: Final = 5
+MIN_ANSWERS: Final = 50
+_ASKED_FIT: Final = {"max_iter": 150, "learning_rate": 0.08, "max_leaf_nodes": 12, "min_samples_leaf": 30}
+_MODEL_FIT: Final = {
+    "max_iter": 100,
+    "learning_rate": 0.1,
+    "max_leaf_nodes": 10,
+    "min_samples_leaf": 100,
+    "l2_regularization": 2.0,
+    "max_features": 0.3,
+}
+_BINS: Final = 64
+_SINCE_FIRST: Final = VALUE_FEATURES.index("since_first")
+_CALCULATOR: Final = re.compile(r"<<[^<>]*>>")
+
+_SETTLED_STEPS: Final = 6
+_KEPT_SETTLED: Final = 3
+"""Of the steps that come later than so many after the final answer was first stated, one in three is fitted,
+with three times the weight: they are half of all, and nearly alike."""
+
+Rows: TypeAlias = NDArray[np.float32]
+Advance: TypeAlias = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledCandidates:
+    """All candidates of all steps of the answers, one row each: ``[rows, ...]``.
+
+    ``sizes`` are the numbers of candidates of each step that has any, in the order of the rows.
+    """
+
+    x: Floats
+    final: NDArray[np.bool_]
+    answer: NDArray[np.int64]
+    weight: Floats
+    """0 for rows that are not fitted."""
+    sizes: tuple[int, ...]
+    problem: NDArray[np.int64]
+    """Of each answer."""
+    group: NDArray[np.int64]
+    """Of each answer."""
+
+    @classmethod
+    def of(cls, reads: Sequence[ReadTrace], task: str | Task = "auto") -> LabelledCandidates:
+        """Label the candidates of answers.
+
+        Raises:
+            DataError: there are too few answers with a final answer that is stated before its end.
+        """
+        resolved = get_task(task)
+        rows, final, answers, weights, sizes = [], [], [], [], []
+        for number, read in enumerate(reads):
+            end, settled = final_value(resolved.extract(read.trace.response)), None
+            for step, candidates in enumerate(read.candidates):
+                if settled is None and any(candidate.value == end for candidate in candidates):
+                    settled = step + _SETTLED_STEPS
+                is_late = settled is not None and step > settled
+                weight = 0.0 if is_late and step % _KEPT_SETTLED else _KEPT_SETTLED**is_late
+                rows += [candidate.features for candidate in candidates]
+                final += [candidate.value == end for candidate in candidates]
+                answers += [number] * len(candidates)
+                weights += [weight] * len(candidates)
+                if candidates:
+                    sizes.append(len(candidates))
+        num_stated = len({number for number, is_final in zip(answers, final, strict=True) if is_final})
+        num_problems = len({read.trace.problem for read in reads})
+        if num_stated < MIN_ANSWERS or num_problems < FOLDS or all(final):
+            raise DataError(
+                f"{len(reads)} answers to {num_problems} questions, {num_stated} of which state their final "
+                f"answer in a step: at least {MIN_ANSWERS} such answers to {FOLDS} questions are needed"
+            )
+        return cls(
+            np.array(rows),
+            np.array(final, bool),
+            np.array(answers, np.int64),
+            np.array(weights, float),
+            tuple(sizes),
+            _numbered([read.trace.problem for read in reads]),
+            _numbered([read.trace.group or "" for read in reads]),
+        )
+
+
+def _numbered(names: Sequence[str]) -> NDArray[np.int64]:
+    return np.asarray(np.unique(names, return_inverse=True)[1], np.int64)
+
+
+def final_value(answer: str | None) -> Value | None:
+    """Return the value of a final answer, as `reason_spec.exit.reading` has values."""
+    if answer is None:
+        return None
+    number = parse_number(answer)
+    return re.sub(r"\s+", "", answer) if number is None else number.value
+
+
+def train(
+    table: LabelledCandidates, asked: Boosting, *, threshold: float, about: dict[str, Any], seed: int = 0
+) -> ExitPolicy:
+    """Fit a policy to all answers of a table."""
+    import sklearn
+
+    rows = _with_asked(table, asked)
+    model = _fit_model(rows, table, np.arange(len(rows)), seed)
+    return ExitPolicy(
+        features=MODEL_FEATURES,
+        asked=asked,
+        model=model,
+        threshold=threshold,
+        trained={
+            **about,
+            "answers": len(table.problem),
+            "problems": len(np.unique(table.problem)),
+            "rows": len(rows),
+            "versions": {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__},
+        },
+    )
+
+
+def folds_of(table: LabelledCandidates, seed: int = 0) -> NDArray[np.int64]:
+    """Return the fold of each answer; answers to one question are in the same."""
+    order = np.random.default_rng(seed).permutation(int(table.problem.max()) + 1)
+    return np.asarray(order[table.problem] % FOLDS, np.int64)
+
+
+def held_out_policies(
+    table: LabelledCandidates,
+    asked: Boosting,
+    *,
+    by_group: bool,
+    answers: Sequence[int] | None = None,
+    advance: Advance = lambda: None,
+    seed: int = 0,
+) -> list[ExitPolicy | None]:
+    """Return for each answer of the table a policy that has not seen its problem.
+
+    Args:
+        by_group: the policy has not seen an answer of its group (model) either.
+        answers: those that need a policy; None: all.
+    """
+    fold = folds_of(table, seed)
+    part = table.group if by_group else np.zeros_like(table.group)
+    rows = _with_asked(table, asked)
+    found: list[ExitPolicy | None] = [None] * len(fold)
+    policies: dict[tuple[int, int], ExitPolicy] = {}
+    for answer in range(len(fold)) if answers is None else answers:
+        key = int(fold[answer]), int(part[answer])
+        if key not in policies:
+            seen = (fold != key[0]) & ((part != key[1]) | (not by_group))
+            model = _fit_model(rows, table, np.flatnonzero(seen[table.answer]), seed)
+            policies[key] = ExitPolicy(features=MODEL_FEATURES, asked=asked, model=model, threshold=1.0)
+            advance()
+        found[answer] = policies[key]
+    return found
+
+
+def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, seed: int = 0) -> Boosting:
+    """Fit the part that recognises the asked quantity to worked solutions, whose lines are steps.
+
+    Args:
+        problems: ``answer`` holds the solution, its last line the answer behind ``####``, as in GSM8K.
+
+    Raises:
+        DataError: too few solutions state their answer.
+    """
+    rows, final = [], []
+    for problem in problems:
+        solution, marked, answer = _CALCULATOR.sub("", problem.answer or "").partition("####")
+        end = final_value(answer.strip()) if marked else None
+        reader = ExitReader(problem.question)
+        for line in filter(str.strip, solution.splitlines()):
+            for candidate in reader.read(line + "\n"):
+                if candidate.features[_SINCE_FIRST] == 0:
+                    rows.append(candidate.features)
+                    final.append(candidate.value == end)
+        advance()
+    if sum(final) < MIN_ANSWERS:
+        raise DataError(
+            f"{len(problems)} solved problems, {sum(final)} of which state their answer in a line: at least "
+            f"{MIN_ANSWERS} are needed, with the answer behind #### as in GSM8K"
+        )
+    x = np.array(rows, np.float32)[:, ASKED_COLUMNS]
+    return _fit(x, np.array(final, bool), None, _ASKED_FIT, seed)
+
+
+def _with_asked(table: LabelledCandidates, asked: Boosting) -> Floats:
+    assert table.x.shape[1] == len(FEATURE_NAMES), "rows have the features of this version"
+    margins = Trees(asked).margins(table.x[:, ASKED_COLUMNS])
+    return with_asked(table.x, margins, *table.sizes)
+
+
+def _fit_model(rows: Floats, table: LabelledCandidates, seen: NDArray[np.int64], seed: int) -> Boosting:
+    # Answers with many steps must not outweigh the others; the root keeps some weight for their variety.
+    counts = np.bincount(table.answer, minlength=len(table.problem))
+    seen = seen[table.weight[seen] > 0]
+    weights = table.weight[seen] / np.sqrt(counts[table.answer[seen]])
+    return _fit(rows[seen].astype(np.float32), table.final[seen], weights / weights.mean(), _MODEL_FIT, seed)
+
+
+def _fit(
+    x: Rows, y: NDArray[np.bool_], weights: Floats | None, options: dict[str, Any], seed: int
+) -> Boosting:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    model = HistGradientBoostingClassifier(**options, max_bins=_BINS, early_stopping=False, random_state=seed)
+    model.fit(x, y, sample_weight=weights)
+    found = Boosting(
+        base=float(model._baseline_prediction[0, 0]),
+        rate=1.0,
+        trees=tuple(_export_tree(stage[0].nodes) for stage in model._predictors),
+    )
+    # scikit-learn keeps its trees in private fields: a change of them must not pass unseen.
+    few = x[:: max(1, len(x) // 200)]
+    assert np.allclose(Trees(found).margins(few.astype(np.float64)), model.decision_function(few), atol=1e-6)
+    return found
+
+
+def _export_tree(nodes: NDArray[Any]) -> Tree:
+    leaf = nodes["is_leaf"].astype(bool)
+    return Tree(
+        feature=tuple(np.where(leaf, 0, nodes["feature_idx"]).tolist()),
+        threshold=tuple(np.where(leaf, 0.0, nodes["num_threshold"]).tolist()),
+        left=tuple(np.where(leaf, -1, nodes["left"].astype(np.int64)).tolist()),
+        right=tuple(np.where(leaf, -1, nodes["right"].astype(np.int64)).tolist()),
+        value=tuple(np.where(leaf, nodes["value"], 0.0).tolist()),
+    )

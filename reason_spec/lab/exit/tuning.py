@@ -1,0 +1,100 @@
+"""Chooses the threshold of an exit policy on whole answers, by Learn-then-Test.
+
+The loss class is ``shortened``: answers may be shorter, and the share of answers made wrong is bounded. The
+test is that of `reason_spec.lab.tuning.calibration`. Its problems are independent, so several answers to one
+question count as one problem, which is lost if any of its answers is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from reason_spec.exit.policy import ExitPolicy
+from reason_spec.lab.exit.replay import Replay, Replayed
+from reason_spec.lab.exit.rules import Rule, Stop
+from reason_spec.lab.exit.traces import ReadTrace
+from reason_spec.lab.tuning.calibration import LossTest, ThresholdTrials, Trial, laxest_safe
+from reason_spec.types import LossClass
+
+THRESHOLDS: Final = (
+    *(0.995, 0.99, 0.985, 0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95),
+    *(0.945, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8, 0.7, 0.5),
+)
+LOSS_CLASS: Final[LossClass] = "shortened"
+_NAME: Final = "exit policy"
+
+
+class ExitTuning(NamedTuple):
+    """The trials of the thresholds, and the policy with the chosen one; None where none is safe.
+
+    ``kept`` is the share of tokens kept at each trial.
+    """
+
+    trials: ThresholdTrials
+    kept: tuple[float, ...]
+    policy: ExitPolicy | None
+
+    def to_dict(self) -> dict[str, Any]:
+        found = self.trials.to_dict()
+        for trial, kept in zip(found["trials"], self.kept, strict=True):
+            trial["tokens_kept"] = kept
+        return {**found, "loss_class": LOSS_CLASS}
+
+
+def tune_exit(
+    policy: ExitPolicy,
+    replay: Replay,
+    test: LossTest,
+    *,
+    thresholds: Sequence[float] = THRESHOLDS,
+    num_problems: int,
+    advance: Callable[[], None] = lambda: None,
+) -> ExitTuning:
+    """Try thresholds from strict to lax, up to the first that does not pass.
+
+    Raises:
+        DataError: there are too few problems for any threshold to pass.
+    """
+    test.refuse_too_few(num_problems)
+    trials: list[Trial] = []
+    kept: list[float] = []
+    curve = PolicyCurve(policy)
+    for threshold in sorted(set(thresholds), reverse=True):
+        answers = replay.run(curve.rule(threshold))
+        lost = {answer.problem for answer in answers if answer.is_lost}
+        right = num_problems - len({answer.problem for answer in answers if answer.right_after is not True})
+        trials.append(Trial(threshold, num_problems, num_lost=len(lost), num_right=right))
+        kept.append(share_kept(answers))
+        advance()
+        if not test.passes(trials[-1]):
+            break
+    chosen = laxest_safe(trials, test)
+    safe = None if chosen is None else policy.model_copy(update={"threshold": chosen.threshold})
+    return ExitTuning(ThresholdTrials(_NAME, LOSS_CLASS, test, tuple(trials), chosen), tuple(kept), safe)
+
+
+def share_kept(answers: Sequence[Replayed]) -> float:
+    """Return the share of all tokens of thinking that is kept."""
+    return sum(a.num_kept for a in answers) / max(1, sum(a.num_tokens for a in answers))
+
+
+class PolicyCurve:
+    """A policy at any threshold; its chances are computed once for each answer."""
+
+    def __init__(self, policy: ExitPolicy) -> None:
+        self._choose = policy.best
+        self._choices: dict[int, list[tuple[int, str, float]]] = {}
+
+    def rule(self, threshold: float) -> Rule:
+        def stop(read: ReadTrace) -> Stop | None:
+            choices = self._choices_of(read)
+            return next((Stop(step, answer) for step, answer, chance in choices if chance >= threshold), None)
+
+        return stop
+
+    def _choices_of(self, read: ReadTrace) -> list[tuple[int, str, float]]:
+        if id(read) not in self._choices:
+            best = ((step, self._choose(candidates)) for step, candidates in enumerate(read.candidates))
+            self._choices[id(read)] = [(step, c.answer, c.chance) for step, c in best if c is not None]
+        return self._choices[id(read)]

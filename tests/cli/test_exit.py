@@ -1,0 +1,63 @@
+"""`reason-spec exit` and `tune exit`: from stored answers to a policy, its replay and its threshold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runner import fail, succeed
+from tests.lab.exit.answers import write_answers, write_solved
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exit")
+    write_answers(folder / "answers.jsonl", 48)
+    write_solved(folder / "solved.jsonl", 60)
+    succeed(
+        "exit", "train", str(folder / "answers.jsonl"), "--solved", str(folder / "solved.jsonl"),
+        "--loss", "5", "--output", str(folder / "policy.json"),
+    )  # fmt: skip
+    return folder
+
+
+def test_eval_replays_with_a_trained_policy(folder: Path) -> None:
+    out = folder / "report.json"
+    arguments = ["exit", "eval", str(folder / "answers.jsonl"), "--policy", str(folder / "policy.json")]
+    result = succeed(*arguments, "--json", str(out), "--png", str(folder / "curve.png"))
+    assert "wordy" in result.stdout
+    report = json.loads(out.read_text())
+    assert report["n"] == 96
+    assert 0 < report["tokens_kept"] < 1
+    assert report["accuracy_before"] == pytest.approx(44 / 48)
+    assert report["loss_upper95"] >= report["loss"]
+    assert report["groups"]["brief"]["n"] == 48
+    assert (folder / "curve.png").stat().st_size > 1000
+    succeed(*arguments, "--threshold", "1", "--json", str(out), "--group", "brief")
+    report = json.loads(out.read_text())
+    assert (report["n"], report["tokens_kept"], report["lost"]) == (48, 1.0, 0)
+
+
+def test_eval_uses_the_shipped_policy_by_default(folder: Path) -> None:
+    assert "tokens kept" in succeed("exit", "eval", str(folder / "answers.jsonl")).stdout
+
+
+def test_tune_exit_writes_the_policy_with_the_chosen_threshold(folder: Path) -> None:
+    arguments = ["tune", "exit", str(folder / "answers.jsonl"), "--policy", str(folder / "policy.json")]
+    out = folder / "tuned.json"
+    found = json.loads(succeed(*arguments, "--loss", "20", "--output", str(out), "--json").stdout)
+    assert found["loss_class"] == "shortened"
+    assert json.loads(out.read_text())["threshold"] == found["threshold"]
+    assert "loses at most 20 points of answers" in succeed(*arguments, "--loss", "20").stdout
+    assert "48 problems with known answers are too few" in fail(*arguments, "--loss", "1")
+
+
+def test_errors_name_file_line_and_field(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"question": "q", "answer": "1"}\n')
+    assert "bad.jsonl, line 1: field 'response' is missing" in fail("exit", "eval", str(path))
+    output = str(tmp_path / "p.json")
+    assert "bad.jsonl, line 1" in fail("exit", "train", str(path), "--output", output)
+    assert "no exit policy can be read" in fail("exit", "eval", str(path), "--policy", output)
