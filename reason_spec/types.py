@@ -18,8 +18,8 @@ Decision: TypeAlias = Literal["accept", "reject", "unknown"]
 """A verifier's decision. After ``unknown`` the target's own step is used, as after ``reject``."""
 
 LossClass: TypeAlias = Literal["exact", "verified", "relaxed", "routed", "shortened"]
-"""What may change in an answer: nothing, the wording of a step, tokens where the target is uncertain, the step
-itself, or the length.
+"""What may change in an answer: nothing, the wording of a step, tokens where the target is uncertain, the
+step itself, or the length.
 
 ``shortened``: the thinking may end early, and the share of answers made wrong is bounded.
 """
