@@ -230,6 +230,12 @@ def _chains(tokens: Sequence[_Token]) -> Iterator[list[list[_Token]]]:
             and following.kind == "number"
         ):
             sides.append([])
+        elif (
+            len(sides) > 1 and token.text.lower() == "and" and any(one.kind == "number" for one in sides[-1])
+        ):
+            # 12 / 3 = 4 and 4 + 2 = 6 are two equalities.
+            yield sides
+            sides = [[]]
         elif token.kind == "end":
             # A line may break before its equality sign.
             if token.text == "\n" and following is not None and following.kind == "equal":

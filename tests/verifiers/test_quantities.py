@@ -91,6 +91,7 @@ QUESTION = "Ana has 47 apples and buys 8 more at 20% off, 3/5 of them red. How m
         ("170*5 = 853", "170 times 5 is 850.", True),
         ("Ana has 55 apples.", "Ana has many apples.", False),
         ("9 sprints + 60 meters", "9 * 60 meters", False),
+        ("8 / 2 = 4 and 6 * 2 = 3. So 4 + 3 = 7.", "8 / 2 = 4 and 6 / 2 = 3. So 4 + 3 = 7.", True),
     ],
 )
 def test_other_numbers_are_an_objection_in_both_orders(drafted: str, target: str, contradicts: bool) -> None:
