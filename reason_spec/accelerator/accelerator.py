@@ -83,8 +83,9 @@ class Accelerator:
         names = tuple(strategies) or (settings.strategy.name,)
         accelerator = cls(settings, *create_engines(settings, names), None, names)
         for name in names:
-            # A name that does not exist is found before anything is loaded.
+            # What does not exist is found before anything is loaded.
             accelerator.verifier_for(name)
+            strategy_class(name).check_acceptance(settings.strategy, accelerator.target)
         if any(strategy_class(name).needs_router for name in names):
             accelerator.bundle.router(settings.router)
         return accelerator

@@ -166,7 +166,7 @@ def _settings(accelerator: Accelerator, policy: Policy) -> StrategySettings:
 
 def _checked(accelerator: Accelerator, settings: StrategySettings, verifier: str | None) -> Strategy:
     _check_models(accelerator, settings.name)
-    if not strategy_class(settings.name).takes_acceptance:
+    if strategy_class(settings.name).relaxed_acceptance == "refused":
         settings = settings.model_copy(update={"acceptance": "exact"})
     try:
         return accelerator.generator.strategy(settings, verifier)

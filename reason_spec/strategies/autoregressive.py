@@ -10,7 +10,7 @@ from reason_spec.engines.base import Engine, EngineRequest, Generation, TokenDra
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings
-from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.base import SolveRequest, Strategy, UseOfAcceptance
 from reason_spec.strategies.certain_text import CertainText
 from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS, DraftAhead, can_share_tokens
 from reason_spec.strategies.step_cutter import StepCutter
@@ -25,7 +25,7 @@ class Autoregressive(Strategy):
     takes_stop_ids: ClassVar[bool] = True
     model_drafts: ClassVar[bool] = False
     """Whether a model in the target's engine drafts."""
-    takes_acceptance: ClassVar[bool] = True
+    relaxed_acceptance: ClassVar[UseOfAcceptance] = "ignored"
 
     @property
     def loss_class(self) -> LossClass:
@@ -110,6 +110,7 @@ class PromptLookup(Autoregressive):
     """The target with prompt lookup, or the suffix cache, as its token-level drafter."""
 
     name: ClassVar[str] = "prompt_lookup"
+    relaxed_acceptance: ClassVar[UseOfAcceptance] = "applied"
 
     @property
     def acceptance(self) -> Acceptance:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 from reason_spec.control.budget import RequestedBudget, SpeculationBudget
 from reason_spec.engines.base import Engine
@@ -96,6 +96,10 @@ class SolveRequest:
         return request
 
 
+UseOfAcceptance: TypeAlias = Literal["refused", "ignored", "applied"]
+"""What a strategy does where ``strategy.acceptance`` is other than ``exact``."""
+
+
 class Strategy(ABC):
     """Writes an answer step by step.
 
@@ -111,8 +115,7 @@ class Strategy(ABC):
     """Whether an answer ends at ``stop_ids``: the target writes every token of it, in its own numbers."""
     planned: ClassVar[bool] = False
     """Whether a planner may choose how far ahead it goes."""
-    takes_acceptance: ClassVar[bool] = False
-    """Whether ``strategy.acceptance`` may be other than ``exact``."""
+    relaxed_acceptance: ClassVar[UseOfAcceptance] = "refused"
 
     def __init__(
         self,
@@ -129,23 +132,26 @@ class Strategy(ABC):
         self._verifier = verifier
         if verifier is not None:
             self.check_verifier(verifier)
-        self._check_acceptance()
+        self.check_acceptance(settings, target)
 
-    def _check_acceptance(self) -> None:
-        asked = self.settings.acceptance
-        if not self.settings.accepts.is_exact and not self.takes_acceptance:
+    @classmethod
+    def check_acceptance(cls, settings: StrategySettings, target: Engine) -> None:
+        """Raise `SettingsError` if strategy or engine have not the rule of acceptance of the settings."""
+        if settings.accepts.is_exact or cls.relaxed_acceptance == "ignored":
+            return
+        if cls.relaxed_acceptance == "refused":
             raise SettingsError(
-                f"strategy.acceptance is {asked}, and strategy {self.name} drafts steps: use exact, or "
-                "strategy speculative, self_speculative, prompt_lookup or token_recycling"
+                f"strategy.acceptance is {settings.acceptance}, and strategy {cls.name} drafts steps: use "
+                "exact, or strategy speculative, self_speculative, prompt_lookup or token_recycling"
             )
-        rules = self.target.acceptance_rules
-        if not self.acceptance.is_exact and self.acceptance.rule not in rules:
+        rules = target.acceptance_rules
+        if settings.acceptance not in rules:
             needed = "target.kind: torch"
             if len(rules) > 1:
                 needed = "the folder of reason-spec verifier train --level token as target.torch.judge"
             raise SettingsError(
-                f"strategy.acceptance is {asked}, and the target's engine has only {', '.join(rules)}: "
-                f"use one of these, or {needed}"
+                f"strategy.acceptance is {settings.acceptance}, and the target's engine has only "
+                f"{', '.join(rules)}: use one of these, or {needed}"
             )
 
     @property

@@ -42,6 +42,5 @@ async def test_an_answer_by_a_relaxed_rule_says_so() -> None:
 
 def test_a_judge_that_is_not_there_is_named() -> None:
     settings = load_settings(flags={"strategy.name": "speculative", "strategy.acceptance": "judge"})
-    accelerator = Accelerator.from_settings(settings)
     with pytest.raises(SettingsError, match=r"verifier train --level token as target\.torch\.judge"):
-        accelerator.generator.strategy()
+        Accelerator.from_settings(settings)
