@@ -14,9 +14,9 @@ logger = logging.getLogger("vllm.reason_spec")
 
 
 def register() -> None:
-    """Repair sampling with drafts in vLLM's CPU build; offer our speculator to a newer model runner that is forced.
+    """Repair sampling with drafts in vLLM's CPU build; offer our speculator if the newer runner is forced.
 
-    Does nothing elsewhere, and never raises.
+    Does nothing otherwise, and never raises.
     """
     try:
         from vllm.platforms import current_platform

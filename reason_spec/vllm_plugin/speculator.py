@@ -2,7 +2,7 @@
 
 The newer runner takes no class of a user: `offer_speculator` wraps the function that makes its speculators.
 Sampled tokens stay on the device there, so every pass waits for the device and copies [requests, 3 + draft
-tokens] integers to the CPU. That ends the overlap of the CPU with the device that the newer runner is made for.
+tokens] integers to the CPU. That ends the overlap of CPU and device for which the newer runner is made.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Speculator(Drafter):
         self._failed = False
         _, version = installed_version() or ("", "unknown")
         logger.warning(
-            "reason-spec drafts up to %d tokens a pass with vLLM %s on the newer (V2) model runner, in place of "
-            "its method ngram_gpu: untested on devices; %s",
+            "reason-spec drafts up to %d tokens a pass with vLLM %s on the newer (V2) model runner, in place "
+            "of its method ngram_gpu: untested on devices; %s",
             self._max_tokens,
             version,
             self._settings,
@@ -152,9 +152,7 @@ class Speculator(Drafter):
                 self._failed = True
         return torch.from_numpy(drafts).to(self._device)
 
-    def _fill(
-        self, drafts: npt.NDArray[np.int64], input_batch: Any, num_sampled: Tensor, limit: int
-    ) -> None:
+    def _fill(self, drafts: npt.NDArray[np.int64], input_batch: Any, num_sampled: Tensor, limit: int) -> None:
         counts, lengths, tokens = self._sampled(input_batch.idx_mapping, num_sampled)
         self._close_ended(self._states.req_id_to_index)
         for row, (name, slot) in enumerate(zip(input_batch.req_ids, input_batch.idx_mapping_np, strict=True)):
