@@ -181,7 +181,8 @@ def test_a_model_that_verifies_needs_fewer_passes_for_its_second_answer_and_says
     passes = []
     for name in ("a", "b"):
         runner.add(name, [1, 2, 3])
-        said, drafts, number = [], [0] * WIDTH, 0
+        said: list[int] = []
+        drafts, number = [0] * WIDTH, 0
         while len(said) < len(ANSWER):
             rest = ANSWER[len(said) :]
             wrong = (
@@ -250,6 +251,16 @@ def test_a_preempted_request_goes_on_with_the_text_it_comes_back_with() -> None:
     runner.add("a", [1, *ANSWER[:7]])
     drafts = runner.step({"b": [8], "a": ANSWER[7:9]})
     assert drafts["a"] == ANSWER[9:17]
+
+
+def test_a_name_that_comes_back_is_of_the_owner_it_comes_back_with() -> None:
+    runner = NewerRunner()
+    runner.run("one", [1], ANSWER, {OWNER: "a"})
+    runner.add("again", [1], {OWNER: "b"})
+    assert runner.say("again", ANSWER[:5]) == fill([], ANSWER[4])
+    runner.states.remove_request("again")
+    runner.add("again", [1, *ANSWER[:5]], {OWNER: "a"})
+    assert runner.say("again", ANSWER[5:9]) == ANSWER[9:17]
 
 
 def test_nothing_is_drafted_or_learnt_behind_a_token_that_stops() -> None:
