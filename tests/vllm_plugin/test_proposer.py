@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from reason_spec.engines.worker.pass_times import PassTimes
-from reason_spec.vllm_plugin.proposer import DRAFT_TOKENS, OWNER, SECTION, Proposer
+from reason_spec.vllm_plugin.drafter import DRAFT_TOKENS, OWNER, SECTION
+from reason_spec.vllm_plugin.proposer import Proposer
 
 MAX_LENGTH = 128
 END = 9
