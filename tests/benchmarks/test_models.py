@@ -4,9 +4,9 @@ import argparse
 import random
 
 import pytest
+from changed_questions import change_a_name, change_a_number, has_name
+from models import Models, add_models_arguments, models_of, needs_draft
 
-from benchmarks.changed_questions import change_a_name, change_a_number, has_name
-from benchmarks.models import Models, add_models_arguments, models_of, needs_draft
 from reason_spec.settings import Settings, load_settings
 from reason_spec.tasks import REAL_SAMPLE_PATH, load_problems
 

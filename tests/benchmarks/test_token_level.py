@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from benchmarks.token_level import (
+from token_level import (
     SPEC_BENCH,
     bootstrap_of_mean,
     methods_of,
@@ -16,6 +15,7 @@ from benchmarks.token_level import (
     read_prompts,
     with_budgets,
 )
+
 from reason_spec.errors import DataError
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from benchmarks.interval_coverage import (
+from interval_coverage import (
     accuracy_coverage,
     difference_coverage,
     draw_shares,
     seconds_coverage,
 )
+
 from reason_spec.evaluation.estimates import (
     clustered_standard_error,
     estimate_gain,

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from json_under_drafts import accepted_drafts, check, make_cases
 
-from benchmarks.json_under_drafts import accepted_drafts, check, make_cases
 from reason_spec.engines.vllm.arguments import installed_version
 from reason_spec.pair import embedded_path
 from reason_spec.pair.generator import problems
