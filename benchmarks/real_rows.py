@@ -83,6 +83,18 @@ LOSSY: Final = (
     "head:cascade",
 )
 TRANSFORMERS: Final = ("transformers", "transformers:assistant_model", "transformers:prompt_lookup")
+NAMED_ONLY: Final = (
+    "stand",
+    "model:recycling",
+    "head:recycling",
+    "head:chain",
+    "head:eagle2",
+    "head:sequoia",
+    "head:threshold",
+    "head:lenient",
+    "head:cascade",
+)
+"""Variants of rows, which `real.py` measures only where they are named."""
 _PROMPT_LOOKUP_TOKENS: Final = 10
 """The number in the examples of transformers' documentation."""
 
@@ -132,8 +144,9 @@ async def open_bench(
 
 
 def wanted_rows(options: argparse.Namespace) -> list[RowSpec]:
-    """Return the rows of the engine that ``options.rows`` names, and the target alone."""
-    return [spec for spec in ROWS[options.engine] if _is_wanted(spec.name, options)]
+    """Return the rows of the engine that ``options.rows`` names, or the usual ones, and the target alone."""
+    rows = [spec for spec in ROWS[options.engine] if _is_wanted(spec.name, options)]
+    return rows if options.rows else [spec for spec in rows if spec.name not in NAMED_ONLY]
 
 
 def _is_wanted(name: str, options: argparse.Namespace) -> bool:

@@ -4,7 +4,7 @@
         [--budgets 8 24] [--json [FILE]]
 
 Each line of FILE is a problem with its ``question``, and its samples as a list of texts. All samples of a
-problem are written by turns, a pass of each at a time: sources draft, the path that the sample follows and
+problem are written in turn, one pass of each at a time: sources draft, the path that the sample follows and
 one token more are taken. No model runs, so the tables of ``samples`` hold the tokens that came, with a chance
 of 1, where the engine keeps whole predictions. Tokens are those of ``models:smollm2-gsm8k``.
 
@@ -111,7 +111,7 @@ class Replay:
         self.passes = self.tokens = self.drafted = 0
 
     def write(self, problem: Problem) -> None:
-        """Write all samples of a problem by turns."""
+        """Write all samples of a problem in turn."""
         shared = sibling_table()
         live = [
             self._passes(

@@ -333,7 +333,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all whose models are given")
     parser.add_argument(
         "--budgets",
-        type=_budget,
+        type=budget,
         nargs="+",
         default=[None],
         metavar="N",
@@ -358,7 +358,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def _budget(text: str) -> int | None:
+def budget(text: str) -> int | None:
     if text == _AUTO:
         return None
     if (number := int(text)) < 1:

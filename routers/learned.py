@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,6 +21,7 @@ from reason_spec.routers.features import FEATURE_NAMES, StepFeatures
 FORMAT: Final = "reason-spec router"
 VERSION: Final = 1
 _MAX_BYTES: Final = 16 << 20
+TrainedT = TypeVar("TrainedT", bound=BaseModel)
 _RECIPE: Final = "Train one with: reason-spec router collect, then reason-spec router train"
 
 
@@ -189,11 +190,24 @@ def load_model(path: Path) -> RouterModel:
     Raises:
         DataError: the file is missing or damaged, or of another version.
     """
+    return read_trained(path, RouterModel, "router", _RECIPE)
+
+
+def read_trained(path: Path, kind: type[TrainedT], name: str, recipe: str) -> TrainedT:
+    """Read and check a trained model in JSON.
+
+    Args:
+        name: the kind of the model, for errors.
+        recipe: how to make another file, for errors.
+
+    Raises:
+        DataError: the file is missing or damaged, or of another version.
+    """
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a router. {_RECIPE}")
-        return RouterModel.model_validate_json(path.read_bytes())
+            raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a {name}. {recipe}")
+        return kind.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{path}: no router can be read there ({error.strerror}). {_RECIPE}") from None
+        raise DataError(f"{path}: no {name} can be read there ({error.strerror}). {recipe}") from None
     except ValidationError as error:
-        raise DataError(f"{path}: {first_mistake(error)}. {_RECIPE}") from None
+        raise DataError(f"{path}: {first_mistake(error)}. {recipe}") from None

@@ -15,18 +15,16 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from reason_spec.errors import DataError, first_mistake
 from reason_spec.exit.features import FEATURE_NAMES, Candidate, ExitReader
-from reason_spec.routers.learned import Boosting
+from reason_spec.routers.learned import Boosting, read_trained
 
 Floats: TypeAlias = NDArray[np.float64]
 FORMAT: Final = "reason-spec exit policy"
 VERSION: Final = 1
 SHIPPED: Final = Path(__file__).resolve().parent / "weights" / "policy.json"
 """The policy that ships; ``weights/README.md`` names its data."""
-_MAX_BYTES: Final = 16 << 20
 _RECIPE: Final = "Train one with: reason-spec exit train"
 
 ASKED_FEATURES: Final = (
@@ -186,11 +184,4 @@ def load_policy(path: Path = SHIPPED) -> ExitPolicy:
     Raises:
         DataError: the file is missing or damaged, or of another version.
     """
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a policy. {_RECIPE}")
-        return ExitPolicy.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: no exit policy can be read there ({error.strerror}). {_RECIPE}") from None
-    except ValidationError as error:
-        raise DataError(f"{path}: {first_mistake(error)}. {_RECIPE}") from None
+    return read_trained(path, ExitPolicy, "exit policy", _RECIPE)

@@ -1,27 +1,15 @@
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
+import acceptance
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.speculation.acceptance import FloatArray
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def acceptance() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        # Scripts import each other by their own names.
-        patch.syspath_prepend(str(BENCHMARKS))
-        return importlib.import_module("acceptance")
 
 
 def summed_over_pairs(p: FloatArray, q: FloatArray) -> float:
@@ -37,24 +25,20 @@ weights = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1
 
 @given(weights)
 def test_chance_under_shared_noise_equals_the_sum_over_pairs_of_tokens(
-    acceptance: ModuleType, weights: list[tuple[int, int]]
+    weights: list[tuple[int, int]],
 ) -> None:
     p, q = (np.array(side, dtype=float) / sum(side) for side in zip(*weights, strict=True))
     chances: Callable[[FloatArray, FloatArray], dict[str, float]] = acceptance.chances
     assert chances(p, q)["shared noise"] == pytest.approx(summed_over_pairs(p, q), abs=1e-12)
 
 
-def test_demonstration_draft_is_accepted_most_by_rejection(
-    acceptance: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demonstration_draft_is_accepted_most_by_rejection(capsys: pytest.CaptureFixture[str]) -> None:
     acceptance.main(["--problems", "1", "--temperatures", "0.6", "--max-tokens", "24", "--json"])
     (row,) = json.loads(capsys.readouterr().out)
     assert 0.8 < row["own noise"] <= row["shared noise"] <= row["rejection"] <= 1
 
 
-def test_real_models_without_a_draft_are_refused_with_the_remedy(
-    acceptance: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_models_without_a_draft_are_refused_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         acceptance.main(["--models", "real"])
     assert "--draft FOLDER" in capsys.readouterr().err

@@ -154,7 +154,7 @@ def test_tokens_of_a_cascade_have_the_distribution_of_equation_15(sampling: Samp
     kept = expected > 0
     assert counts[~kept].sum() == 0
     assert chisquare(counts[kept], expected[kept] * counts.sum()).pvalue > 1e-4
-    # The test can fail: the target's distribution is told apart, and so is a redraw with the draft's noise.
+    # The test can fail: it rejects the target's distribution, and a redraw with the draft's noise.
     assert chisquare(counts[p > 0], p[p > 0] * counts[p > 0].sum()).pvalue < 1e-6
     assert chisquare(draws(0)[kept], expected[kept] * counts.sum()).pvalue < 1e-3
 

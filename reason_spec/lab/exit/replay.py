@@ -46,6 +46,11 @@ class Replayed:
         return self.right_before is False and self.right_after is True
 
 
+def share_kept(answers: Sequence[Replayed]) -> float:
+    """Return the share of all tokens of thinking that is kept."""
+    return sum(a.num_kept for a in answers) / max(1, sum(a.num_tokens for a in answers))
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
     """What a rule keeps and loses on ``n`` answers to ``num_problems`` questions.
@@ -77,7 +82,7 @@ class ReplayReport:
         return cls(
             n=n,
             num_problems=len({answer.problem for answer in answers}),
-            tokens_kept=sum(a.num_kept for a in answers) / max(1, sum(a.num_tokens for a in answers)),
+            tokens_kept=share_kept(answers),
             saved_low=saved.low,
             saved_high=saved.high,
             accuracy_before=sum(answer.right_before is True for answer in answers) / n,

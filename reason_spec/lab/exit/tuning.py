@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from reason_spec.exit.policy import ExitPolicy
-from reason_spec.lab.exit.replay import Replay, Replayed
+from reason_spec.lab.exit.replay import Replay, share_kept
 from reason_spec.lab.exit.rules import Rule, Stop
 from reason_spec.lab.exit.traces import ReadTrace
 from reason_spec.lab.tuning.calibration import LossTest, ThresholdTrials, Trial, laxest_safe
@@ -72,11 +72,6 @@ def tune_exit(
     chosen = laxest_safe(trials, test)
     safe = None if chosen is None else policy.model_copy(update={"threshold": chosen.threshold})
     return ExitTuning(ThresholdTrials(_NAME, LOSS_CLASS, test, tuple(trials), chosen), tuple(kept), safe)
-
-
-def share_kept(answers: Sequence[Replayed]) -> float:
-    """Return the share of all tokens of thinking that is kept."""
-    return sum(a.num_kept for a in answers) / max(1, sum(a.num_tokens for a in answers))
 
 
 class PolicyCurve:

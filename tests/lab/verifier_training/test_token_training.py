@@ -1,4 +1,4 @@
-"""The judge's training: what can be told apart is told apart, and few labels are refused."""
+"""The judge's training: it separates tokens that can be separated, and refuses too few labels."""
 
 from __future__ import annotations
 
