@@ -33,7 +33,7 @@ NAMED = {
 CONSTRAINTS = [
     Constraint(json_schema=json.dumps(NAMED)),
     Constraint(json_schema="{}"),
-    Constraint(regex=r"[a-c]{2,4}(\d|é)?"),
+    Constraint(regex=r"[a-c]{2,4}([0-9]|é)?"),
     Constraint(choice=("yes", 'a "b"\n😀', "")),
     Constraint(grammar='start: "a" /b{2,3}/'),
 ]
@@ -212,7 +212,7 @@ def test_servers_are_told_the_constraint_as_it_was_given() -> None:
     assert [structured_outputs(constraint) for constraint in CONSTRAINTS] == [
         {"json": NAMED},
         {"json": {}},
-        {"regex": r"[a-c]{2,4}(\d|é)?"},
+        {"regex": r"[a-c]{2,4}([0-9]|é)?"},
         {"choice": ["yes", 'a "b"\n😀', ""]},
         {"grammar": 'start: "a" /b{2,3}/'},
     ]
