@@ -1,6 +1,6 @@
 """Draw runs whose truth is known, and count how many of the intervals hold it.
 
-    python benchmarks/interval_coverage.py [--runs 2000] [--seed 0] [--json]
+    python benchmarks/interval_coverage.py [--runs 2000] [--seed 0] [--json [FILE]]
 
 The intervals are those of an evaluation (docs/reference/statistics.md), two-sided, 95 %. Rows, each for 10,
 30 and 200 problems:
@@ -16,16 +16,16 @@ The intervals are those of an evaluation (docs/reference/statistics.md), two-sid
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import exp
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+from arms import write_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -148,22 +148,22 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=2000, help="runs drawn for each row")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one object a row")
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), help="write the rows to this file, or print them"
+    )
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs must be 1 or more")
-    rows = []
     with Console(stderr=True).status("Drawing runs", spinner="line"):
-        for row in measure(options.runs, options.seed):
-            rows.append(row)
-            if options.json:
-                sys.stdout.write(json.dumps(asdict(row)) + "\n")
-    if not options.json:
-        table = Table("interval of", "truth", "problems", "samples", "held")
-        for row in rows:
-            held = f"{row.held:.1%}"
-            table.add_row(row.what, row.truth, str(row.num_problems), str(row.num_samples), held)
-        Console().print(table)
+        rows = list(measure(options.runs, options.seed))
+    write_rows(rows, options.json, print_rows)
+
+
+def print_rows(rows: Sequence[Coverage]) -> None:
+    table = Table("interval of", "truth", "problems", "samples", "held")
+    for row in rows:
+        table.add_row(row.what, row.truth, str(row.num_problems), str(row.num_samples), f"{row.held:.1%}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

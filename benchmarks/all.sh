@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Makes the measurements of all generated tables of the docs, and the tables: many hours on a machine that does nothing else.
+#
+#     benchmarks/all.sh DATA [NAME...]
+#
+# DATA is a folder with gsm8k_test.jsonl, gsm8k_400x12.jsonl, math_cot_100x8.jsonl and tau_airline_gpt4o.jsonl. Names are those
+# of the measurements below; by default all. A measurement whose file lies in docs/measurements/data is not made again, so a
+# stopped run goes on where it was; remove a file to measure anew. Rows that need an extra or vLLM's environment are skipped
+# with a message where it is missing.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+DATA=${1:?folder of the data sets}
+shift
+NAMES=" $* "
+PY=${PY:-.venv/bin/python}
+VLLM_PY=${VLLM_PY:-.venv-cpu/bin/python}
+AGENTS_PY=${AGENTS_PY:-.venv-agents/bin/python}
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+FAILED=""
+
+measure() { # NAME PYTHON SCRIPT OPTION...
+    local name=$1 python=$2 script=$3
+    shift 3
+    if [ "$NAMES" != "  " ] && [[ $NAMES != *" $name "* ]]; then return; fi
+    if [ ! -x "$python" ]; then
+        echo "$name: left out, there is no $python" >&2
+        return
+    fi
+    "$PY" benchmarks/tables.py run "$name" -- "$python" "benchmarks/$script.py" "$@" || FAILED="$FAILED $name"
+}
+
+DRAFT="--draft models:smollm2-gsm8k-draft"
+HEAD="--head models:smollm2-gsm8k-head"
+GSM8K="--problems-file $DATA/gsm8k_test.jsonl --max-tokens 256"
+WORK=runs/tables
+mkdir -p "$WORK"
+
+# No model, minutes each. The options are words.
+# shellcheck disable=SC2086
+{
+measure interval_coverage "$PY" interval_coverage --runs 4000 --seed 21
+measure step_map "$PY" step_map
+measure samples "$PY" sample_replay "$DATA/math_cot_100x8.jsonl" --problems 6
+measure suffix_store "$PY" suffix_store
+measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
+measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
+measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
+
+# SmolLM2-135M, half an hour to two hours each.
+measure real_draft_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0
+measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
+measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
+measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
+measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
+    --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
+measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
+measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
+measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \
+    --methods prompt_lookup token_recycling suffix suffix:published
+measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \
+    --methods head:alone head:chain head:eagle2 head:sequoia head:lenient head:cascade
+measure published_rules_real "$PY" published_rules --models real $DRAFT --problems 24
+
+# The demonstration pair.
+measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0
+measure embedded_t06 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0.6
+measure frontier "$PY" frontier --problems 48 --accuracy 500 --grades "$WORK/grades.jsonl"
+measure published_rules "$PY" published_rules --problems 200
+measure load_torch "$PY" load --engine torch --padded 0 --runs "$WORK/load_torch.jsonl"
+measure load_vllm "$VLLM_PY" load --runs "$WORK/load_vllm.jsonl"
+measure vllm_pair "$VLLM_PY" vllm_pair --problems 16
+measure vllm_pair_padded "$VLLM_PY" vllm_pair --problems 16 --padded 48
+measure agent_loop "$AGENTS_PY" agent_loop
+}
+
+# A padded target and a weakened draft are folders: benchmarks/padding.py and reason-spec draft make them.
+if [ -n "${PADDED:-}" ] && [ -n "${WEAK_DRAFT:-}" ]; then
+    measure real_padded "$PY" real --target "$PADDED" --draft "$WEAK_DRAFT" --problems 10 \
+        --problems-file "$DATA/gsm8k_test.jsonl" --max-tokens 128 --temperatures 0 \
+        --set target.dtype=bfloat16 draft.dtype=bfloat16 'boundary.delimiter="\n"' \
+        --rows model both:exact both:exact:fixed both:semantic:fixed
+fi
+
+"$PY" benchmarks/tables.py write
+echo "without a file: $("$PY" benchmarks/tables.py list | tr '\n' ' ')"
+[ -z "$FAILED" ] || { echo "failed:$FAILED" >&2; exit 1; }

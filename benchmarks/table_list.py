@@ -1,0 +1,348 @@
+"""The tables of the documentation that are made from files of rows, and the forms that make them.
+
+A table names its page, its measurements (files in ``docs/measurements/data``) and its form. `all.sh` makes
+the measurements; a table whose file does not exist yet is marked on its page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from table_forms import (
+    Column,
+    Fields,
+    Form,
+    counted,
+    gain,
+    lines,
+    name,
+    number,
+    percent,
+    pivot,
+    plain,
+    span,
+    text,
+    times,
+)
+
+
+class Part(NamedTuple):
+    """A measurement, and the rows of it that are shown in this order; none is all, as they come."""
+
+    measurement: str
+    names: Sequence[str] = ()
+
+
+class Table(NamedTuple):
+    """A table of a page."""
+
+    page: str
+    parts: Sequence[Part]
+    form: Form
+
+
+def baseline_first(row: Fields) -> tuple[bool, float]:
+    """Order rows by speed-up, the target alone first."""
+    return row["name"] != "autoregressive", -row["speedup"]
+
+
+_REAL: Final = (
+    Column("", name()),
+    Column("tokens/s", number("tokens_per_s", 1)),
+    Column("speed-up", times("speedup")),
+    Column("95 %", span("speedup_low", "speedup_high")),
+    Column("same", percent("same_tokens")),
+    Column("passes a token", number("passes_per_token")),
+    Column("alpha_step", number("alpha_step")),
+    Column("alpha_token", number("alpha_token")),
+)
+_CATEGORIES: Final = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "mean")
+
+
+def token_level(temperature: bool) -> Form:
+    """Return the form of Spec-Bench's categories; its rows are sorted by the gain of the mean."""
+
+    def form(rows: Sequence[Fields]) -> list[str]:
+        methods: dict[tuple[float, str], dict[str, Fields]] = {}
+        for row in rows:
+            if row["name"] != "autoregressive":
+                methods.setdefault((row["temperature"], row["name"]), {})[row["category"]] = row
+        headings = ["", *(["T"] if temperature else []), "tokens a pass", "drafts a pass"]
+        headings += [category.replace("_", " ") for category in _CATEGORIES]
+        table = []
+        for (at, method), found in sorted(
+            methods.items(), key=lambda it: (it[0][0], -it[1]["mean"]["speedup"])
+        ):
+            mean = found["mean"]
+            table.append(
+                [
+                    f"`{method}`",
+                    *([f"{at:g}"] if temperature else []),
+                    number("tokens_per_pass")(mean),
+                    number("drafts_per_pass", 1)(mean),
+                    *(gain("speedup", "low", "high")(found[category]) for category in _CATEGORIES),
+                ]
+            )
+        return lines(headings, table)
+
+    return form
+
+
+def step_map(rows: Sequence[Fields]) -> list[str]:
+    """Return the map of where steps ahead pay: a line for each point, the values of alpha_step across."""
+    points: dict[tuple[float, float, float], dict[float, Fields]] = {}
+    for row in rows:
+        points.setdefault((row["slope"], row["c"], row["alpha_token"]), {})[row["alpha_step"]] = row
+    alphas = sorted({row["alpha_step"] for row in rows})
+    headings = ["T(n)", "c", "alpha_token", "tokens alone"]
+    headings += [f"steps at alpha_step {alphas[0]:g}", *(f"{alpha:g}" for alpha in alphas[1:])]
+    table = []
+    for (slope, cost, alpha_token), found in points.items():
+        first = found[alphas[0]]
+        steps = [
+            f"{row['both'] / row['tokens']:.2f}x, {row['simulated_both'] / row['simulated_tokens']:.2f}x"
+            for row in (found[alpha] for alpha in alphas)
+        ]
+        table.append(
+            [
+                "flat" if slope == 0 else f"1 + {slope:g} (n - 1)",
+                f"{cost:g}",
+                f"{alpha_token:g}",
+                f"{first['tokens']:.2f}x, {first['simulated_tokens']:.2f}x",
+                *steps,
+                f"{first['pays_from']:.2f}",
+                ", ".join(f"{found[alpha]['planned_over_best']:.2f}" for alpha in alphas),
+            ]
+        )
+    return lines([*headings, "pays from", "planned"], table)
+
+
+def replay(case: str) -> Form:
+    """Return the form of replayed texts: tokens a pass / drafted in vain, by budget."""
+
+    def cell(row: Fields) -> str:
+        in_vain = row["drafted_in_vain"]
+        return f"{row['tokens_per_pass']:.2f}" + ("" if in_vain is None else f" / {in_vain:.2f}")
+
+    def form(rows: Sequence[Fields]) -> list[str]:
+        budgets = sorted({row["budget"] for row in rows})
+        found: dict[str, dict[int, Fields]] = {}
+        for row in (row for row in rows if row["case"] == case):
+            label = _replay_label(row)
+            found.setdefault(label, {})[row["budget"]] = row
+        headings = ["draft tokens per pass", *map(str, budgets)]
+        table = [
+            [label, *(cell(own[budget]) if budget in own else "-" for budget in budgets)]
+            for label, own in found.items()
+        ]
+        return lines(headings, table)
+
+    return form
+
+
+def _replay_label(row: Fields) -> str:
+    shape = str(row["setting"]).split(",")[0]
+    match row["name"]:
+        case "reason-spec" | "reason-spec:refitted" as which:
+            weights = "" if which == "reason-spec" else ", weights refitted"
+            chance = str(row["setting"]).removeprefix(f"{shape}, min_chance ")
+            return f"ours, {shape}{weights}" + ("" if chance == "default" else f", `min_chance` {chance}")
+        case "published":
+            # Which alpha was chosen may differ by budget.
+            fixed = str(row["setting"]).endswith("alpha 1")
+            return f"as published, {shape}, " + ("alpha 1" if fixed else "alpha chosen")
+        case "arctic:default":
+            return "arctic-inference, vLLM's settings"
+        case "arctic:chain" | "arctic:tree":
+            return f"arctic-inference, {shape}, settings chosen"
+        case other:
+            return "the best of all past continuations" if other == "ceiling" else str(other)
+
+
+def coverage(what: str) -> Form:
+    """Return the form of intervals that hold the true value: problems and truths down, samples across."""
+    truth = "accuracy" if what == "accuracy" else "lost, won"
+    across = lambda row: (  # noqa: E731
+        f"{row['num_samples']} sample" + ("s" if row["num_samples"] > 1 else "") + _likeness(row)
+    )
+
+    def form(rows: Sequence[Fields]) -> list[str]:
+        wanted = [
+            {**row, "across": across(row), "truth": str(row["truth"]).split(", likeness")[0]}
+            for row in rows
+            if row["what"] == what
+        ]
+        return pivot(("num_problems", "truth"), ("problems", truth), "across", percent("held", 1))(wanted)
+
+    return form
+
+
+def _likeness(row: Fields) -> str:
+    _, found, likeness = str(row["truth"]).partition(", likeness ")
+    return f", correlation {likeness}" if found else ""
+
+
+def seconds_coverage(rows: Sequence[Fields]) -> list[str]:
+    kinds = ("speed-up", "paired speed-up", "seconds")
+    wanted = [row for row in rows if row["what"] in kinds]
+    return pivot(("num_problems",), ("problems",), "what", percent("held", 1))(wanted)
+
+
+_PAIRS: Final = (
+    Column("pairs", text("pairs")),
+    Column("area under the curve", number("auc", 3)),
+    Column("same accepted", counted("same_accepted", "num_same", "same_interval")),
+    Column("changed accepted", counted("changed_accepted", "num_changed", "changed_interval")),
+    Column("ms a pair", number("ms", 1)),
+)
+_LOAD: Final = (
+    Column("answers at once", text("load")),
+    Column("row", name("arm")),
+    Column("live", number("live", 1)),
+    Column("tokens/s", number("tokens_per_s", 0)),
+    Column("against alone (95 %)", gain("speedup", "low", "high")),
+    Column("of the best", number("of_best_fixed")),
+)
+_VLLM_PAIR: Final = (
+    Column("", name()),
+    Column("at once", text("concurrency")),
+    Column("draft tokens", text("num_draft_tokens")),
+    Column("tokens/s", number("tokens_per_s", 1)),
+    Column("speed-up", times("speedup")),
+    Column("same tokens", percent("same_tokens")),
+    Column("passes a token", number("passes_per_token")),
+    Column("alpha_step", number("alpha_step")),
+    Column("alpha_token", number("alpha_token")),
+)
+_FRONTIER: Final = (
+    Column("", text("name")),
+    Column("tokens/s", number("tokens_per_s", 1)),
+    Column("speed-up", times("speedup")),
+    Column("written", number("target_tokens")),
+    Column("prefilled", number("prefilled_tokens")),
+    Column("scored", number("scored_tokens")),
+    Column("passes a token", number("passes_per_token", 3)),
+    Column("steps by the draft", percent("drafted_steps")),
+    Column("correct", percent("accuracy", 1)),
+    Column("lost", text("num_lost")),
+    Column("won", text("num_won")),
+    Column("lost at most (95 %)", number("lost_upper95", 1, " points", 100.0)),
+)
+_EMBEDDED: Final = (
+    Column("", name()),
+    Column("T", text("temperature")),
+    Column("tokens/s", number("tokens_per_s", 1)),
+    Column("s a problem", number("s_per_problem")),
+    Column("speed-up", times("speedup")),
+    Column("same", percent("same_tokens")),
+    Column("passes a token", number("passes_per_token", 3)),
+    Column("alpha_step", number("alpha_step")),
+    Column("alpha_token", number("alpha_token")),
+)
+_STORE: Final = (
+    Column("texts", text("texts")),
+    Column("save", number("save", 2, " s")),
+    Column("save over a file with as many", number("save_again", 2, " s")),
+    Column("load: read and check", number("load", 2, " s")),
+    Column("load: index", number("make_index", 2, " s")),
+    Column("bytes a token", number("bytes_per_token", 1)),
+)
+_AGENT_LOOP: Final = (
+    Column("round", text("round")),
+    Column("server", text("arm")),
+    Column("seconds per task", number("s_per_task")),
+    Column("speed-up", times("ratio")),
+    Column("solved", percent("accuracy")),
+    Column("same texts", percent("same_texts")),
+)
+_SHAPES: Final = (
+    Column("", name()),
+    Column("tokens a pass", number("tokens_per_pass")),
+    Column("drafts a pass", number("drafts_per_pass", 1)),
+    Column("speed-up", times("speedup")),
+    Column("95 %", span("low", "high")),
+    Column("same", percent("same_tokens")),
+)
+_SAMPLES: Final = pivot(
+    ("name",),
+    ("beside prompt lookup",),
+    "budget",
+    lambda row: f"{row['tokens_per_pass']:.2f} / {row['drafted']:.1f}",
+    shown=lambda budget: f"budget {budget}",
+    label=lambda row: (f"`{row['name']}`",),
+)
+_RULES: Final = (
+    Column("", text("name")),
+    Column("seconds a problem", number("s_per_problem")),
+    Column("speed-up (95 %)", gain("speedup", "speedup_low", "speedup_high")),
+    Column("written", number("target_tokens")),
+    Column("prefilled", number("prefilled_tokens")),
+    Column("scored", number("scored_tokens")),
+    Column("steps by the draft", percent("drafted_steps")),
+    Column("correct", counted("num_correct", "num_problems")),
+    Column("lost", text("num_lost")),
+    Column("won", text("num_won")),
+)
+
+TABLES: Final[dict[str, Table]] = {
+    "real_draft_t0": Table(
+        "speed",
+        [Part("real_draft_t0")],
+        plain(*_REAL, Column("cores of the target", text("num_cores")), order=baseline_first),
+    ),
+    "real_nodraft": Table(
+        "speed",
+        [
+            Part("real_nodraft_t0", ("autoregressive", "token_recycling", "prompt_lookup")),
+            Part("real_head_t0", ("autoregressive", "head", "head:recycling")),
+            Part(
+                "real_nodraft_t06",
+                ("autoregressive", "head", "head:recycling", "token_recycling", "prompt_lookup"),
+            ),
+        ],
+        plain(_REAL[0], Column("T", number("temperature", 1)), *_REAL[1:6], _REAL[7]),
+    ),
+    "real_vllm_t0": Table(
+        "speed",
+        [Part("real_vllm_t0")],
+        plain(*_REAL[:6], _REAL[7], Column("draft tokens", text("num_draft_tokens"))),
+    ),
+    "real_padded": Table("speed", [Part("real_padded")], plain(*_REAL, order=baseline_first)),
+    "embedded_t0": Table("speed", [Part("embedded_t0")], plain(*_EMBEDDED)),
+    "embedded_t06": Table("speed", [Part("embedded_t06")], plain(*_EMBEDDED)),
+    "token_level": Table("token-level", [Part("token_level_t0"), Part("token_level_t06")], token_level(True)),
+    "token_level_base": Table("token-level", [Part("token_level_base")], token_level(False)),
+    "token_level_shapes": Table(
+        "token-level",
+        [Part("token_level_shapes")],
+        plain(*_SHAPES, where=lambda row: row["name"] != "autoregressive"),
+    ),
+    "suffix_tau_new": Table("suffix-cache", [Part("suffix_tau")], replay("new_task")),
+    "suffix_tau_known": Table("suffix-cache", [Part("suffix_tau")], replay("known_task")),
+    "suffix_reasoning_new": Table("suffix-cache", [Part("suffix_reasoning")], replay("new_task")),
+    "suffix_reasoning_known": Table("suffix-cache", [Part("suffix_reasoning")], replay("known_task")),
+    "suffix_store": Table("suffix-cache", [Part("suffix_store")], plain(*_STORE)),
+    "verifiers_left_out": Table(
+        "verifiers",
+        [Part("verifiers")],
+        plain(*_PAIRS, where=lambda row: row["kind"] == "all" and row["pairs"].endswith("left out")),
+    ),
+    "verifiers_other": Table(
+        "verifiers",
+        [Part("verifiers")],
+        plain(*_PAIRS, where=lambda row: row["kind"] == "all" and not row["pairs"].endswith("left out")),
+    ),
+    "step_map": Table("planning", [Part("step_map")], step_map),
+    "coverage_accuracy": Table("intervals", [Part("interval_coverage")], coverage("accuracy")),
+    "coverage_difference": Table("intervals", [Part("interval_coverage")], coverage("difference")),
+    "coverage_seconds": Table("intervals", [Part("interval_coverage")], seconds_coverage),
+    "samples": Table("strategies", [Part("samples")], _SAMPLES),
+    "frontier": Table("strategies", [Part("frontier")], plain(*_FRONTIER)),
+    "published_rules": Table("strategies", [Part("published_rules")], plain(*_RULES)),
+    "load_vllm": Table("load", [Part("load_vllm")], plain(*_LOAD)),
+    "load_torch": Table("load", [Part("load_torch")], plain(*_LOAD)),
+    "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*_VLLM_PAIR)),
+    "vllm_pair_padded": Table("vllm", [Part("vllm_pair_padded")], plain(*_VLLM_PAIR)),
+    "agent_loop": Table("agents", [Part("agent_loop")], plain(*_AGENT_LOOP)),
+}

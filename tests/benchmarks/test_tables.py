@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tables
+from hypothesis import given
+from hypothesis import strategies as st
+from table_forms import Column, number, pivot, plain, text
+from table_list import TABLES, Part, Table
+
+ALL = (Path(tables.__file__).parent / "all.sh").read_text()
+
+
+def test_every_generated_table_is_what_its_file_gives() -> None:
+    old = [file.name for file, wanted in tables.pages().items() if wanted != file.read_text(encoding="utf-8")]
+    assert old == [], "run: python benchmarks/tables.py write"
+
+
+def test_every_table_stands_on_its_page_and_one_command_makes_its_measurements() -> None:
+    assert tables.missing_blocks() == []
+    measured = set(re.findall(r"^ *measure (\w+)", ALL, re.MULTILINE))
+    assert {part.measurement for table in TABLES.values() for part in table.parts} <= measured
+
+
+def test_every_file_of_rows_is_shown_and_names_its_command() -> None:
+    used = {part.measurement for table in TABLES.values() for part in table.parts}
+    for file in tables.DATA.glob("*.json"):
+        assert file.stem in used, f"{file.name} belongs to no table"
+        found = tables.load(file.stem)
+        assert found is not None
+        assert found.rows
+        assert "python benchmarks/" in found.command
+        assert "/work" not in found.command
+        assert "/root" not in found.command
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tables, "DATA", tmp_path / "data")
+    return tmp_path
+
+
+def command(rows: list[dict[str, Any]]) -> list[str]:
+    """A benchmark that writes these rows to the file behind --json."""
+    code = f"import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text({json.dumps(json.dumps(rows))})"
+    return [sys.executable, "-c", code]
+
+
+def test_a_measurement_that_is_there_is_not_run_again(own_data: Path) -> None:
+    tables.run("one", command([{"name": "a", "speed": 1.25}]))
+    tables.run("one", command([{"name": "b", "speed": 9.0}]))
+    found = tables.load("one")
+    assert found is not None
+    assert found.rows == [{"name": "a", "speed": 1.25}]
+    assert not found.command.startswith("/")
+
+
+def test_a_benchmark_that_fails_leaves_no_file(own_data: Path) -> None:
+    with pytest.raises(Exception, match="returned non-zero"):
+        tables.run("one", [sys.executable, "-c", "import sys; sys.exit(3)"])
+    assert tables.load("one") is None
+
+
+def test_a_block_is_filled_from_its_file_and_marked_without_one(
+    own_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = plain(Column("", text("name")), Column("speed", number("speed", 1)))
+    monkeypatch.setitem(tables.TABLES, "made", Table("page", [Part("one", ["b", "a"])], form))
+    page = "before\n<!-- table made -->\n| typed |\n|---|\n<!-- end of table -->\nbehind\n"
+    marked = tables.filled(page, "page")
+    assert "Not yet generated" in marked
+    assert tables.filled(marked, "page") == marked
+    tables.run("one", command([{"name": "a", "speed": 1.0}, {"name": "b", "speed": 2.06}]))
+    made = tables.filled(marked, "page")
+    assert "| | speed |\n|---|---|\n| b | 2.1 |\n| a | 1.0 |\n" in made
+    assert "typed" not in made
+    assert made.startswith("before\n")
+    assert made.endswith("behind\n")
+    with pytest.raises(KeyError, match="belongs on page"):
+        tables.filled(marked, "other")
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 3)), st.floats(0, 9), min_size=1, max_size=8
+    )
+)
+def test_a_pivot_shows_every_value_once(values: dict[tuple[str, int], float]) -> None:
+    rows = [{"name": key, "budget": budget, "value": value} for (key, budget), value in values.items()]
+    head, _, *body = pivot(("name",), ("",), "budget", number("value", 3))(rows)
+    columns = [cell.strip() for cell in head.strip("|").split("|")]
+    shown = {
+        (cells[0], int(column)): cells[place]
+        for line in body
+        if (cells := [cell.strip() for cell in line.strip("|").split("|")])
+        for place, column in enumerate(columns)
+        if place and cells[place] != "-"
+    }
+    assert shown == {key: f"{value:.3f}" for key, value in values.items()}
