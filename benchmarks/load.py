@@ -2,17 +2,22 @@
 once.
 
     python benchmarks/load.py [--engine vllm|torch] [--models real --draft FOLDER] [--padded LAYERS]
-        [--loads 1 4 16 64] [--repeats 3] [--poisson 0.3 0.8] [--fixed tokens depth-2 depth-4]
-        [--runs FILE] [--json [FILE]]
+        [--loads 1 4 16 64] [--repeats 3] [--poisson 0.3 0.8] [--poisson-own 0.5 0.8 1 1.2]
+        [--fixed tokens depth-2 depth-4] [--runs FILE] [--json [FILE]]
 
-A closed loop keeps so many answers under way until all of its questions are answered; with ``--poisson``
-they arrive by themselves, at these shares of what the target alone gets done at the largest load. All rows
-share two engines, which are started once. For each load the rows take turns on the same questions in an
-order shuffled with the seed, and prefix caches are emptied before each. ``alone`` is the target without
-drafts on all cores, ``alone-shared`` on those that a draft leaves it; the faster of them at a load is what
-the others are compared with. ``controller`` is the default strategy with the load controller, which goes on
-learning from run to run as a server's does; fixed rows have neither controller nor planner. ``tokens``
-drafts tokens with the draft model, ``depth-N`` goes N steps ahead as well.
+A closed loop keeps so many answers under way until all of its questions are answered: four for each of those
+at once, so that its end, where fewer and fewer are left, is a small part; ``live`` is the number under way on
+average. With ``--poisson`` they arrive by themselves, at these shares of what the target alone gets done at
+the largest load, and with ``--poisson-own`` at shares of what the controller gets done there. For each load
+the rows take turns on the same questions in an order shuffled with the seed, and prefix caches are emptied
+before each.
+
+``alone`` is the target without drafts on all cores, those of the draft among them, ``alone-shared`` on those
+that a draft leaves it; both in an engine of their own, which has none of our parts that draft. The faster of
+them at a load is what the others are compared with. All other rows share two engines. ``controller`` is the
+default strategy with the load controller, which goes on learning from run to run as a server's does; fixed
+rows have neither controller nor planner. ``tokens`` drafts tokens with the draft model, ``depth-N`` goes N
+steps ahead as well.
 
 ``speed-up`` is the ratio of tokens a second (closed loop) or of seconds a token of an answer, waiting
 included (Poisson): the median over repeats, and a 95 % bootstrap interval. With ``--runs`` every timed run
@@ -31,11 +36,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from arms import write_rows
+from load_rows import BASELINES, CONTROLLER, Row, Run, print_rows, rows_of
 from models import Task, add_models_arguments, model_folder, models_of
 from padding import pad
 
@@ -43,60 +49,29 @@ from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.control.load_controller import LoadController
 from reason_spec.settings import Settings, load_settings
 
-BASELINES = ("alone", "alone-shared")
-_BOOTSTRAPS = 2000
 _WARM_UP = 4
 _FEWEST_ANSWERS = 16
 _NUM_QUESTIONS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """An arm on the questions of one repeat, in a closed loop of ``load`` or arriving at ``share``."""
+class Capacity(NamedTuple):
+    """Answers that an arm gets done at the largest load."""
 
     arm: str
-    load: int
-    share: float | None
-    repeat: int
-    seconds: float
-    num_tokens: int
-    num_answers: int
-    seconds_per_token: float
-    mode: str
-    num_changes: int
-
-    @property
-    def key(self) -> tuple[str, int, float | None, int]:
-        return self.arm, self.load, self.share, self.repeat
-
-    @property
-    def pace(self) -> float:
-        """The compared quantity: tokens per second of all answers, or of one answer including its wait."""
-        return 1 / self.seconds_per_token if self.share is not None else self.num_tokens / self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The printed row of an arm at a load, relative to the better baseline."""
-
-    load: str
-    arm: str
-    tokens_per_s: float
-    s_per_token: float
-    speedup: float
-    low: float
-    high: float
-    of_best_fixed: float
-    mode: str
-    num_changes: float
+    answers_per_s: float
 
 
 class Bench:
-    """Two engines that all arms share."""
+    """The engines: one target for the baselines, and a pair that all other arms share."""
 
     def __init__(
-        self, accelerator: Accelerator, options: argparse.Namespace, questions: Sequence[Task]
+        self,
+        baseline: Accelerator,
+        accelerator: Accelerator,
+        options: argparse.Namespace,
+        questions: Sequence[Task],
     ) -> None:
+        self.baseline = baseline
         self.accelerator = accelerator
         self.options = options
         self._controller: LoadController | None = accelerator.load_controller
@@ -108,23 +83,26 @@ class Bench:
 
     async def prepare(self, arm: str) -> None:
         """Make the engines this arm's: settings, cores, nothing in the caches."""
-        accelerator, strategy = self.accelerator, self._base.strategy
-        name = "autoregressive" if arm in BASELINES else "speculative" if arm == "tokens" else "lookahead"
-        fixed: dict[str, Any] = {"name": name, "planner": arm == "controller"}
+        if arm in BASELINES:
+            self._generator = self.baseline.generator
+            await self._generator.prepare()
+            # What `prepare` gives it was measured with one answer at a time.
+            cores = self.baseline.bundle.cores
+            await cores.use(cores.every if arm == "alone" else self.accelerator.bundle.cores.beside_draft)
+            return
+        strategy = self._base.strategy
+        name = "speculative" if arm == "tokens" else "lookahead"
+        fixed: dict[str, Any] = {"name": name, "planner": arm == CONTROLLER}
         if arm.startswith("depth-"):
             fixed["depth"] = int(arm.removeprefix("depth-"))
         settings = self._base.model_copy(update={"strategy": strategy.model_copy(update=fixed)})
-        controller = self._controller if arm == "controller" else None
-        control = replace(accelerator.generator.control, load=controller)
-        self._generator = replace(accelerator.generator, settings=settings, control=control)
+        controller = self._controller if arm == CONTROLLER else None
+        control = replace(self.accelerator.generator.control, load=controller)
+        self._generator = replace(self.accelerator.generator, settings=settings, control=control)
         await self._generator.prepare()
         if controller is not None:
             self._changes_before = controller.num_mode_changes
             self._seconds_before = dict(controller.seconds_in_mode)
-        if arm in BASELINES:
-            # What `prepare` gives it was measured with one answer at a time.
-            cores = accelerator.bundle.cores
-            await cores.use(cores.every if arm == "alone" else cores.beside_draft)
 
     async def closed_loop(self, arm: str, load: int, repeat: int, num_answers: int) -> Run:
         await self.prepare(arm)
@@ -138,11 +116,14 @@ class Bench:
 
         started = time.perf_counter()
         await asyncio.gather(*(keep_answering() for _ in range(load)))
-        return self._run(arm, load, None, repeat, time.perf_counter() - started, answers)
+        return self._run(arm, load, repeat, time.perf_counter() - started, answers)
 
-    async def arrivals(self, arm: str, share: float, rate: float, repeat: int, num_answers: int) -> Run:
+    async def arrivals(
+        self, arm: str, share: float, capacity: Capacity, repeat: int, num_answers: int
+    ) -> Run:
         await self.prepare(arm)
-        rng = random.Random(f"{self.options.seed} {share} {repeat}")
+        rate = share * capacity.answers_per_s
+        rng = random.Random(f"{self.options.seed} {share} {capacity.arm} {repeat}")
         answering = []
         started = due = time.perf_counter()
         for index, question in enumerate(self._chosen(repeat, num_answers)):
@@ -150,7 +131,8 @@ class Bench:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             answering.append(asyncio.create_task(self._answer(index, question, due)))
         answers = [await one for one in answering]
-        return self._run(arm, 0, share, repeat, time.perf_counter() - started, answers)
+        run = self._run(arm, 0, repeat, time.perf_counter() - started, answers)
+        return replace(run, share=share, capacity_of=capacity.arm)
 
     def _chosen(self, repeat: int, number: int) -> list[Task]:
         """Return the next questions of a repeat; where there are too few they come again."""
@@ -166,14 +148,14 @@ class Bench:
         self,
         arm: str,
         load: int,
-        share: float | None,
         repeat: int,
         seconds: float,
         answers: Sequence[tuple[Solution, float]],
     ) -> Run:
         num_tokens = sum(solution.num_tokens for solution, _ in answers)
         per_token = statistics.fmean(took / max(1, solution.num_tokens) for solution, took in answers)
-        controller = self._generator.control.load
+        live = sum(took for _, took in answers) / seconds
+        controller = None if arm in BASELINES else self._generator.control.load
         mode, changes = "-", 0
         if controller is not None:
             changes = controller.num_mode_changes - self._changes_before
@@ -181,14 +163,17 @@ class Bench:
             mode = ", ".join(
                 f"{one} {part / sum(spent.values()):.0%}" for one, part in spent.items() if part > 0
             )
-        return Run(arm, load, share, repeat, seconds, num_tokens, len(answers), per_token, mode, changes)
+        return Run(arm, load, None, repeat, seconds, num_tokens, len(answers), per_token, mode, changes, live)
 
 
 async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespace) -> list[Run]:
     """Time every arm at every load, all of one repeat before the next."""
     done = {run.key: run for run in _kept(options.runs)}
     rng = random.Random(options.seed)
-    left = options.repeats * len(arms) * (len(options.loads) + len(options.poisson))
+    arriving = [("alone", share) for share in options.poisson]
+    if CONTROLLER in arms:
+        arriving += [(CONTROLLER, share) for share in options.poisson_own]
+    left = options.repeats * len(arms) * (len(options.loads) + len(arriving))
     for arm in arms:
         await bench.closed_loop(arm, _WARM_UP, -1, _WARM_UP)
     started, num_timed = time.perf_counter(), 0
@@ -211,15 +196,15 @@ async def time_runs(bench: Bench, arms: Sequence[str], options: argparse.Namespa
             number = max(_FEWEST_ANSWERS, round(options.answers * load))
             for arm in rng.sample(arms, len(arms)):
                 report(f"repeat {repeat + 1}, {load} at once: {arm}")
-                if (arm, load, None, repeat) not in done:
+                if (arm, load, None, None, repeat) not in done:
                     note(await bench.closed_loop(arm, load, repeat, number))
                 left -= 1
-        for share in options.poisson:
-            rate = share * _capacity(list(done.values()), max(options.loads))
+        for of, share in arriving:
+            capacity = _capacity(list(done.values()), max(options.loads), of)
             for arm in rng.sample(arms, len(arms)):
-                report(f"repeat {repeat + 1}, arrivals at {share:g}: {arm}")
-                if (arm, 0, share, repeat) not in done:
-                    note(await bench.arrivals(arm, share, rate, repeat, options.arrivals))
+                report(f"repeat {repeat + 1}, arrivals at {share:g} of {of}: {arm}")
+                if (arm, 0, share, capacity.arm, repeat) not in done:
+                    note(await bench.arrivals(arm, share, capacity, repeat, options.arrivals))
                 left -= 1
     sys.stderr.write("\n")
     return list(done.values())
@@ -242,74 +227,14 @@ def _records(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def _capacity(runs: Sequence[Run], load: int) -> float:
-    """Return the answers a second of the target alone at a load, in the first repeat."""
-    alone = [run for run in runs if run.arm in BASELINES and run.load == load and run.repeat == 0]
-    return max(run.num_answers / run.seconds for run in alone)
+def _capacity(runs: Sequence[Run], load: int, of: str) -> Capacity:
+    """Return the capacity of the target alone, the faster of the baselines, or of another arm.
 
-
-def rows_of(runs: Sequence[Run], arms: Sequence[str]) -> list[Row]:
-    rows: list[Row] = []
-    for load, share in sorted({(run.load, run.share or 0.0) for run in runs}, key=lambda it: (it[1], it[0])):
-        here = {
-            arm: sorted(
-                (run for run in runs if (run.arm, run.load, run.share or 0.0) == (arm, load, share)),
-                key=lambda run: run.repeat,
-            )
-            for arm in arms
-        }
-        paces = {arm: [run.pace for run in own] for arm, own in here.items()}
-        alone = max((arm for arm in arms if arm in BASELINES), key=lambda arm: statistics.median(paces[arm]))
-        fixed = [arm for arm in arms if arm != "controller"]
-        best = max(fixed, key=lambda arm: statistics.median(paces[arm]))
-        for arm in arms:
-            ratios = [own / base for own, base in zip(paces[arm], paces[alone], strict=True)]
-            low, high = _interval(ratios)
-            of_best = [own / base for own, base in zip(paces[arm], paces[best], strict=True)]
-            own = here[arm]
-            rows.append(
-                Row(
-                    load=f"{share:g} of capacity" if share else str(load),
-                    arm=arm,
-                    tokens_per_s=statistics.median(run.num_tokens / run.seconds for run in own),
-                    s_per_token=statistics.median(run.seconds_per_token for run in own),
-                    speedup=statistics.median(ratios),
-                    low=low,
-                    high=high,
-                    of_best_fixed=statistics.median(of_best),
-                    mode=own[len(own) // 2].mode,
-                    num_changes=statistics.fmean(run.num_changes for run in own),
-                )
-            )
-    return rows
-
-
-def _interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return a 95 % interval of the median by drawing repeats anew."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(_BOOTSTRAPS))
-    return medians[int(0.025 * _BOOTSTRAPS)], medians[int(0.975 * _BOOTSTRAPS)]
-
-
-def print_rows(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for heading in "at once|row|tokens/s|s/token|speed-up|95 %|of best fixed|mode".split("|"):
-        table.add_column(heading, justify="left" if heading in ("row", "mode") else "right")
-    for row in rows:
-        table.add_row(
-            row.load,
-            row.arm,
-            f"{row.tokens_per_s:.1f}",
-            f"{row.s_per_token:.3f}",
-            f"{row.speedup:.2f}x",
-            f"{row.low:.2f}-{row.high:.2f}",
-            f"{row.of_best_fixed:.2f}",
-            row.mode,
-        )
-    Console(width=110).print(table)
+    It is that of the first repeat.
+    """
+    named = BASELINES if of in BASELINES else (of,)
+    own = [run for run in runs if run.arm in named and run.load == load and run.repeat == 0]
+    return Capacity(of, max(run.num_answers / run.seconds for run in own))
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
@@ -337,13 +262,19 @@ async def measure(options: argparse.Namespace) -> list[Row]:
                 "draft.vllm.token_method": "none",
             }
         drafting = () if models.draft is None else ("lookahead", "speculative")
+        alone = {"strategy.name": "autoregressive", "load_control.use": "off"}
+        if options.engine == "vllm":
+            alone["target.vllm.token_method"] = "none"
+        baseline = Accelerator.from_settings(
+            load_settings(flags=flags | alone), strategies=("autoregressive",)
+        )
         made = Accelerator.from_settings(load_settings(flags=flags), strategies=("autoregressive", *drafting))
         started = time.perf_counter()
         sys.stderr.write("starting the engines ...")
         sys.stderr.flush()
-        accelerator = await stack.enter_async_context(made)
+        running = [await stack.enter_async_context(one) for one in (baseline, made)]
         sys.stderr.write(f"\rengines started in {time.perf_counter() - started:.0f} s\n")
-        bench = Bench(accelerator, options, models.tasks(_NUM_QUESTIONS, options.seed))
+        bench = Bench(*running, options, models.tasks(_NUM_QUESTIONS, options.seed))
         runs = await time_runs(bench, arms, options)
     return rows_of(runs, arms)
 
@@ -358,11 +289,13 @@ def main() -> None:
     add("--eager", action="store_true", help="vllm: do not compile: slower, but starts sooner")
     add("--loads", type=int, nargs="+", default=[1, 4, 16, 64], help="answers at once")
     add("--poisson", type=float, nargs="*", default=[0.3, 0.8], help="shares of the target's capacity")
+    own_help = "shares of the controller's capacity"
+    add("--poisson-own", type=float, nargs="*", default=[0.5, 0.8, 1.0, 1.2], help=own_help)
     add("--fixed", nargs="+", default=["tokens", "depth-2", "depth-4"], help="rows without the controller")
     add("--repeats", type=int, default=3)
-    add("--answers", type=float, default=1.5, help="answers of a run for each of those at once")
-    add("--arrivals", type=int, default=24, help="answers of a run with arrivals")
-    add("--max-tokens", type=int, default=128, help="most tokens of an answer")
+    add("--answers", type=float, default=4, help="answers of a run for each of those at once")
+    add("--arrivals", type=int, default=96, help="answers of a run with arrivals")
+    add("--max-tokens", type=int, default=256, help="most tokens of an answer")
     add("--verifier", default="semantic")
     add("--seed", type=int, default=0)
     add("--runs", type=Path, help="keep timed runs in this file; those that are there are not run again")
@@ -374,8 +307,8 @@ def main() -> None:
     for arm in options.fixed:
         if arm != "tokens" and not arm.removeprefix("depth-").isdigit():
             parser.error(f"--fixed knows tokens and depth-N, not {arm}")
-    if min([*options.loads, *options.poisson, options.repeats, options.arrivals]) <= 0:
-        parser.error("--loads, --repeats, --arrivals and --poisson must be above 0")
+    if min([*options.loads, *options.poisson, *options.poisson_own, options.repeats, options.arrivals]) <= 0:
+        parser.error("--loads, --repeats, --arrivals, --poisson and --poisson-own must be above 0")
     kept = _records(options.runs) if options.runs is not None and options.runs.exists() else []
     if any(record["with"] != _identity(options) for record in kept):
         parser.error(f"{options.runs} holds runs of other options; name another file")

@@ -44,8 +44,14 @@ def text(field: str) -> Cell:
 
 
 def span(low: str, high: str) -> Cell:
-    """Show an interval; ``-`` for the row that all others are compared with."""
-    return lambda row: "-" if row[low] == row[high] == 1.0 else f"{row[low]:.2f}-{row[high]:.2f}"
+    """Show an interval; ``-`` without one, and for the row that all others are compared with."""
+
+    def cell(row: Fields) -> str:
+        if row[low] is None or row[low] == row[high] == 1.0:
+            return "-"
+        return f"{row[low]:.2f}-{row[high]:.2f}"
+
+    return cell
 
 
 def gain(speedup: str, low: str, high: str) -> Cell:

@@ -227,7 +227,7 @@ _FRONTIER: Final = (
     Column("correct", percent("accuracy", 1)),
     Column("lost", text("num_lost")),
     Column("won", text("num_won")),
-    Column("lost at most (95 %)", number("lost_upper95", 1, " points", 100.0)),
+    Column("lost at most (95 %)", percent("lost_upper95", 1)),
 )
 _EMBEDDED: Final = (
     Column("", name()),
@@ -275,14 +275,17 @@ _SAMPLES: Final = pivot(
 _RULES: Final = (
     Column("", text("name")),
     Column("seconds a problem", number("s_per_problem")),
-    Column("speed-up (95 %)", gain("speedup", "speedup_low", "speedup_high")),
+    Column("speed-up", times("speedup")),
+    Column("95 %", span("speedup_low", "speedup_high")),
     Column("written", number("target_tokens")),
     Column("prefilled", number("prefilled_tokens")),
     Column("scored", number("scored_tokens")),
+    Column("verdicts accepted", percent("acceptance")),
     Column("steps by the draft", percent("drafted_steps")),
     Column("correct", counted("num_correct", "num_problems")),
     Column("lost", text("num_lost")),
     Column("won", text("num_won")),
+    Column("lost at most (95 %)", percent("lost_upper95", 1)),
 )
 
 TABLES: Final[dict[str, Table]] = {
@@ -340,6 +343,7 @@ TABLES: Final[dict[str, Table]] = {
     "samples": Table("strategies", [Part("samples")], _SAMPLES),
     "frontier": Table("strategies", [Part("frontier")], plain(*_FRONTIER)),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*_RULES)),
+    "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*_RULES)),
     "load_vllm": Table("load", [Part("load_vllm")], plain(*_LOAD)),
     "load_torch": Table("load", [Part("load_torch")], plain(*_LOAD)),
     "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*_VLLM_PAIR)),

@@ -7,10 +7,11 @@ Each token-level method needs engines of its own, which its rows share; all are 
 timed, and one that has nothing to do takes no processor time. Engines are compiled, as vLLM does by itself
 and as is fastest (``--eager`` starts sooner). For each group of problems the rows take turns in an order
 shuffled with the seed, and prefix caches are emptied before each. Plain decoding runs on as many cores as
-suit it best. With ``--padded LAYERS`` the target is made deeper first, which changes its cost and nothing
-that it writes; such rows say so. ``own_ms_per_step`` is the processor
-time of this program's own thread from one final step to the next, of any problem: what leads the work
-and verifies it, and waits for no engine. Median, and mean.
+suit it best, those of the draft among them. ``token:draft_model`` has the number of drafts, of
+``--draft-tokens``, that writes three of the problems fastest at that concurrency. With ``--padded LAYERS``
+the target is made deeper first, which changes its cost and nothing that it writes; such rows say so.
+``own_ms_per_step`` is the processor time of this program's own thread from one final step to the next, of any
+problem: what leads the work and verifies it, and waits for no engine. Median, and mean.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from arms import write_rows
 from embedded import MAX_TOKENS
@@ -42,20 +43,31 @@ from reason_spec.settings import Settings, load_settings
 from reason_spec.verifiers.base import Verifier, create_verifier
 
 STEP_ALONE = {"strategy.use_hint": False, "strategy.use_redraft": False, "strategy.token_drafter": "none"}
-ROWS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("autoregressive", "none", "autoregressive", {}),
-    ("token:ngram", "ngram", "autoregressive", {}),
-    ("token:suffix", "suffix", "autoregressive", {}),
-    ("token:draft_model", "draft_model", "autoregressive", {}),
-    ("prompt_lookup", "hint", "prompt_lookup", {}),
-    ("token:draft_ahead", "hint", "speculative", {}),
-    ("step:semantic", "none", "lookahead", STEP_ALONE),
-    ("step:semantic, ngram", "ngram", "lookahead", STEP_ALONE),
-    ("step:semantic, suffix", "suffix", "lookahead", STEP_ALONE),
-    ("both:exact", "hint", "lookahead", {"verifier.name": "exact"}),
-    ("both:semantic", "hint", "lookahead", {}),
+
+
+class RowSpec(NamedTuple):
+    """A row: its name, the target's token method, strategy and further settings."""
+
+    name: str
+    method: str
+    strategy: str
+    own: dict[str, Any]
+
+
+ROWS: Final = (
+    RowSpec("autoregressive", "none", "autoregressive", {}),
+    RowSpec("token:ngram", "ngram", "autoregressive", {}),
+    RowSpec("token:suffix", "suffix", "autoregressive", {}),
+    RowSpec("token:draft_model", "draft_model", "autoregressive", {}),
+    RowSpec("prompt_lookup", "hint", "prompt_lookup", {}),
+    RowSpec("token:draft_ahead", "hint", "speculative", {}),
+    RowSpec("step:semantic", "none", "lookahead", STEP_ALONE),
+    RowSpec("step:semantic, ngram", "ngram", "lookahead", STEP_ALONE),
+    RowSpec("step:semantic, suffix", "suffix", "lookahead", STEP_ALONE),
+    RowSpec("both:exact", "hint", "lookahead", {"verifier.name": "exact"}),
+    RowSpec("both:semantic", "hint", "lookahead", {}),
 )
-"""Name, the target's token method, strategy and further settings of each row."""
+_SEARCHED_PROBLEMS: Final = 3
 
 
 @dataclass(slots=True)
@@ -67,6 +79,7 @@ class Arm:
     settings: Settings
     accelerator: Accelerator
     verifier: Verifier
+    num_draft_tokens: int | None = None  # of vLLM's draft_model
     seconds: list[float] = field(default_factory=list)
     solutions: list[Solution] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
@@ -93,6 +106,7 @@ class Row:
     concurrency: int
     padded: bool
     temperature: float
+    num_draft_tokens: int | None
     tokens_per_s: float
     s_per_problem: float
     speedup: float
@@ -110,7 +124,9 @@ class Row:
     target_cores: int
 
 
-def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, models: Models) -> dict[str, Any]:
+def _flags(
+    method: str, own: dict[str, Any], options: argparse.Namespace, models: Models, draft_tokens: int | None
+) -> dict[str, Any]:
     speculative: dict[str, Any] = {}
     if method == "ngram":
         speculative = {"prompt_lookup_max": 4, "prompt_lookup_min": 2, "num_speculative_tokens": 8}
@@ -120,7 +136,7 @@ def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, models
     elif method == "draft_model":
         assert models.draft is not None
         draft = model_folder("draft", models.draft)
-        speculative = {"model": str(draft), "num_speculative_tokens": options.draft_tokens}
+        speculative = {"model": str(draft), "num_speculative_tokens": draft_tokens}
     shared = {"enforce_eager": options.eager}
     return {
         "target.kind": "vllm",
@@ -137,32 +153,81 @@ def _flags(method: str, own: dict[str, Any], options: argparse.Namespace, models
     }
 
 
-async def open_arms(options: argparse.Namespace, models: Models, stack: AsyncExitStack) -> list[Arm]:
+class Pool:
+    """Engines by method and number of draft tokens, each started once and closed with the stack."""
+
+    def __init__(self, options: argparse.Namespace, models: Models, stack: AsyncExitStack) -> None:
+        self._options, self._models, self._stack = options, models, stack
+        self._accelerators: dict[tuple[str, int | None], Accelerator] = {}
+        self._verifiers: dict[str, Verifier] = {}
+
+    async def arm(self, spec: RowSpec, concurrency: int, draft_tokens: int | None) -> Arm:
+        """Return a row at a concurrency, on engines that may serve other rows as well."""
+        settings = self._settings(spec, draft_tokens)
+        key = spec.method, draft_tokens
+        if key not in self._accelerators:
+            self._accelerators[key] = await _start(spec, settings, self._models, self._stack)
+        name = settings.verifier.name
+        if name not in self._verifiers:
+            self._verifiers[name] = verifier = create_verifier(settings=settings.verifier)
+            await verifier.start()
+            self._stack.push_async_callback(verifier.close)
+        return Arm(
+            spec.name, concurrency, settings, self._accelerators[key], self._verifiers[name], draft_tokens
+        )
+
+    async def best_draft_tokens(self, spec: RowSpec, concurrency: int, chosen: Sequence[Task]) -> int:
+        """Return the number of draft tokens that writes a few of the problems fastest.
+
+        vLLM fixes the number when it starts, so each has engines of its own, which are closed again.
+        """
+        tried = list(enumerate(chosen[: max(_SEARCHED_PROBLEMS, concurrency)]))
+        seconds: dict[int, float] = {}
+        for number in self._options.draft_tokens:
+            async with AsyncExitStack() as stack:
+                arm = await Pool(self._options, self._models, stack).arm(spec, concurrency, number)
+                await run_group(arm, tried[:1])
+                arm.seconds.clear()
+                for start in range(0, len(tried), concurrency):
+                    await run_group(arm, tried[start : start + concurrency])
+                seconds[number] = sum(arm.seconds)
+        shown = ", ".join(f"{number}: {time:.1f} s" for number, time in seconds.items())
+        sys.stderr.write(f"{spec.name}, {concurrency} at once, by draft tokens {shown}\n")
+        return min(seconds, key=seconds.__getitem__)
+
+    def _settings(self, spec: RowSpec, draft_tokens: int | None) -> Settings:
+        flags = _flags(spec.method, spec.own, self._options, self._models, draft_tokens)
+        return load_settings(flags=flags | {"strategy.name": spec.strategy})
+
+
+async def _start(spec: RowSpec, settings: Settings, models: Models, stack: AsyncExitStack) -> Accelerator:
+    started = time.perf_counter()
+    strategy = "lookahead" if models.draft is not None else spec.strategy
+    made = await stack.enter_async_context(Accelerator.from_settings(settings, strategies=(strategy,)))
+    await made.calibrate()
+    sys.stderr.write(f"{spec.method}: started in {time.perf_counter() - started:.0f} s\n")
+    return made
+
+
+async def open_arms(
+    options: argparse.Namespace, models: Models, chosen: Sequence[Task], stack: AsyncExitStack
+) -> list[Arm]:
     """Start the engines of each method and return an arm for each row and concurrency."""
     arms: list[Arm] = []
-    accelerators: dict[str, Accelerator] = {}
-    verifiers: dict[str, Verifier] = {}
-    with_draft = models.draft is not None
-    wanted = [row for row in ROWS if not options.rows or any(part in row[0] for part in options.rows)]
-    usable = models.usable(wanted, lambda row: row[1] == "draft_model" or needs_draft(row[2]))
-    for name, method, strategy, own in usable:
-        if method == "suffix" and importlib.util.find_spec("arctic_inference") is None:
-            sys.stderr.write(f"{name}: left out, it needs pip install arctic-inference (and a compiler)\n")
+    pool = Pool(options, models, stack)
+    wanted = [row for row in ROWS if not options.rows or any(part in row.name for part in options.rows)]
+    usable = models.usable(wanted, lambda row: row.method == "draft_model" or needs_draft(row.strategy))
+    for spec in usable:
+        if spec.method == "suffix" and importlib.util.find_spec("arctic_inference") is None:
+            sys.stderr.write(
+                f"{spec.name}: left out, it needs pip install arctic-inference (and a compiler)\n"
+            )
             continue
-        settings = load_settings(flags=_flags(method, own, options, models) | {"strategy.name": strategy})
-        if method not in accelerators:
-            started = time.perf_counter()
-            made = Accelerator.from_settings(settings, strategies=("lookahead" if with_draft else strategy,))
-            accelerators[method] = await stack.enter_async_context(made)
-            await made.calibrate()
-            sys.stderr.write(f"{method}: started in {time.perf_counter() - started:.0f} s\n")
-        if settings.verifier.name not in verifiers:
-            verifier = create_verifier(settings=settings.verifier)
-            await verifier.start()
-            stack.push_async_callback(verifier.close)
-            verifiers[settings.verifier.name] = verifier
-        parts = settings, accelerators[method], verifiers[settings.verifier.name]
-        arms += [Arm(name, concurrency, *parts) for concurrency in options.concurrency]
+        for concurrency in options.concurrency:
+            number = None
+            if spec.method == "draft_model":
+                number = await pool.best_draft_tokens(spec, concurrency, chosen)
+            arms.append(await pool.arm(spec, concurrency, number))
     return arms
 
 
@@ -224,6 +289,7 @@ def row_of(
         concurrency=arm.concurrency,
         padded=options.padded is not None,
         temperature=options.temperature,
+        num_draft_tokens=arm.num_draft_tokens,
         tokens_per_s=num_tokens / sum(arm.seconds),
         s_per_problem=statistics.median(arm.seconds),
         speedup=statistics.median(ratios),
@@ -247,7 +313,9 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table(title="the target is padded" if rows and rows[0].padded else None)
-    headings = "row|at once|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|own ms/step|cores"
+    headings = (
+        "row|at once|drafts|tokens/s|s/problem|speed-up|same|right|passes|α step|α token|own ms/step|cores"
+    )
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=heading == "row")
     for row in rows:
@@ -255,6 +323,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         table.add_row(
             row.name,
             str(row.concurrency),
+            "-" if row.num_draft_tokens is None else str(row.num_draft_tokens),
             f"{row.tokens_per_s:.1f}",
             f"{row.s_per_problem:.2f}",
             f"{row.speedup:.2f}x",
@@ -291,7 +360,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "padded"
             pad(model_folder("target", models.target), options.padded, folder)
             models = replace(models, target=str(folder))
-        arms = await open_arms(options, models, stack)
+        arms = await open_arms(options, models, chosen, stack)
         target_ms, draft_ms = _pass_ms(arms, "target"), _pass_ms(arms, "draft")
         assert target_ms is not None, "no target was started"
         await time_arms(arms, chosen, options.seed)
@@ -305,7 +374,13 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=12, help="problems that are timed (default: 12)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--padded", type=int, metavar="LAYERS", help="demo: make the target so deep first")
-    parser.add_argument("--draft-tokens", type=int, default=5, help="drafts of vLLM's own draft_model")
+    parser.add_argument(
+        "--draft-tokens",
+        type=int,
+        nargs="+",
+        default=[3, 5, 8, 12, 16, 20],
+        help="numbers of drafts to try for vLLM's own draft_model",
+    )
     parser.add_argument("--eager", action="store_true", help="do not compile: slower, but starts at once")
     parser.add_argument("--rows", nargs="+", help="only rows whose name holds one of these")
     parser.add_argument("--temperature", type=float, default=0.0)
