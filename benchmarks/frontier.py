@@ -8,7 +8,9 @@ the seed, caches are emptied before each, and nothing else runs: stop other work
 one problem at a time. Accuracy is measured on more problems, many at once; rows that write the target's own
 tokens have its accuracy. ``target_tokens`` are those that the target wrote, ``prefilled_tokens`` those of
 prompts and of drafted steps that it had to read before it wrote, ``scored_tokens`` those that it only read to
-judge them, each over the tokens of the answers, counted on the problems that are graded.
+judge them, each over the tokens of the answers, counted on the problems that are graded. ``loss_upper95`` is
+of the net loss; ``num_lost`` counts answers that the target alone has right and the row wrong,
+``lost_upper95`` is the exact bound of their share (both one-sided, 95 %).
 
 Grading takes most of the time and minds no other work. ``--grades`` keeps it in a file: a stopped run goes on
 where it was, ``--problems 0`` only grades, and a later run on a quiet machine has only the times to take.
@@ -34,7 +36,7 @@ from models import Models, Task, models_of, needs_draft
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.evaluation.estimates import estimate_gain
-from reason_spec.evaluation.statistics import exact_interval
+from reason_spec.evaluation.statistics import clopper_pearson_upper, exact_interval
 from reason_spec.settings import Settings, load_settings
 from reason_spec.strategies.factory import strategy_class
 
@@ -177,6 +179,9 @@ class Row:
     accuracy: float | None
     accuracy_interval: tuple[float, float] | None
     loss_upper95: float | None
+    num_lost: int | None
+    num_won: int | None
+    lost_upper95: float | None
 
 
 def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row:
@@ -190,6 +195,7 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
     known = graded.get(BASELINE, {})
     own = [problem.right for problem in answers.values()]
     both = sorted(answers.keys() & known.keys())
+    lost = sum(known[i].right and not answers[i].right for i in both)
     num_tokens = sum(problem.num_tokens for problem in work)
     prefilled = [problem.prefilled_tokens for problem in work if problem.prefilled_tokens is not None]
     seconds = [run.seconds for run in arm.runs]
@@ -214,6 +220,9 @@ def row_of(arm: Arm, baseline: Arm, graded: dict[str, dict[int, Graded]]) -> Row
         loss_upper95=estimate_gain([answers[i].right - known[i].right for i in both]).loss_upper
         if both
         else None,
+        num_lost=lost if both else None,
+        num_won=sum(answers[i].right and not known[i].right for i in both) if both else None,
+        lost_upper95=clopper_pearson_upper(lost, len(both), 0.95) if both else None,
     )
 
 
@@ -223,7 +232,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 
     table = Table()
     headings = "row|tokens/s|s/problem|speed-up|written|prefilled|scored|passes|drafted steps|α step"
-    headings += "|graded|right|95 %|loss ≤"
+    headings += "|graded|right|95 %|loss ≤|lost|won|lost ≤"
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
     for row in rows:
@@ -243,8 +252,11 @@ def print_rows(rows: Sequence[Row]) -> None:
             _shown(row.accuracy, ".1%"),
             "-" if low_high is None else f"{low_high[0]:.1%}-{low_high[1]:.1%}",
             _shown(row.loss_upper95, ".1%"),
+            _shown(row.num_lost, "d"),
+            _shown(row.num_won, "d"),
+            _shown(row.lost_upper95, ".1%"),
         )
-    Console(width=152).print(table)
+    Console(width=175).print(table)
 
 
 def _shown(value: float | None, form: str, unit: str = "") -> str:

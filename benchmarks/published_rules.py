@@ -5,7 +5,8 @@
 
 Rows:
 
-- ``hybrid`` and ``specreason``: the target's probabilities judge a drafted step (`likelihood`), at its default;
+- ``hybrid`` and ``specreason``: the target's probabilities judge a drafted step (`likelihood`), at its
+  default;
 - ``specreason, one digit``: SpecReason's own rule (arXiv 2504.07891): the target is asked for a digit, and
   accepts from 7 on; beside the demonstration target its judge model is asked, which alone can answer;
 - ``rsd 0.7``: a reward model judges (arXiv 2501.19324); needs one, the demonstration pair's reward head or

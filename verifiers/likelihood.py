@@ -20,7 +20,8 @@ from reason_spec.engines.base import Engine, has_digit
 from reason_spec.types import Decision, LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
 
-DEFAULT_THRESHOLD: Final = 0.9
+DEFAULT_THRESHOLD: Final = 0.95
+"""Under ``hybrid`` on the demonstration pair at most 0.76 points of answers are lost at it, 1.72 at 0.9."""
 REJECTED_BELOW: Final = 0.05
 """Score below which a step is rejected: work after so unlikely a step is mostly lost."""
 DEFAULT_CONFIDENCE: Final = 0.9
