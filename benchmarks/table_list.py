@@ -163,24 +163,17 @@ def _replay_label(row: Fields) -> str:
 def coverage(what: str) -> Form:
     """Return the form of intervals that hold the true value: problems and truths down, samples across."""
     truth = "accuracy" if what == "accuracy" else "lost, won"
-    across = lambda row: (  # noqa: E731
-        f"{row['num_samples']} sample" + ("s" if row["num_samples"] > 1 else "") + _likeness(row)
-    )
 
     def form(rows: Sequence[Fields]) -> list[str]:
-        wanted = [
-            {**row, "across": across(row), "truth": str(row["truth"]).split(", likeness")[0]}
-            for row in rows
-            if row["what"] == what
-        ]
-        return pivot(("num_problems", "truth"), ("problems", truth), "across", percent("held", 1))(wanted)
+        wanted = []
+        for row in (row for row in rows if row["what"] == what):
+            true, _, likeness = str(row["truth"]).partition(", likeness ")
+            samples = "1 sample" if row["num_samples"] == 1 else f"{row['num_samples']} samples"
+            across = f"{samples}, correlation {likeness}" if likeness else samples
+            wanted.append({**row, "true": true, "across": across})
+        return pivot(("num_problems", "true"), ("problems", truth), "across", percent("held", 1))(wanted)
 
     return form
-
-
-def _likeness(row: Fields) -> str:
-    _, found, likeness = str(row["truth"]).partition(", likeness ")
-    return f", correlation {likeness}" if found else ""
 
 
 def seconds_coverage(rows: Sequence[Fields]) -> list[str]:
