@@ -102,6 +102,8 @@ class EngineRequest:
         logit_bias: pairs of a token id and a number that is added to its logit; each id once.
         stream: False delivers no tokens before the result, which saves a message a pass.
         delta_tokens: tokens that a delta holds at least, except the last.
+        first_delta_tokens: the first delta holds only so many, and the second what lacks to
+            ``delta_tokens``; None: as the others.
 
     Raises:
         ValueError: ``max_tokens`` is below 1, or a bias is not finite.
@@ -132,6 +134,7 @@ class EngineRequest:
     logit_bias: tuple[tuple[int, float], ...] = ()
     stream: bool = True
     delta_tokens: int = 1
+    first_delta_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -155,7 +155,10 @@ class RequestOutput:
     def take_delta(self) -> Delta | None:
         """Return the tokens that were not delivered yet; None if it is too early, or without streaming."""
         new = len(self.tokens) - self._num_delivered
-        is_early = self.finish is None and new < self._request.delta_tokens
+        least, first = self._request.delta_tokens, self._request.first_delta_tokens
+        if first is not None and self._num_delivered <= first:
+            least = first if self._num_delivered == 0 else least - first
+        is_early = self.finish is None and new < least
         if not self._request.stream or new == 0 or is_early:
             return None
         start, self._num_delivered = self._num_delivered, len(self.tokens)

@@ -177,6 +177,7 @@ class DraftModelSpeculation(PromptLookup):
                 text=request.draft_text,
                 num_draft_tokens=self.settings.num_draft_tokens,
                 delta_tokens=DRAFT_RUN_TOKENS,
+                first_delta_tokens=1,
             ),
             recorder,
             max_ahead=self.settings.num_draft_tokens,

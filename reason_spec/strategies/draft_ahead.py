@@ -2,9 +2,11 @@
 
 Speculative decoding (arXiv 2211.17192) drafts, verifies, drafts again. Here neither model waits: while
 the target checks what it was handed, the draft writes on after it, and it begins anew from what is
-certain only where the two part (as in PEARL, arXiv 2408.11850). What is handed over ends where the
-chance that all of it is right, by the draft's own probabilities, falls below a threshold: the stopping
-rule of SpecDec++ (arXiv 2405.19715) without its trained head.
+certain only where the two part (PEARL's post-verify, arXiv 2408.11850). Where nothing is ahead, the target's
+pass over no draft checks the draft's first token while the draft writes the ones after it (pre-verify); a
+refused one ends the run. What is handed over ends where the chance that all of it is right, by the draft's own
+probabilities, falls below a threshold: the stopping rule of SpecDec++ (arXiv 2405.19715) without its trained
+head.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class DraftAhead:
     """Drafts tokens for one generation of the target, until that is over.
 
     Both models must have one tokenizer. ``request`` says how the draft writes; its prefix is what
-    stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by.
+    stands before the target's generation, and its ``delta_tokens`` is how many tokens a hint grows by. With
+    ``first_delta_tokens`` so many come earlier, to be compared with the target's and not handed over alone: a
+    pass over one drafted token would begin too early for the others.
     No run begins while more than ``max_ahead`` tokens wait to be checked: what the target can take in
     one pass, so that the next pass has as many.
     With ``waits`` the draft writes nothing until the target parts from what ``expect`` was told.
@@ -303,5 +307,6 @@ class DraftAhead:
             if self._end > start:
                 self._ahead.append(token)
                 self._logprobs.append(logprob)
-        self._generation.offer_hint(tuple(self._ahead), start=start)
+        if len(run.tokens) > (self._request.first_delta_tokens or 0) or run.generation.done:
+            self._generation.offer_hint(tuple(self._ahead), start=start)
         return len(self._certain) >= self._go_on_at

@@ -11,6 +11,7 @@ from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.autoregressive import DraftModelSpeculation
+from reason_spec.strategies.draft_ahead import DRAFT_RUN_TOKENS
 from reason_spec.types import Prefix
 from tests.strategies.scripts import StoryScript
 from tests.strategies.solving import autoregressive, solve
@@ -52,3 +53,21 @@ def test_what_runs_hold_grows_with_the_answer_and_not_with_its_square(agreement:
     # Each token stands in a node once as certain, and now and then as one that was expected.
     assert num_new < 4 * len(drafted.tokens)
     assert most_alive < 8
+
+
+@pytest.mark.parametrize("cost", [0.2, 0.3, 0.5])
+def test_a_run_whose_first_token_the_target_refuses_ends_before_its_first_piece_is_complete(
+    cost: float,
+) -> None:
+    def drafting(target: ScriptedEngine, draft: ScriptedEngine) -> DraftModelSpeculation:
+        return DraftModelSpeculation(StrategySettings(num_draft_tokens=8), target, draft, None)
+
+    scripts = StoryScript(5, num_steps=20), StoryScript(5, 0.0, num_steps=20)
+    drafted = solve(drafting, *scripts, target_seconds=0.01, draft_seconds=0.01 * cost, virtual_time=True)
+    assert drafted.tokens == solve(autoregressive, *scripts).tokens
+    starts = {event.work for event in drafted.recorder.events if event.purpose == "ahead"}
+    runs = {event.work: event for event in drafted.recorder.events if event.kind in ("written", "cancelled")}
+    refused = [runs[work] for work in starts if work in runs and runs[work].text.startswith(scripts[1].other)]
+    assert len(refused) >= 10
+    assert all(event.kind == "cancelled" for event in refused)
+    assert max(event.num_tokens for event in refused) < DRAFT_RUN_TOKENS
