@@ -39,3 +39,29 @@ def test_a_text_ends_before_its_first_stop_token_however_it_comes(
     else:
         assert foreseen == len(before) + 1
         assert written.finish == ("stop" if tokens[len(before)] in stop_ids else "eos")
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.one_of(st.none(), st.integers(1, 6)),
+)
+def test_deltas_hold_all_tokens_and_only_the_first_may_come_early(
+    sizes: list[int], delta_tokens: int, first: int | None
+) -> None:
+    request = EngineRequest(Prefix((1,)), 100, delta_tokens=delta_tokens, first_delta_tokens=first)
+    written = RequestOutput(request, TOKENIZER, 100)
+    token = TOKENIZER.encode("a")[0]
+    delivered = []
+    for size in sizes:
+        written.extend([token] * size, [0.0] * size)
+        if (delta := written.take_delta()) is not None:
+            delivered.append(len(delta.tokens))
+    waiting = sum(sizes) - sum(delivered)
+    assert waiting < max(delta_tokens, first or 0)
+    if delivered:
+        assert delivered[0] >= (delta_tokens if first is None else first)
+    if first is None:
+        assert all(size >= delta_tokens for size in delivered)
+    else:
+        assert all(size >= delta_tokens for size in delivered[2:])
