@@ -118,6 +118,12 @@ def step_map(rows: Sequence[Fields]) -> list[str]:
     return lines([*headings, "pays from", "planned"], table)
 
 
+_CACHES: Final = (
+    "reason-spec", "reason-spec:refitted", "published", "arctic:default", "arctic:chain", "arctic:tree",
+    "ceiling",
+)  # fmt: skip
+
+
 def replay(case: str) -> Form:
     """Return the form of replayed texts: tokens a pass / drafted in vain, by budget."""
 
@@ -128,13 +134,13 @@ def replay(case: str) -> Form:
     def form(rows: Sequence[Fields]) -> list[str]:
         budgets = sorted({row["budget"] for row in rows})
         found: dict[str, dict[int, Fields]] = {}
-        for row in (row for row in rows if row["case"] == case):
-            label = _replay_label(row)
-            found.setdefault(label, {})[row["budget"]] = row
+        own = [row for row in rows if row["case"] == case]
+        for row in sorted(own, key=lambda row: _CACHES.index(row["name"])):
+            found.setdefault(_replay_label(row), {})[row["budget"]] = row
         headings = ["draft tokens per pass", *map(str, budgets)]
         table = [
-            [label, *(cell(own[budget]) if budget in own else "-" for budget in budgets)]
-            for label, own in found.items()
+            [label, *(cell(cells[budget]) if budget in cells else "-" for budget in budgets)]
+            for label, cells in found.items()
         ]
         return lines(headings, table)
 
