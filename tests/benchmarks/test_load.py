@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +46,6 @@ def test_baselines_run_in_an_engine_of_their_own_and_live_answers_are_counted(tm
     for own in by_load.values():
         assert [row.arm for row in own] == ["alone", "alone-shared", "controller", "tokens"]
     assert all(0 < row.live <= 2.01 for row in by_load["2"])
-    # All runs are in the file, so nothing is timed again.
-    kept = options.runs.read_text()
-    assert asyncio.run(measure(options)) == rows
-    assert options.runs.read_text() == kept
+    kept = [json.loads(line) for line in options.runs.read_text().splitlines()]
+    assert len(kept) == 4 * 3
+    assert all(run["num_tokens"] > 0 for run in kept)
