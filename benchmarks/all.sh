@@ -29,6 +29,18 @@ measure() { # NAME PYTHON SCRIPT OPTION...
     "$PY" benchmarks/tables.py run "$name" -- "$python" "benchmarks/$script.py" "$@" || FAILED="$FAILED $name"
 }
 
+measure_thresholds() { # The command has a file of its own form.
+    if [ "$NAMES" != "  " ] && [[ $NAMES != *" thresholds "* ]]; then return; fi
+    if [ -e docs/measurements/data/thresholds.json ]; then return; fi
+    local command="cli.py tune verifier --limit 400 --thresholds 0.95,0.9 --whole-curve --loss 1 --concurrency 16 --set sampling.seed=3"
+    # shellcheck disable=SC2086
+    "$PY" $command --no-plot --output "$WORK/thresholds" &&
+        "$PY" -c 'import json, sys; json.dump(json.load(open(sys.argv[1]))["trials"], open(sys.argv[2], "w"))' \
+            "$WORK/thresholds/calibration.json" "$WORK/thresholds.json" &&
+        "$PY" benchmarks/tables.py keep thresholds "$WORK/thresholds.json" --command "python $command" ||
+        FAILED="$FAILED thresholds"
+}
+
 DRAFT="--draft models:smollm2-gsm8k-draft"
 HEAD="--head models:smollm2-gsm8k-head"
 GSM8K="--problems-file $DATA/gsm8k_test.jsonl --max-tokens 256"
@@ -66,6 +78,7 @@ measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0
 measure embedded_t06 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0.6
 measure frontier "$PY" frontier --problems 48 --accuracy 500 --grades "$WORK/grades.jsonl"
 measure published_rules "$PY" published_rules --problems 200
+measure_thresholds
 measure load_torch "$PY" load --engine torch --padded 0 --runs "$WORK/load_torch.jsonl"
 measure load_vllm "$VLLM_PY" load --runs "$WORK/load_vllm.jsonl"
 measure vllm_pair "$VLLM_PY" vllm_pair --problems 16

@@ -272,9 +272,10 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         started = time.perf_counter()
         sys.stderr.write("starting the engines ...")
         sys.stderr.flush()
-        running = [await stack.enter_async_context(one) for one in (baseline, made)]
+        await stack.enter_async_context(baseline)
+        await stack.enter_async_context(made)
         sys.stderr.write(f"\rengines started in {time.perf_counter() - started:.0f} s\n")
-        bench = Bench(*running, options, models.tasks(_NUM_QUESTIONS, options.seed))
+        bench = Bench(baseline, made, options, models.tasks(_NUM_QUESTIONS, options.seed))
         runs = await time_runs(bench, arms, options)
     return rows_of(runs, arms)
 

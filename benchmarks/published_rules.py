@@ -51,6 +51,11 @@ DOUBTS: Final = (0.05, 0.1, 0.2, 0.4)
 RowSpec = tuple[str, str, dict[str, Any]]
 
 
+def all_cpu_seconds() -> float:
+    """Return the processor seconds of the engines and of this process, in which a reward model runs."""
+    return cpu_seconds_of_engines() + time.process_time()
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The printed row; what does not apply is None."""
@@ -142,7 +147,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     rows = rules(models, options)
     flags = {**models.flags, "load_control.use": "off"}
     strategies = tuple(dict.fromkeys(strategy for _, strategy, _ in rows))
-    clock = cpu_seconds_of_engines if options.cpu_time else time.perf_counter
+    clock = all_cpu_seconds if options.cpu_time else time.perf_counter
     base = load_settings(flags=flags)
     async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
         await accelerator.calibrate()
@@ -198,7 +203,7 @@ def main() -> None:
     parser.add_argument(
         "--cpu-time",
         action="store_true",
-        help="time by the processor seconds of both models, for a machine that does other work",
+        help="time by the processor seconds of all models, for a machine that does other work",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

@@ -287,6 +287,17 @@ _RULES: Final = (
     Column("lost at most (95 %)", percent("lost_upper95", 1)),
 )
 
+_THRESHOLDS: Final = (
+    Column("threshold", text("threshold")),
+    Column("solved again", text("num_solved")),
+    Column("steps by the draft", percent("drafted_steps", 1)),
+    Column("accepted verdicts", percent("accepted")),
+    Column("right", counted("num_right", "num_problems")),
+    Column("lost", text("num_lost")),
+    Column("lost at most (95 %)", percent("loss_upper", 2)),
+    Column("holds 1 point", lambda row: "yes" if row["passes"] else "no"),
+)
+
 TABLES: Final[dict[str, Table]] = {
     "real_draft_t0": Table(
         "speed",
@@ -343,6 +354,7 @@ TABLES: Final[dict[str, Table]] = {
     "frontier": Table("strategies", [Part("frontier")], plain(*_FRONTIER)),
     "published_rules": Table("strategies", [Part("published_rules")], plain(*_RULES)),
     "published_rules_real": Table("strategies", [Part("published_rules_real")], plain(*_RULES)),
+    "thresholds": Table("tuning", [Part("thresholds")], plain(*_THRESHOLDS)),
     "load_vllm": Table("load", [Part("load_vllm")], plain(*_LOAD)),
     "load_torch": Table("load", [Part("load_torch")], plain(*_LOAD)),
     "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*_VLLM_PAIR)),
