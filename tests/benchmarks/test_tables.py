@@ -70,7 +70,7 @@ def test_a_block_is_filled_from_its_file_and_marked_without_one(
     own_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = plain(Column("", text("name")), Column("speed", number("speed", 1)))
-    monkeypatch.setitem(tables.TABLES, "made", Table("page", [Part("one", ["b", "a"])], form))
+    monkeypatch.setitem(TABLES, "made", Table("page", [Part("one", ["b", "a"])], form))
     page = "before\n<!-- table made -->\n| typed |\n|---|\n<!-- end of table -->\nbehind\n"
     marked = tables.filled(page, "page")
     assert "Not yet generated" in marked
