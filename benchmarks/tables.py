@@ -58,9 +58,10 @@ def load(measurement: str) -> Measurement | None:
 
 
 def save(measurement: str, found: Measurement) -> None:
+    """Write a measurement, without the folders of this machine."""
     DATA.mkdir(exist_ok=True)
     text = json.dumps({key: value for key, value in asdict(found).items() if key != "rows"}, indent=1)
-    rows = ",\n".join(json.dumps(row) for row in found.rows)
+    rows = ",\n".join(json.dumps({key: _named(value) for key, value in row.items()}) for row in found.rows)
     (DATA / f"{measurement}.json").write_text(f'{text[:-2]},\n "rows": [\n{rows}\n ]\n}}\n', encoding="utf-8")
 
 
@@ -77,13 +78,12 @@ def run(measurement: str, command: Sequence[str]) -> None:
         file = Path(folder) / "rows.json"
         subprocess.run([*command, "--json", str(file)], check=True)
         rows = json.loads(file.read_text(encoding="utf-8"))
-    save(measurement, Measurement(_shown(command), _today(), _processor(), rows))
+    save(measurement, Measurement(shlex.join(map(_named, command)), _today(), _processor(), rows))
 
 
-def _shown(command: Sequence[str]) -> str:
-    """Return a command without the folders of this machine."""
-    words = [Path(word).name if word.startswith("/") else word for word in command]
-    return shlex.join(words)
+def _named(value: Any) -> Any:
+    """Return the name of a file for its absolute path, and any other value as it is."""
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
 def _today() -> str:

@@ -60,6 +60,13 @@ def test_a_measurement_that_is_there_is_not_run_again(own_data: Path) -> None:
     assert not found.command.startswith("/")
 
 
+def test_no_folder_of_the_machine_is_kept(own_data: Path) -> None:
+    tables.run("one", command([{"model": "/some/where/my-model", "share": 0.5, "name": "a/b"}]))
+    found = tables.load("one")
+    assert found is not None
+    assert found.rows == [{"model": "my-model", "share": 0.5, "name": "a/b"}]
+
+
 def test_a_benchmark_that_fails_leaves_no_file(own_data: Path) -> None:
     with pytest.raises(Exception, match="returned non-zero"):
         tables.run("one", [sys.executable, "-c", "import sys; sys.exit(3)"])
