@@ -221,7 +221,7 @@ class VerifierSettings(Section):
 class RouterSettings(Section):
     """Which drafted steps strategy arbitrage escalates to the target."""
 
-    name: str = Field(default="auto", description="auto, learned, threshold, random, draft, target")
+    name: str = Field(default="auto", description="auto, learned, threshold, glimp, random, draft, target")
     threshold: float | None = Field(
         default=None,
         ge=0,

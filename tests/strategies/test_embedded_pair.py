@@ -250,6 +250,23 @@ def test_a_trained_router_escalates_the_doubtful_steps_by_itself(accelerator: Sy
     assert running_requests(accelerator) == 0
 
 
+def test_the_entropy_before_a_step_divides_the_work_between_the_models(accelerator: SyncAccelerator) -> None:
+    question = QUESTIONS[1]
+
+    def routed(threshold: float) -> Solution:
+        return answer(accelerator, question, "arbitrage", router__name="glimp", router__threshold=threshold)
+
+    drafted, written = routed(1.0), routed(0.0)
+    doubts = sorted(1 - verdict.score for verdict in drafted.recorder.verdicts if verdict.score is not None)
+    mixed = routed(doubts[len(doubts) // 2])
+    assert {step.origin for step in drafted.steps} == {"draft"}
+    assert tokens_of(written) == tokens_of(answer(accelerator, question, "autoregressive"))
+    assert {step.origin for step in mixed.steps} == {"draft", "target"}
+    for solution in (drafted, mixed, written):
+        assert solution.recorder.target_usage.num_generated_tokens == written_by(solution, "target")
+        assert all(verdict.decision != "unknown" for verdict in solution.recorder.verdicts)
+
+
 def sampled(temperature: float) -> dict[str, Any]:
     if temperature == 0:
         return {}
