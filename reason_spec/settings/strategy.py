@@ -74,7 +74,7 @@ class StrategySettings(Section):
     name: str = Field(
         default="lookahead",
         description="autoregressive, prompt_lookup, token_recycling, speculative, self_speculative, "
-        "lookahead, specreason, rsd, hybrid, arbitrage, speculative_thinking, scot, oracle",
+        "lookahead, specreason, rsd, atts, hybrid, arbitrage, speculative_thinking, scot, oracle",
     )
     planner: bool = Field(
         default=True, description="choose depth and draft tokens for each answer, from measured pass times"
@@ -165,8 +165,8 @@ class VerifierSettings(Section):
 
     name: str = Field(
         default="auto",
-        description="auto, semantic, numbers, embedding, exact, likelihood, confidence, utility, judge, "
-        "reward",
+        description="auto, semantic, numbers, embedding, exact, likelihood, confidence, conformal, "
+        "utility, judge, reward",
     )
     threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's default")
     thresholds: dict[str, float] = Field(

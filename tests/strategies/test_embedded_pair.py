@@ -287,6 +287,25 @@ def test_steps_judged_alone_are_sampled_as_any_others(accelerator: SyncAccelerat
     assert running_requests(accelerator) == 0
 
 
+def test_under_atts_the_target_writes_the_steps_that_surprise_it_most(accelerator: SyncAccelerator) -> None:
+    flags = {"verifier__name": "auto", "verifier__threshold": 0.4, **sampled(0.6)}
+    solutions = [
+        answer(accelerator, question, "atts", sample, **flags) for question in QUESTIONS[:4] for sample in (0, 1)
+    ]
+    verdicts = [verdict for solution in solutions for verdict in solution.recorder.verdicts]
+    decisions = [verdict.decision for verdict in verdicts]
+    num_unknown = decisions.count("unknown")
+    num_rejected, num_accepted = decisions.count("reject"), decisions.count("accept")
+    assert num_unknown >= 20
+    assert 0 < num_rejected < num_accepted
+    for solution in solutions:
+        assert solution.steps[-1].ends_text
+        by_target = [step for step in solution.steps if step.origin == "target"]
+        assert all(step.verdict is None or not step.verdict.accepted for step in by_target)
+        assert solution.recorder.target_usage.num_generated_tokens == written_by(solution, "target")
+    assert running_requests(accelerator) == 0
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_under_scot_the_target_writes_the_end_of_what_it_picks(
     accelerator: SyncAccelerator, temperature: float
