@@ -10,11 +10,11 @@ prompt computed once, until the last one ends. Rows with ``stop`` end when the v
 with ``stop:0.95`` it is likely to last. Rows with ``drafts`` use prompt lookup and the predictions of the
 other samples (`strategy.share_samples`), those with ``model`` the draft model too.
 
-Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each; a
-first problem warms up. ``speedup`` is the ratio of total seconds; the interval is that of the median of the
-ratios of single problems (sign test). ``same`` is the share of problems with an answer of the baseline's, where
-that is a tie one of several; ``right`` is the share of right answers, a tie of m counted 1 / m. Nothing else
-may run meanwhile.
+Each problem is solved by all rows in an order shuffled with the seed; prefix caches are emptied before each.
+A first problem warms up. ``speedup`` is the ratio of total seconds; the interval is that of the median of the
+ratios of single problems (sign test). ``same`` is the share of problems with an answer of the baseline's,
+where that is a tie one of several; ``right`` is the share of right answers, a tie of m counted 1 / m.
+Nothing else may run meanwhile.
 """
 
 from __future__ import annotations
@@ -134,9 +134,10 @@ def is_right(drawn: Sequence[Outcome], grader: Grader) -> float:
     right = set()
     for outcome in drawn:
         prediction = get_task(outcome.task).extract(outcome.response)
-        if prediction is not None and normal_form(prediction) in won and outcome.answer is not None:
-            if grader.grade_prediction(prediction, outcome.answer, outcome.task).correct:
-                right.add(normal_form(prediction))
+        if prediction is None or outcome.answer is None or normal_form(prediction) not in won:
+            continue
+        if grader.grade_prediction(prediction, outcome.answer, outcome.task).correct:
+            right.add(normal_form(prediction))
     return len(right) / len(won) if won else 0.0
 
 

@@ -150,8 +150,6 @@ def test_the_order_of_strategies_is_shuffled_by_problem_and_survives_a_resume() 
         turn.items[0].problem.id: turn.strategy
         for turn in _turns(items, BOTH, 1, 1, lambda _: True)
         if not turn.order
-        for turn in _turns(items, BOTH, 1, 1, lambda _: True)
-        if not turn.order
     }
     assert other_seed != first
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,9 +123,8 @@ def accelerator_of(sure: Sequence[str], *, seconds_per_pass: float = 0.0) -> Acc
         SURE.question: tuple(sure),
         SPLIT.question: tuple(f"The answer is {5 + sample % 2}." for sample in range(8)),
     }
-    return Accelerator(
-        settings, ScriptedEngine("target", WrittenAnswers(written), seconds_per_pass=seconds_per_pass)
-    )
+    target = ScriptedEngine("target", WrittenAnswers(written), seconds_per_pass=seconds_per_pass)
+    return Accelerator(settings, target, None, None)
 
 
 async def draw(accelerator: Accelerator, certainty: float, concurrency: int = 1) -> list[Outcome]:
@@ -176,10 +176,7 @@ async def test_an_interrupt_leaves_no_sample_running() -> None:
     accelerator = accelerator_of([LONG] * 8, seconds_per_pass=0.001)
     async with accelerator:
         results = run(accelerator, [SURE], ["autoregressive"], samples=8, concurrency=8)
-        first = anext(results)
-        import asyncio
-
-        task = asyncio.ensure_future(first)
+        task = asyncio.ensure_future(anext(results))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -104,7 +104,10 @@ def test_it_needs_a_target_and_its_threshold_is_not_tuned_by_replay() -> None:
 
 def test_atts_is_judged_by_ranks() -> None:
     accelerator = make_accelerator(flags={"strategy.name": "atts"})
-    fresh = type(accelerator)(load_settings(flags={
-        "target.kind": "scripted", "draft.kind": "scripted"}), accelerator.target, accelerator.draft)
+    fresh = type(accelerator)(
+        load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted"}),
+        accelerator.target,
+        accelerator.draft,
+    )
     strategy = fresh.generator.strategy("atts")
     assert (strategy.verifier.name, strategy.loss_class) == ("conformal", "routed")

@@ -232,8 +232,8 @@ def judging_part(verifier: Verifier) -> Verifier:
         raise SettingsError(f"verifier {part.name} has no threshold to choose")
     if part.learns:
         raise SettingsError(
-            f"verifier {part.name} ranks a step among earlier ones, so its verdicts cannot be replayed at other "
-            "thresholds: compare runs with `eval --set verifier.threshold=...`"
+            f"verifier {part.name} ranks a step among earlier ones, so its verdicts cannot be replayed at "
+            "other thresholds: compare runs with `eval --set verifier.threshold=...`"
         )
     return part
 
