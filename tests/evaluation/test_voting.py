@@ -186,7 +186,7 @@ async def test_an_interrupt_leaves_no_sample_running() -> None:
 
 async def stored(folder: Path, accelerator: Accelerator, **options: object) -> RunResult:
     wanted = RunOptions(("autoregressive",), 8, output=folder, **options)  # type: ignore[arg-type]
-    sources = Sources("votes", (SURE, SPLIT))
+    sources = Sources("votes", (SURE, SPLIT), only_questions=False)
     async with accelerator:
         return await run_job(accelerator.settings, sources, wanted, SilentView(), LocalBackend(accelerator))
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reason_spec.accelerator import Accelerator
 from reason_spec.engines.base import Score
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import SettingsError
@@ -17,7 +18,6 @@ from reason_spec.settings import load_settings
 from reason_spec.types import Prefix, Step, Usage, Verdict
 from reason_spec.verifiers.base import VerificationContext, create_verifier
 from reason_spec.verifiers.conformal import ConformalVerifier
-from tests.evaluation.problems import make_accelerator
 
 
 class Surprised(ScriptedEngine):
@@ -103,11 +103,7 @@ def test_it_needs_a_target_and_its_threshold_is_not_tuned_by_replay() -> None:
 
 
 def test_atts_is_judged_by_ranks() -> None:
-    accelerator = make_accelerator(flags={"strategy.name": "atts"})
-    fresh = type(accelerator)(
-        load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted"}),
-        accelerator.target,
-        accelerator.draft,
-    )
-    strategy = fresh.generator.strategy("atts")
+    settings = load_settings(flags={"target.kind": "scripted", "draft.kind": "scripted"})
+    accelerator = Accelerator(settings, Surprised(), Surprised(), None)
+    strategy = accelerator.generator.strategy("atts")
     assert (strategy.verifier.name, strategy.loss_class) == ("conformal", "routed")
