@@ -125,16 +125,24 @@ async def answer_batch(
                 session=session,
             )
             if key in ends:
-                outcome = replace(outcome, vote_end=_vote_end([recorders[other] for other in ends[key]]))
+                cancelled = [recorders[other] for other in ends[key].cancelled]
+                outcome = replace(outcome, vote_end=_vote_end(ends[key].num_drawn, cancelled))
             results.append(outcome)
     return results
 
 
+class _End(NamedTuple):
+    """The end of a vote: how many samples it has, and those that were cancelled."""
+
+    num_drawn: int
+    cancelled: list[UnitKey]
+
+
 class _Drawn(NamedTuple):
-    """What became of a batch: answers or errors, and by the sample that decided a vote the cancelled ones."""
+    """What became of a batch: answers or errors, and the ends of votes by the sample that decided."""
 
     solutions: dict[UnitKey, Solution | Exception]
-    ends: dict[UnitKey, list[UnitKey]]
+    ends: dict[UnitKey, _End]
 
 
 async def _until_decided(
@@ -153,29 +161,28 @@ async def _until_decided(
         running = set(tasks)
         while running:
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            finished = {item.key(strategy): task.result() for task, item in tasks.items() if task in done}
-            drawn.solutions.update(finished)
-            if votes is None:
-                continue
+            last_of: dict[str, UnitKey] = {}
             for task in done:
-                solution, item = task.result(), tasks[task]
-                if not isinstance(solution, Exception):
-                    votes.add(item.key(strategy), solution.text, item.problem.task)
-            for key in [key for key in finished if votes.is_decided(key)]:
-                others = {task for task in running if tasks[task].key(strategy).problem_id == key.problem_id}
-                # Of several that finish at once the first takes the cancelled ones.
-                if not any(end.problem_id == key.problem_id for end in drawn.ends):
-                    drawn.ends[key] = [tasks[task].key(strategy) for task in others]
-                for task in others:
-                    task.cancel()
-                running -= others
+                key, solution = tasks[task].key(strategy), task.result()
+                drawn.solutions[key] = solution
+                if votes is not None and not isinstance(solution, Exception):
+                    votes.add(key, solution.text, tasks[task].problem.task)
+                    last_of[key.problem_id] = key
+            for problem_id, key in last_of.items():
+                if votes is not None and votes.is_decided(key):
+                    others = {task for task in running if tasks[task].problem.id == problem_id}
+                    cancelled = [tasks[task].key(strategy) for task in others]
+                    drawn.ends[key] = _End(votes.num_drawn(key), cancelled)
+                    for task in others:
+                        task.cancel()
+                    running -= others
     return drawn
 
 
-def _vote_end(cancelled: Sequence[Recorder]) -> VoteEnd:
+def _vote_end(num_drawn: int, cancelled: Sequence[Recorder]) -> VoteEnd:
     target = Usage.total([recorder.target_usage for recorder in cancelled])
     draft = Usage.total([recorder.draft_usage for recorder in cancelled])
-    return VoteEnd(len(cancelled), target, draft)
+    return VoteEnd(num_drawn, len(cancelled), target, draft)
 
 
 def failed(key: UnitKey, error: ReasonSpecError) -> Failure:

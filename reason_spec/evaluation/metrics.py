@@ -16,7 +16,7 @@ from reason_spec.evaluation.outcome import Outcome, share
 from reason_spec.evaluation.paired import PairedMetrics, compare_pairs
 from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
 from reason_spec.evaluation.statistics import Interval
-from reason_spec.evaluation.voting import KEPT_SHARES, weighted_majority
+from reason_spec.evaluation.voting import KEPT_SHARES, end_of_vote, weighted_majority
 from reason_spec.types import LossClass, Usage
 
 ALL_TASKS = "all"
@@ -282,7 +282,7 @@ def _by_k(
     graded: ByProblem[Outcome], votes: Sequence[Votes], chance: Callable[[Votes, int], float]
 ) -> dict[int, Estimate]:
     """Return the mean of a chance over problems for each number of samples; k samples count as one draw."""
-    is_stopped = any(outcome.vote_end is not None for group in graded.groups for outcome in group)
+    is_stopped = any(end_of_vote(group) is not None for group in graded.groups)
     return {
         k: estimate_share([chance(vote, k) for vote in votes], graded.num_items / k, graded.strata)
         for k in sizes_up_to(min(1, graded.num_samples) if is_stopped else graded.num_samples)
@@ -292,7 +292,7 @@ def _by_k(
 def _vote_metrics(
     problems: ByProblem[Outcome], graded: ByProblem[Outcome], votes: Sequence[Votes]
 ) -> VoteMetrics:
-    ends = [outcome.vote_end for group in problems.groups for outcome in group if outcome.vote_end]
+    ends = [end for group in problems.groups if (end := end_of_vote(group)) is not None]
 
     def estimate(chances: Sequence[float]) -> Estimate:
         # A problem has one vote.

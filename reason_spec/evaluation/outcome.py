@@ -104,9 +104,11 @@ class Confidence:
 class VoteEnd:
     """The end of a problem's vote before all samples were drawn; see `reason_spec.evaluation.voting`.
 
-    ``num_cancelled`` samples were under way, with the work ``target`` and ``draft``.
+    ``num_drawn`` samples were finished, and ``num_cancelled`` under way, with the work ``target`` and
+    ``draft``. A continued run may have drawn more.
     """
 
+    num_drawn: int
     num_cancelled: int = 0
     target: Usage = field(default_factory=Usage)
     draft: Usage = field(default_factory=Usage)

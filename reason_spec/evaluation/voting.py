@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.errors import SettingsError
-from reason_spec.evaluation.outcome import Outcome, UnitKey
+from reason_spec.evaluation.outcome import Outcome, UnitKey, VoteEnd
 from reason_spec.evaluation.repeated import normal_form
 from reason_spec.tasks.base import get_task
 
@@ -106,10 +106,21 @@ class SampleVotes:
         if prediction is not None:
             self._answers[poll][normal_form(prediction)] += 1
 
+    def num_drawn(self, key: UnitKey) -> int:
+        """Return how many samples of a sample's problem are finished."""
+        return self._num_drawn[key.problem_id, key.strategy]
+
     def is_decided(self, key: UnitKey) -> bool:
         """Tell whether the vote that a sample belongs to is decided before all samples were drawn."""
         poll = key.problem_id, key.strategy
         return self.rule.decides(list(self._answers[poll].values()), self._num_drawn[poll])
+
+
+def end_of_vote(outcomes: Iterable[Outcome]) -> VoteEnd | None:
+    """Return where the vote of a problem ended, if no samples were drawn after that."""
+    drawn = list(outcomes)
+    ends = (outcome.vote_end for outcome in drawn)
+    return next((end for end in ends if end is not None and end.num_drawn >= len(drawn)), None)
 
 
 def weighted_majority(outcomes: Sequence[Outcome], kept_share: float) -> float | None:

@@ -153,7 +153,7 @@ async def test_no_more_samples_are_drawn_once_the_vote_is_decided() -> None:
     outcomes = await draw(accelerator_of(same), 0.95)
     assert samples_of(outcomes, SURE) == [0, 1, 2, 3]
     assert samples_of(outcomes, SPLIT) == list(range(8))
-    assert [outcome.vote_end for outcome in outcomes[:4]] == [None, None, None, VoteEnd()]
+    assert [outcome.vote_end for outcome in outcomes[:4]] == [None, None, None, VoteEnd(4)]
     certain = await draw(accelerator_of(same), 1.0)
     assert samples_of(certain, SURE) == [0, 1, 2, 3, 4]
 
