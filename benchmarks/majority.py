@@ -2,7 +2,7 @@
 
     python benchmarks/majority.py [--draft models:smollm2-gsm8k-draft] [--problems 12] [--problems-file FILE]
         [--samples 8] [--temperature 0.6] [--max-tokens 256] [--rows NAME ...] [--json [FILE]]
-        [--set NAME=VALUE ...]
+        [--cpu-time] [--set NAME=VALUE ...]
 
 Torch engine. The baseline ``batched`` is the target alone: all samples of a problem in one batch, with their
 prompt computed once, until the last one ends. Rows with ``stop`` end when the vote is decided (`eval
@@ -14,7 +14,7 @@ Each problem is solved by all rows in an order shuffled with the seed; prefix ca
 A first problem warms up. ``speedup`` is the ratio of total seconds; the interval is that of the median of the
 ratios of single problems (sign test). ``same`` is the share of problems with an answer of the baseline's,
 where that is a tie one of several; ``right`` is the share of right answers, a tie of m counted 1 / m.
-Nothing else may run meanwhile.
+Nothing else may run meanwhile, except with ``--cpu-time``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ import argparse
 import random
 import statistics
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from arms import settings_of, write_measured
+from arms import cpu_seconds_of_engines, settings_of, write_measured
 from real_engines import Opened, groups_of, open_group
 
 from reason_spec.errors import DataError, SettingsError
@@ -71,13 +72,20 @@ ROWS: Final = (
 )
 
 
+class Vote(NamedTuple):
+    """The samples that were drawn of a problem, and the seconds that this took."""
+
+    drawn: list[Outcome]
+    seconds: float
+
+
 @dataclass(slots=True)
 class Arm:
     """A row and its votes, one for each problem."""
 
     spec: RowSpec
     settings: Settings
-    votes: list[list[Outcome]] = field(default_factory=list)
+    votes: list[Vote] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +112,28 @@ class Row:
     right: float
 
 
-async def vote(opened: Opened, arm: Arm, problem: Problem, position: int, samples: int) -> list[Outcome]:
-    """Draw the samples of a problem at once, and return those that were drawn."""
+async def vote(
+    opened: Opened, arm: Arm, problem: Problem, position: int, samples: int, clock: Callable[[], float]
+) -> Vote:
+    """Draw the samples of a problem at once.
+
+    Raises:
+        DataError: a sample failed.
+    """
     await opened.ours.prepare(arm.settings)
     certainty = arm.spec.certainty
     votes = None if certainty is None else SampleVotes(StopRule(samples, certainty))
     items = [item._replace(position=position) for item in work_items([problem], samples)]
     generator = replace(opened.accelerator.generator, settings=arm.settings)
+    started = clock()
     results = await answer_batch(
         generator, items, arm.settings, strategy=arm.spec.strategy, concurrency=samples, votes=votes
     )
+    seconds = clock() - started
     drawn = [result for result in results if isinstance(result, Outcome)]
     if len(drawn) < len(results):
         raise DataError(f"a sample of problem {problem.id!r} failed")
-    return drawn
+    return Vote(drawn, seconds)
 
 
 def answers_of(drawn: Sequence[Outcome]) -> list[object]:
@@ -143,22 +159,17 @@ def is_right(drawn: Sequence[Outcome], grader: Grader) -> float:
 
 def row_of(arm: Arm, baseline: Arm, opened: Opened, options: argparse.Namespace, grader: Grader) -> Row:
     """Summarise an arm beside the baseline."""
-
-    def seconds(drawn: Sequence[Outcome]) -> float:
-        return sum(outcome.seconds for outcome in drawn)
-
-    ratios = [
-        seconds(before) / seconds(after) for before, after in zip(baseline.votes, arm.votes, strict=True)
-    ]
+    pairs = list(zip(baseline.votes, arm.votes, strict=True))
+    ratios = [before.seconds / after.seconds for before, after in pairs]
     interval = median_interval(ratios)
     number = len(arm.votes)
-    every = [outcome for drawn in arm.votes for outcome in drawn]
+    every = [outcome for vote in arm.votes for outcome in vote.drawn]
     ends = [outcome.vote_end for outcome in every if outcome.vote_end is not None]
     usages = [*(outcome.usage.target for outcome in every), *(end.target for end in ends)]
     tokens = sum(usage.num_generated_tokens for usage in usages)
     same = [
-        not set(answers_of(before)).isdisjoint(answers_of(after)) or not answers_of(before)
-        for before, after in zip(baseline.votes, arm.votes, strict=True)
+        not set(answers_of(before.drawn)).isdisjoint(answers_of(after.drawn)) or not answers_of(before.drawn)
+        for before, after in pairs
     ]
     return Row(
         name=arm.spec.name,
@@ -168,8 +179,8 @@ def row_of(arm: Arm, baseline: Arm, opened: Opened, options: argparse.Namespace,
         num_samples=options.samples,
         temperature=options.temperature,
         num_cores=opened.num_cores(arm.spec.strategy),
-        seconds=sum(map(seconds, arm.votes)) / number,
-        speedup=sum(map(seconds, baseline.votes)) / sum(map(seconds, arm.votes)),
+        seconds=statistics.fmean(after.seconds for _, after in pairs),
+        speedup=sum(before.seconds for before, _ in pairs) / sum(after.seconds for _, after in pairs),
         speedup_low=None if interval is None else interval.low,
         speedup_high=None if interval is None else interval.high,
         samples_drawn=len(every) / number,
@@ -178,7 +189,7 @@ def row_of(arm: Arm, baseline: Arm, opened: Opened, options: argparse.Namespace,
         prefilled_tokens=sum(usage.num_prefilled_tokens for usage in usages) / number,
         passes_per_token=sum(usage.num_passes for usage in usages) / max(1, tokens),
         same=statistics.fmean(same),
-        right=statistics.fmean(is_right(drawn, grader) for drawn in arm.votes),
+        right=statistics.fmean(is_right(vote.drawn, grader) for vote in arm.votes),
     )
 
 
@@ -235,12 +246,13 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             )
             for spec in wanted
         ]
+        clock = cpu_seconds_of_engines if options.cpu_time else time.perf_counter
         rng = random.Random(options.seed)
         for index, problem in enumerate([problems[0], *problems]):
             for arm in rng.sample(arms, len(arms)):
-                drawn = await vote(opened, arm, problem, index, options.samples)
+                voted = await vote(opened, arm, problem, index, options.samples, clock)
                 if index:
-                    arm.votes.append(drawn)
+                    arm.votes.append(voted)
             sys.stderr.write(f"\r{index} of {len(problems)} problems timed")
         sys.stderr.write("\n")
         with Grader() as grader:
@@ -262,6 +274,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--rows", nargs="+", choices=[spec.name for spec in ROWS], metavar="NAME")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the processor time of the engines: for a machine that does other work, on one core",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all rows")
     parser.add_argument(

@@ -20,6 +20,7 @@ from reason_spec.strategies.oracle import Oracle
 from reason_spec.strategies.scot import Scot
 from reason_spec.strategies.specreason import Atts, Hybrid, Rsd, SpecReason
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
+from reason_spec.strategies.ssr import Ssr
 from reason_spec.verifiers.base import Verifier
 
 _STRATEGIES: dict[str, type[Strategy]] = {
@@ -38,6 +39,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         Arbitrage,
         SpeculativeThinking,
         Scot,
+        Ssr,
         Oracle,
     )
 }

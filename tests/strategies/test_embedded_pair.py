@@ -309,6 +309,26 @@ def test_under_atts_the_target_writes_the_steps_that_surprise_it_most(accelerato
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_under_ssr_one_of_several_directions_is_the_answer(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    flags = {"verifier__name": "likelihood", "strategy__width": 2, **sampled(temperature)}
+    for question in QUESTIONS[:2]:
+        solution = answer(accelerator, question, "ssr", sampling__max_tokens=200, **flags)
+        opening, *rest = solution.steps
+        assert opening.origin == "inserted"
+        assert opening.text.strip() in load_settings().strategy.directions
+        assert {step.origin for step in rest} <= {"draft", "target"}
+        for usage, origin in (
+            (solution.recorder.target_usage, "target"),
+            (solution.recorder.draft_usage, "draft"),
+        ):
+            kept = usage.num_generated_tokens - usage.num_discarded_tokens
+            assert kept == written_by(solution, origin)
+        assert running_requests(accelerator) == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_under_scot_the_target_writes_the_end_of_what_it_picks(
     accelerator: SyncAccelerator, temperature: float
 ) -> None:
