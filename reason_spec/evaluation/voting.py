@@ -39,7 +39,7 @@ def _chance_below_half(a: int, b: int) -> float:
     """Return I_1/2(a, b), the regularized incomplete beta function, for whole numbers."""
     num = a + b - 1
     tail: int = sum(math.comb(num, hits) for hits in range(a, num + 1))
-    return tail / 2**num
+    return tail / (1 << num)
 
 
 class StopRule(NamedTuple):

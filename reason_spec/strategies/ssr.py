@@ -28,7 +28,7 @@ from reason_spec.strategies.autoregressive import whole_answer
 from reason_spec.strategies.base import RoutedStrategy, SolveRequest, check_judges_alone
 from reason_spec.strategies.specreason import SpecReasonLoop
 from reason_spec.strategies.step_loop import LoopOptions
-from reason_spec.types import Step
+from reason_spec.types import Step, Usage
 from reason_spec.verifiers.base import Verifier
 
 _NUM_PATHS: Final = 3
@@ -161,11 +161,15 @@ class _Path:
     def hand_in(self, recorder: Recorder, *, kept: bool) -> None:
         """Add the path's work and verdicts to those of the answer."""
         own = self.recorder
-        for lane, usage in (("target", own.target_usage), ("draft", own.draft_usage)):
-            lost = replace(usage, num_discarded_tokens=usage.num_generated_tokens)
-            recorder.add_work(lane, usage if kept else lost, kept=True)
+        recorder.add_work("target", own.target_usage if kept else _lost(own.target_usage), kept=True)
+        recorder.add_work("draft", own.draft_usage if kept else _lost(own.draft_usage), kept=True)
         recorder.verdicts += own.verdicts
         recorder.num_late_drafts += own.num_late_drafts
         recorder.num_held_drafts += own.num_held_drafts
         recorder.num_held_back += own.num_held_back
         recorder.draft_failure = recorder.draft_failure or own.draft_failure
+
+
+def _lost(usage: Usage) -> Usage:
+    """Return the work of a path whose tokens are in no answer."""
+    return replace(usage, num_discarded_tokens=usage.num_generated_tokens)
