@@ -250,6 +250,8 @@ class Step:
     ``tokens`` are ids of the tokenizer ``tokenizer_id``, that of the model that wrote the step. ``verdict``
     accepted this drafted step, or rejected the draft that this step of the target replaces; None without a
     draft. ``num_stop_overlap`` counts characters of the stop string in the steps before this one.
+    ``first_entropy`` is that of the model that wrote the step before its first token, in nats; None where it
+    is not known.
     """
 
     text: str
@@ -260,6 +262,7 @@ class Step:
     logprobs: tuple[float, ...] | None = None
     verdict: Verdict | None = None
     num_stop_overlap: int = 0
+    first_entropy: float | None = None
 
     @property
     def ends_text(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from math import exp
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from reason_spec.errors import SettingsError, unknown_name
 from reason_spec.routers.features import StepFeatures
@@ -39,6 +40,8 @@ class Router(ABC):
     """
 
     name: str
+    reads_entropy: ClassVar[bool] = False
+    """Whether it needs the entropy of the draft, which not every engine reports."""
 
     def __init__(self, threshold: float) -> None:
         if not 0 <= threshold <= 1:
@@ -73,13 +76,15 @@ def _make(name: str, settings: RouterSettings, pair: PairIdentity | None) -> Rou
         return learned.LearnedRouter(model, settings.threshold)
     if name == "threshold":
         return simple.ThresholdRouter(0.05 if settings.threshold is None else settings.threshold)
+    if name == "glimp":
+        return simple.GlimpRouter(1 - exp(-1.0) if settings.threshold is None else settings.threshold)
     if name == "random":
         threshold = 0.5 if settings.threshold is None else settings.threshold
         return simple.RandomRouter(threshold, settings.seed)
     return simple.DraftRouter() if name == "draft" else simple.TargetRouter()
 
 
-_NAMES: Final = (AUTO, "learned", "threshold", "random", "draft", "target")
+_NAMES: Final = (AUTO, "learned", "threshold", "glimp", "random", "draft", "target")
 
 
 def router_names() -> tuple[str, ...]:

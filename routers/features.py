@@ -25,8 +25,9 @@ class StepFeatures:
     """The features of a drafted step.
 
     Log-probabilities are the draft's, at temperature 1; those of digits are over tokens with a digit, 0 if
-    there is none. ``progress`` relates the step to the question. ``key`` identifies the step and its context
-    across runs; trained routers do not read it.
+    there is none. ``progress`` relates the step to the question. ``first_entropy`` is the draft's before the
+    first token, in nats; None where its engine does not report it. ``key`` identifies the step and its
+    context across runs. Trained routers read neither.
     """
 
     step_index: int
@@ -49,6 +50,7 @@ class StepFeatures:
     divides: bool = False
     corrects: bool = False
     progress: Progress = field(default_factory=Progress)
+    first_entropy: float | None = None
     key: str = ""
 
     @classmethod
@@ -63,6 +65,7 @@ class StepFeatures:
         step_index: int,
         num_prefix_tokens: int,
         ends_text: bool = False,
+        first_entropy: float | None = None,
     ) -> StepFeatures:
         """Summarise a step's text and the draft's log-probabilities, one for each of its tokens.
 
@@ -92,6 +95,7 @@ class StepFeatures:
             divides=_QUOTIENT.search(text) is not None,
             corrects=_CORRECTION.search(text) is not None,
             progress=read_progress(question, text_before, text),
+            first_entropy=first_entropy,
             key=f"{question}\n{text_before}\n{text}",
         )
 
@@ -115,7 +119,9 @@ _LOGPROBS: Final = (
     "least_digit_logprob",
     "second_least_digit_logprob",
 )
-_PLAIN: Final = tuple(f.name for f in fields(StepFeatures) if f.name not in ("progress", "key"))
+_PLAIN: Final = tuple(
+    f.name for f in fields(StepFeatures) if f.name not in ("progress", "first_entropy", "key")
+)
 _PROGRESS: Final = tuple(f.name for f in fields(Progress))
 FEATURE_NAMES: Final = (*_PLAIN, *(f"exp({name})" for name in _LOGPROBS), *_PROGRESS)
 

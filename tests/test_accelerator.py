@@ -132,3 +132,10 @@ def test_a_lone_target_gets_every_core() -> None:
 def test_an_unknown_strategy_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(SettingsError, match="did you mean 'lookahead'"):
         Accelerator.from_settings(strategy__name="lookahed")
+
+
+def test_a_router_that_needs_entropies_is_refused_where_the_draft_reports_none() -> None:
+    flags = {"target.kind": "scripted", "draft.kind": "scripted", "router.name": "glimp"}
+    accelerator = make(load_settings(flags=flags))
+    with pytest.raises(SettingsError, match=r"'glimp' needs the entropy .* draft.kind = 'scripted'"):
+        accelerator.generator.strategy("arbitrage")

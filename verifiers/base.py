@@ -73,6 +73,8 @@ class Verifier(ABC):
     """Whether the target reads drafted steps for it."""
     compares: bool = True
     """Whether it can compare a drafted step with the target's own."""
+    learns: bool = False
+    """Whether its scores depend on the steps that it judged before, so that no threshold can be replayed."""
     threshold: float | None = None
     """Least accepted score; None without a threshold."""
     least_threshold: float = 0.0
@@ -257,6 +259,14 @@ def _confidence(given: _Given) -> Verifier:
     return ConfidenceVerifier(given.threshold, given.settings.deadline)
 
 
+def _conformal(given: _Given) -> Verifier:
+    from reason_spec.verifiers.conformal import ConformalVerifier
+
+    if given.models.target is None:
+        raise SettingsError("verifier conformal needs a target; choose a verifier that compares steps")
+    return ConformalVerifier(given.models.target, given.threshold, given.settings.deadline)
+
+
 def _utility(given: _Given) -> Verifier:
     from reason_spec.verifiers.asking import UtilityVerifier
 
@@ -322,6 +332,7 @@ _FACTORIES: Final[dict[str, Callable[[_Given], Verifier]]] = {
     "exact": _exact,
     "likelihood": _likelihood,
     "confidence": _confidence,
+    "conformal": _conformal,
     "utility": _utility,
     "judge": _judge,
     "reward": _reward,

@@ -13,7 +13,7 @@ from reason_spec.accelerator.engine_drafter import only_drafts_tokens, with_draf
 from reason_spec.accelerator.verifier_models import models_to_ask
 from reason_spec.engines.base import Engine
 from reason_spec.engines.weights import identify_model
-from reason_spec.errors import EngineError
+from reason_spec.errors import EngineError, SettingsError
 from reason_spec.routers.base import PairIdentity, Router, create_router
 from reason_spec.settings import RouterSettings, Settings, VerifierSettings
 from reason_spec.strategies.factory import strategy_class
@@ -142,7 +142,8 @@ class ModelBundle:
         """Return the router that the settings name.
 
         Raises:
-            SettingsError: there is none of that name, or it was trained on other models.
+            SettingsError: there is none of that name, or it was trained on other models, or it needs what
+                the draft's engine does not report.
             DataError: its file is missing or damaged.
         """
         if settings not in self._routers:
@@ -150,7 +151,13 @@ class ModelBundle:
                 identify_model("target", self.settings.target),
                 identify_model("draft", self.settings.draft),
             )
-            self._routers[settings] = create_router(settings, PairIdentity(*models))
+            router = create_router(settings, PairIdentity(*models))
+            if router.reads_entropy and not (self.draft and self.draft.reports_entropy):
+                raise SettingsError(
+                    f"router.name = {settings.name!r} needs the entropy of the draft, which the engine "
+                    f"draft.kind = {self.settings.draft.kind!r} does not report: use torch for the draft"
+                )
+            self._routers[settings] = router
         return self._routers[settings]
 
     async def reset_prefix_caches(self) -> None:

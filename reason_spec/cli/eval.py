@@ -25,9 +25,11 @@ from reason_spec.cli.options import (
     OutputOption,
     QuietOption,
     SamplesOption,
+    StopSamplesOption,
     compared_strategies,
     option,
 )
+from reason_spec.errors import SettingsError
 
 if TYPE_CHECKING:
     from reason_spec.evaluation.job import Backend
@@ -76,6 +78,7 @@ def evaluate(
     flags: Flags,
     sources: TaskSourcesArgument = None,
     samples: SamplesOption = 1,
+    stop_samples: StopSamplesOption = None,
     compare: CompareOption = None,
     output: OutputOption = None,
     fresh: FreshOption = False,
@@ -97,7 +100,9 @@ def evaluate(
     settings = flags.resolve()
     named = (BASELINE, settings.strategy.name) if compare is None else compared_strategies(compare, 1)
     strategies = tuple(dict.fromkeys(named))
-    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines)
+    if ray is not None and stop_samples is not None:
+        raise SettingsError("--stop-samples needs all samples of a problem in one process: leave out --ray")
+    options = RunOptions(strategies, samples, concurrency, output, fresh, retries, timelines, stop_samples)
     backend = None if ray is None else _ray_backend(ray)
     chosen = flags.problems(settings, sources, read_task_sources, generated_sources)
     screen = Screen(quiet=quiet, as_json=as_json)

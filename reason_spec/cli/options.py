@@ -147,6 +147,16 @@ SourcesArgument = Annotated[
     ),
 ]
 SamplesOption = Annotated[int, option("--samples", "Answers to each problem. Default: 1.", PROBLEMS, min=1)]
+StopSamplesOption = Annotated[
+    float | None,
+    option(
+        "--stop-samples",
+        "Draw no more samples of a problem once its vote is decided with this probability, such as 0.95; 1: "
+        "once the samples left cannot change it. Default: draw all.",
+        PROBLEMS,
+        metavar="P",
+    ),
+]
 CompareOption = Annotated[
     str | None,
     option(

@@ -9,10 +9,10 @@ from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.cli.screen import Screen
 from reason_spec.cli.transcript import Transcript
 from reason_spec.evaluation.amounts import ratio_text, seconds_text
+from reason_spec.evaluation.batch import WorkItem, work_items
 from reason_spec.evaluation.job import RunOptions, start_engines
 from reason_spec.evaluation.outcome import Outcome, outcome_from
 from reason_spec.evaluation.prompts import ask_for
-from reason_spec.evaluation.run import WorkItem, work_items
 from reason_spec.evaluation.sources import Sources
 from reason_spec.events import Recorder
 from reason_spec.settings import Settings

@@ -23,7 +23,7 @@ from reason_spec.evaluation.amounts import (
 from reason_spec.evaluation.estimates import Estimate
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunResult
-from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics
+from reason_spec.evaluation.metrics import ALL_TASKS, RunMetrics, StrategyMetrics, VoteMetrics
 from reason_spec.evaluation.paired import PairedMetrics
 from reason_spec.evaluation.rounding import Rounding
 
@@ -138,6 +138,29 @@ def _quality_rows(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
         yield f"pass@{k}", lambda item, k=k: _share_and_interval(item.pass_at.get(k))  # type: ignore[misc]
     for k in _several(item.majority_at for item in rows):
         yield f"majority@{k}", lambda item, k=k: _share_and_interval(item.majority_at.get(k))  # type: ignore[misc]
+    yield from _vote_rows(rows)
+
+
+def _vote_rows(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
+    if all(item.vote is None for item in rows):
+        return
+
+    def of(vote: Callable[[VoteMetrics], str]) -> Callable[[StrategyMetrics], str]:
+        return lambda item: NONE if item.vote is None else vote(item.vote)
+
+    if any(item.vote and item.vote.num_stopped for item in rows):
+        yield "vote of the samples drawn", of(lambda vote: _share_and_interval(vote.accuracy))
+        yield "  votes decided early", of(lambda vote: str(vote.num_stopped))
+        yield "  samples drawn, cancelled", of(_samples_drawn)
+    for share in sorted({share for item in rows if item.vote for share in item.vote.weighted}, reverse=True):
+        name = "vote by confidence" if share == 1 else f"  of the surest {share:.0%}"
+        yield name, of(lambda vote, share=share: _share_and_interval(vote.weighted.get(share)))  # type: ignore[misc]
+    yield "seconds to the vote", of(lambda vote: seconds_text(vote.seconds.value))
+    yield "tokens to the vote", of(lambda vote: f"{vote.tokens.value:.1f}")
+
+
+def _samples_drawn(vote: VoteMetrics) -> str:
+    return f"{vote.num_samples.value:.1f} a problem, {vote.num_cancelled} in all"
 
 
 def _several(estimates: Iterable[Mapping[int, Estimate]]) -> list[int]:

@@ -182,6 +182,8 @@ class GenerationResult:
         usage: the work of this generation.
         num_stop_overlap: characters of the stop string that lie in the prefix.
         error: why the engine failed; None unless ``finish`` is ``failed``.
+        first_entropy: entropy of the model at temperature 1 before the first token, in nats; None where the
+            engine does not report it, and for requests without a boundary.
     """
 
     tokens: tuple[int, ...]
@@ -191,6 +193,7 @@ class GenerationResult:
     usage: Usage
     num_stop_overlap: int = 0
     error: str | None = None
+    first_entropy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +311,8 @@ class Engine(ABC):
     """Whether requests may have a constraint; a generation with one fails otherwise."""
     reports_batch_times: ClassVar[bool] = False
     """Whether the engine measures ``batch_times``."""
+    reports_entropy: ClassVar[bool] = False
+    """Whether results of requests with a boundary have a ``first_entropy``."""
 
     @property
     @abstractmethod

@@ -134,6 +134,7 @@ class RequestOutput:
         self.logprobs: list[float] = []
         self.num_discarded = 0
         self.finish: FinishReason | None = None
+        self.first_entropy: float | None = None
         self._request = request
         self._text = OutputText(replace(request, max_tokens=self.max_tokens), vocabulary)
         self._num_delivered = 0
@@ -174,4 +175,5 @@ class RequestOutput:
             usage=usage,
             num_stop_overlap=self._text.num_stop_overlap,
             error=error,
+            first_entropy=self.first_entropy,
         )

@@ -15,15 +15,17 @@ from typing import Any, Protocol, TypeAlias
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.control.planner import Planner
+from reason_spec.evaluation.batch import Failure, work_items
 from reason_spec.evaluation.metrics import RunMetrics, measure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
 from reason_spec.evaluation.records import RecordFile
 from reason_spec.evaluation.rounding import Rounding, find_rounding
-from reason_spec.evaluation.run import Failure, Retries, Revived, new_session, run, work_items
+from reason_spec.evaluation.run import Retries, Revived, new_session, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.evaluation.timeline import TIMELINES, Timeline
 from reason_spec.evaluation.view import RunView, SilentView
+from reason_spec.evaluation.voting import SampleVotes, StopRule
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec.types import Problem
 from reason_spec.verifiers.base import Verifier
@@ -37,7 +39,10 @@ KeepTimeline: TypeAlias = Callable[[Timeline], None]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of a run beside its settings; ``output`` None names a folder after the problems."""
+    """Options of a run beside its settings; ``output`` None names a folder after the problems.
+
+    ``stop_samples``: the certainty at which no more samples of a problem are drawn; None draws all.
+    """
 
     strategies: tuple[str, ...] = ()
     samples: int = 1
@@ -46,6 +51,7 @@ class RunOptions:
     fresh: bool = False
     num_retries: int = 0
     timelines: bool = False
+    stop_samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,18 @@ class Job:
     folder: RunFolder
     view: RunView
     wanted: frozenset[UnitKey]
+    stop_rule: StopRule | None = None
+
+    def missing(self) -> frozenset[UnitKey]:
+        """Return the wanted answers that are not stored, without those that a decided vote spares."""
+        left = self.wanted - self.folder.outcomes.keys()
+        votes = self.votes()
+        return left if votes is None else frozenset(key for key in left if not votes.is_decided(key))
+
+    def votes(self) -> SampleVotes | None:
+        """Return the votes of the stored samples; None where all samples are drawn."""
+        stored = self.folder.outcomes.values()
+        return None if self.stop_rule is None else SampleVotes.of(self.stop_rule, stored)
 
     @property
     def unwanted(self) -> frozenset[UnitKey]:
@@ -125,7 +143,11 @@ async def run_job(
         DataError: the output folder cannot be written.
         EngineError: an engine does not start, or answers go on failing.
         ResumeError: the folder belongs to another run.
+        SettingsError: ``stop_samples`` is no certainty, or there is one sample.
     """
+    stop_rule = None
+    if options.stop_samples is not None:
+        stop_rule = StopRule.checked(options.samples, options.stop_samples)
     _mention_omissions(sources, view)
     identity = Identity.of(settings, sources.problems, options.concurrency)
     path = options.output or Path("runs") / f"{sources.name}-{identity.hash}"
@@ -133,12 +155,13 @@ async def run_job(
     wanted = frozenset(item.key(name) for item in items for name in options.strategies)
     failures: list[Failure] = []
     with RunFolder(path, identity, sources.problems, fresh=options.fresh) as folder:
-        job = Job(settings, sources.problems, options, folder, view, wanted)
-        num_done = len(wanted & folder.outcomes.keys())
+        job = Job(settings, sources.problems, options, folder, view, wanted, stop_rule)
+        num_missing = len(job.missing())
+        num_done = len(wanted) - num_missing
         if num_done:
             view.say(_already_there(num_done, len(wanted), path))
         try:
-            if num_done < len(wanted):
+            if num_missing:
                 await solve_missing(job, backend or LocalBackend(), failures)
         finally:
             result = _result(job, failures)
@@ -199,7 +222,7 @@ def _result(job: Job, failures: Sequence[Failure]) -> RunResult:
         path=folder.path,
         metrics=measure(folder.outcomes.values(), options.strategies),
         failures=tuple(failures),
-        num_missing=len(job.wanted - folder.outcomes.keys()),
+        num_missing=len(job.missing()),
         order_seed=seed,
         rounding=Rounding.from_dict(noted) if noted else None,
     )
@@ -292,6 +315,7 @@ class LocalBackend:
             if keep_timeline is None
             else lambda key, recorder: keep_timeline(Timeline.of(key, recorder)),
             retries=Retries(options.num_retries, revive=revive if self._owns else None),
+            votes=job.votes(),
         )
 
     async def finish(self, job: Job) -> None:

@@ -16,6 +16,7 @@ from reason_spec.evaluation.outcome import Outcome, share
 from reason_spec.evaluation.paired import PairedMetrics, compare_pairs
 from reason_spec.evaluation.repeated import Votes, count_votes, majority_at_k, pass_at_k, sizes_up_to
 from reason_spec.evaluation.statistics import Interval
+from reason_spec.evaluation.voting import KEPT_SHARES, end_of_vote, weighted_majority
 from reason_spec.types import LossClass, Usage
 
 ALL_TASKS = "all"
@@ -48,6 +49,30 @@ class StepAcceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class VoteMetrics:
+    """The vote of all samples that were drawn of a problem: means over problems.
+
+    Attributes:
+        accuracy: the chance that the most frequent answer is right; None where nothing is graded.
+        weighted: DeepConf's votes by the share of the samples that take part, the most confident ones; see
+            `weighted_majority`. Empty where a sample has no confidence.
+        num_samples: samples drawn.
+        seconds: until the vote; the sum over the samples.
+        tokens: that target and draft generated until the vote, those of cancelled samples included.
+        num_stopped: problems whose vote was decided before all samples were drawn.
+        num_cancelled: samples that were cancelled under way.
+    """
+
+    accuracy: Estimate | None
+    weighted: Mapping[float, Estimate]
+    num_samples: Estimate
+    seconds: Estimate
+    tokens: Estimate
+    num_stopped: int
+    num_cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
 class StrategyMetrics:
     """One strategy on one task, or on all of them.
 
@@ -59,7 +84,9 @@ class StrategyMetrics:
         num_graded: answers with a reference answer; undecided ones count as wrong.
         accuracy: avg@k, the mean over problems of the share of right samples; None where nothing is graded.
         pass_at: by k = 1, 2, 4, ... and ``num_samples``: the chance that one of k samples is right.
-        majority_at: the same for the answer that most of k samples give.
+        majority_at: the same for the answer that most of k samples give. Where votes ended the drawing of
+            samples, both are left out beyond k = 1: these samples are no independent ones.
+        vote: of all drawn samples; None with one sample of each problem.
         seconds: over answers; so is ``first_step_seconds``, the time until the first step was final. With
             several answers at once, the wall time of a batch divided by its size.
         target_tokens: tokens that the target generated, rejected branches and accepted token drafts included,
@@ -92,6 +119,7 @@ class StrategyMetrics:
     accuracy: Estimate | None
     pass_at: Mapping[int, Estimate]
     majority_at: Mapping[int, Estimate]
+    vote: VoteMetrics | None
     seconds: Percentiles
     first_step_seconds: Percentiles
     seconds_per_problem: Estimate
@@ -216,6 +244,7 @@ def _measure_one(task: str, outcomes: Sequence[Outcome]) -> StrategyMetrics:
         accuracy=estimate_share(graded.means(_is_right), graded.num_items, graded.strata) if votes else None,
         pass_at=_by_k(graded, votes, lambda vote, k: pass_at_k(vote.num_samples, vote.num_right, k)),
         majority_at=_by_k(graded, votes, majority_at_k),
+        vote=_vote_metrics(problems, graded, votes) if problems.num_items > len(problems) else None,
         seconds=_percentiles([outcome.seconds for outcome in outcomes]),
         first_step_seconds=_percentiles([outcome.first_step_seconds for outcome in outcomes]),
         seconds_per_problem=estimate_mean(problems.means(lambda outcome: outcome.seconds), problems.strata),
@@ -253,10 +282,48 @@ def _by_k(
     graded: ByProblem[Outcome], votes: Sequence[Votes], chance: Callable[[Votes, int], float]
 ) -> dict[int, Estimate]:
     """Return the mean of a chance over problems for each number of samples; k samples count as one draw."""
+    is_stopped = any(end_of_vote(group) is not None for group in graded.groups)
     return {
         k: estimate_share([chance(vote, k) for vote in votes], graded.num_items / k, graded.strata)
-        for k in sizes_up_to(graded.num_samples)
+        for k in sizes_up_to(min(1, graded.num_samples) if is_stopped else graded.num_samples)
     }
+
+
+def _vote_metrics(
+    problems: ByProblem[Outcome], graded: ByProblem[Outcome], votes: Sequence[Votes]
+) -> VoteMetrics:
+    ends = [end for group in problems.groups if (end := end_of_vote(group)) is not None]
+
+    def estimate(chances: Sequence[float]) -> Estimate:
+        # A problem has one vote.
+        return estimate_share(chances, len(chances), graded.strata)
+
+    def total(amount: Callable[[Outcome], float]) -> Estimate:
+        sums = [math.fsum(map(amount, group)) for group in problems.groups]
+        return estimate_mean(np.array(sums), problems.strata)
+
+    weighted: dict[float, Estimate] = {}
+    for share_kept in KEPT_SHARES if votes else ():
+        chances = [weighted_majority(group, share_kept) for group in graded.groups]
+        known = [chance for chance in chances if chance is not None]
+        if len(known) == len(chances):
+            weighted[share_kept] = estimate(known)
+    return VoteMetrics(
+        accuracy=estimate([majority_at_k(vote, vote.num_samples) for vote in votes]) if votes else None,
+        weighted=weighted,
+        num_samples=total(lambda _: 1.0),
+        seconds=total(lambda outcome: outcome.seconds),
+        tokens=total(_generated_until_the_vote),
+        num_stopped=len(ends),
+        num_cancelled=sum(end.num_cancelled for end in ends),
+    )
+
+
+def _generated_until_the_vote(outcome: Outcome) -> float:
+    usages = [outcome.usage.target, outcome.usage.draft]
+    if outcome.vote_end is not None:
+        usages += [outcome.vote_end.target, outcome.vote_end.draft]
+    return sum(usage.num_generated_tokens for usage in usages)
 
 
 def _percentiles(values: Sequence[float]) -> Percentiles:

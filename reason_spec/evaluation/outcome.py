@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
@@ -16,6 +19,8 @@ from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
 
+GROUP_TOKENS: Final = 64
+"""Tokens of a group of `Confidence`. DeepConf takes 2048, of texts with tens of thousands."""
 DECISIONS: tuple[Decision, ...] = ("accept", "reject", "unknown")
 
 
@@ -73,6 +78,43 @@ class AnswerUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Confidence:
+    """How sure the writers were of their tokens: geometric means of the probabilities, at temperature 1.
+
+    ``mean`` is over all tokens, ``lowest_group`` the least of any `GROUP_TOKENS` tokens in a row. As
+    DeepConf's (arXiv 2508.15260), but of the chosen tokens: engines report no others.
+    """
+
+    mean: float
+    lowest_group: float
+
+    @classmethod
+    def of_steps(cls, steps: Sequence[Step]) -> Confidence | None:
+        """Return None where a step has no log-probabilities, as one of the suffix cache."""
+        logprobs = [logprob for step in steps for logprob in step.logprobs or ()]
+        if not logprobs or any(step.tokens and step.logprobs is None for step in steps):
+            return None
+        sums = np.cumsum([0.0, *logprobs])
+        length = min(GROUP_TOKENS, len(logprobs))
+        lowest = float((sums[length:] - sums[:-length]).min()) / length
+        return cls(math.exp(min(0.0, sums[-1] / len(logprobs))), math.exp(min(0.0, lowest)))
+
+
+@dataclass(frozen=True, slots=True)
+class VoteEnd:
+    """The end of a problem's vote before all samples were drawn; see `reason_spec.evaluation.voting`.
+
+    ``num_drawn`` samples were finished, and ``num_cancelled`` under way, with the work ``target`` and
+    ``draft``. A continued run may have drawn more.
+    """
+
+    num_drawn: int
+    num_cancelled: int = 0
+    target: Usage = field(default_factory=Usage)
+    draft: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A finished answer, graded if the problem has a reference answer.
 
@@ -81,7 +123,8 @@ class Outcome:
     which the first step became final. ``index`` is the index of the problem in the run, from 0. ``order`` is
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.
-    ``failed_tries`` holds the errors of earlier tries, in order.
+    ``failed_tries`` holds the errors of earlier tries, in order. ``vote_end`` is set on the sample that
+    decided the vote of its problem.
     """
 
     id: str
@@ -109,6 +152,8 @@ class Outcome:
     task: str = "auto"
     level: str | None = None
     failed_tries: tuple[str, ...] = ()
+    confidence: Confidence | None = None
+    vote_end: VoteEnd | None = None
 
     @property
     def key(self) -> UnitKey:
@@ -233,6 +278,7 @@ def outcome_from(
         settings_hash=settings_for(settings, solution.strategy).hash,
         task=problem.task,
         level=problem.level,
+        confidence=Confidence.of_steps(solution.steps),
     )
 
 

@@ -43,12 +43,13 @@ def count_votes(outcomes: Iterable[Outcome]) -> Votes:
         elif outcome.prediction is None:
             num_silent += 1
         else:
-            others[_normal_form(outcome.prediction)] += 1
+            others[normal_form(outcome.prediction)] += 1
     return Votes(num_right, tuple(sorted(others.values(), reverse=True)), num_silent)
 
 
 @lru_cache(maxsize=4096)
-def _normal_form(prediction: str) -> object:
+def normal_form(prediction: str) -> object:
+    """Return a value that is equal for answers that a vote counts together."""
     number = parse_number(prediction)
     return "".join(prediction.casefold().split()) if number is None else number.value
 

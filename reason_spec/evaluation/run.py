@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from itertools import groupby, islice
+from typing import NamedTuple
 
-from reason_spec.accelerator import Accelerator, Generator, Solution
-from reason_spec.errors import EngineError, ReasonSpecError
-from reason_spec.evaluation.outcome import Outcome, UnitKey, outcome_from
-from reason_spec.evaluation.prompts import ask_for
-from reason_spec.events import Recorder
-from reason_spec.settings import Settings, current_strategy_name
+from reason_spec.accelerator import Accelerator, Generator
+from reason_spec.errors import EngineError
+from reason_spec.evaluation.batch import AnswerListener, Failure, WorkItem, answer_batch, failed, work_items
+from reason_spec.evaluation.outcome import Outcome, UnitKey
+from reason_spec.evaluation.voting import SampleVotes
+from reason_spec.settings import current_strategy_name
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Problem
 
@@ -25,31 +24,6 @@ MAX_FAILURES_IN_A_ROW = 3
 """A run ends after this many failures in a row: then the engine is at fault, not the problems."""
 
 _LONGEST_DELAY_SECONDS = 30.0
-
-AnswerListener: TypeAlias = Callable[[UnitKey, Recorder], None]
-
-
-class WorkItem(NamedTuple):
-    """One sample of a problem; ``position`` is that of the problem in the run."""
-
-    problem: Problem
-    sample: int
-    position: int
-
-    def key(self, strategy: str) -> UnitKey:
-        return UnitKey(self.problem.id, self.sample, strategy)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An answer that an engine could not generate, such as one whose question fills the context.
-
-    ``failed_tries`` holds the reason of each failed try, the last one included.
-    """
-
-    key: UnitKey
-    error: ReasonSpecError
-    failed_tries: tuple[str, ...] = ()
 
 
 class Revived(NamedTuple):
@@ -94,6 +68,7 @@ async def run(
     session: str | None = None,
     on_answer: AnswerListener | None = None,
     retries: Retries | None = None,
+    votes: SampleVotes | None = None,
 ) -> AsyncGenerator[Outcome | Failure]:
     """Yield each answer when it is finished and graded.
 
@@ -110,6 +85,7 @@ async def run(
         grader: used instead of a grader of its own; stays open.
         on_answer: called with all events of an answer before its outcome is yielded.
         retries: None: an answer whose engine fails is not tried again.
+        votes: ends the drawing of samples where a vote is decided; holds those of ``done``.
 
     Raises:
         EngineError: an engine died and was not replaced, or `MAX_FAILURES_IN_A_ROW` answers failed.
@@ -118,7 +94,10 @@ async def run(
     names = tuple(dict.fromkeys(map(current_strategy_name, strategies))) or (
         accelerator.settings.strategy.name,
     )
-    turns = list(_turns(work_items(problems, samples), names, concurrency, order_seed, done))
+
+    def is_needed(key: UnitKey) -> bool:
+        return key not in done and not (votes is not None and votes.is_decided(key))
+
     apart = len(names) > 1 or samples > 1
     runner = _Runner(
         accelerator,
@@ -126,12 +105,14 @@ async def run(
         session or new_session(),
         on_answer,
         retries or Retries(),
+        votes,
         apart=apart,
     )
     num_failures = 0
     with Grader() if grader is None else nullcontext(grader) as active:
-        for turn in turns:
-            for item, result in zip(turn.items, await runner.solve(turn), strict=True):
+        for turn in _turns(work_items(problems, samples), names, concurrency, order_seed, is_needed):
+            problem_of = {item.key(turn.strategy): item.problem for item in turn.items}
+            for result in await runner.solve(turn):
                 if isinstance(result, Failure):
                     num_failures += 1
                     if num_failures >= MAX_FAILURES_IN_A_ROW:
@@ -139,16 +120,7 @@ async def run(
                     yield result
                 else:
                     num_failures = 0
-                    yield await graded(result, item.problem, active)
-
-
-def work_items(problems: Sequence[Problem], samples: int) -> list[WorkItem]:
-    """Return every sample of every problem, in the order of the problems."""
-    return [
-        WorkItem(problem, sample, index)
-        for index, problem in enumerate(problems)
-        for sample in range(samples)
-    ]
+                    yield await graded(result, problem_of[result.key], active)
 
 
 class _Turn(NamedTuple):
@@ -160,19 +132,22 @@ class _Turn(NamedTuple):
 
 
 def _turns(
-    items: Sequence[WorkItem], names: Sequence[str], size: int, seed: int, done: Collection[UnitKey]
+    items: Sequence[WorkItem],
+    names: Sequence[str],
+    size: int,
+    seed: int,
+    is_needed: Callable[[UnitKey], bool],
 ) -> Iterator[_Turn]:
-    pending = [item for item in items if any(item.key(name) not in done for name in names)]
+    """Yield the turns; an item is taken into a batch, and into a turn, if it is needed by then."""
     # Answers of one batch share its time, so a batch holds problems of one task.
-    for _, group in groupby(pending, key=lambda item: item.problem.task):
-        of_task = list(group)
-        for start in range(0, len(of_task), size):
-            batch = of_task[start : start + size]
+    for _, group in groupby(items, key=lambda item: item.problem.task):
+        needed = (item for item in group if any(is_needed(item.key(name)) for name in names))
+        while batch := list(islice(needed, size)):
             # Seeded by the problem's name, so that a resumed run keeps the order of every problem.
             shuffled = list(names)
             random.Random(f"{seed}:{batch[0].problem.id}:{batch[0].sample}").shuffle(shuffled)
             for order, name in enumerate(shuffled):
-                left = [item for item in batch if item.key(name) not in done]
+                left = [item for item in batch if is_needed(item.key(name))]
                 if left:
                     yield _Turn(left, name, order)
 
@@ -187,6 +162,7 @@ class _Runner:
         session: str,
         on_answer: AnswerListener | None,
         retries: Retries,
+        votes: SampleVotes | None,
         *,
         apart: bool,
     ) -> None:
@@ -195,11 +171,12 @@ class _Runner:
         self._session = session
         self._on_answer = on_answer
         self._retries = retries
+        self._votes = votes
         self._apart = apart
         self._dead: EngineError | None = None
 
     async def solve(self, turn: _Turn) -> list[Outcome | Failure]:
-        """Return the result of each item of a turn, in their order.
+        """Return the results of a turn, in the order of its items; samples that a vote ends have none.
 
         Raises:
             EngineError: an engine died in an earlier turn, and could not be replaced.
@@ -215,7 +192,7 @@ class _Runner:
             for result in await self._try(turn._replace(items=left)):
                 reasons = failed[result.key].failed_tries + result.failed_tries
                 results[result.key] = replace(result, failed_tries=reasons)
-        return [results[item.key(turn.strategy)] for item in turn.items]
+        return [results[key] for item in turn.items if (key := item.key(turn.strategy)) in results]
 
     async def _try(self, turn: _Turn) -> list[Outcome | Failure]:
         try:
@@ -223,7 +200,7 @@ class _Runner:
         except EngineError as error:
             if not self._retries.num_retries:
                 raise
-            return [_failure(item.key(turn.strategy), error) for item in turn.items]
+            return [failed(item.key(turn.strategy), error) for item in turn.items]
         return await answer_batch(
             self._accelerator,
             turn.items,
@@ -235,6 +212,7 @@ class _Runner:
             order=turn.order,
             session=self._session,
             on_answer=self._on_answer,
+            votes=self._votes,
         )
 
     async def _revive(self, delay: float) -> bool:
@@ -255,77 +233,6 @@ class _Runner:
         except EngineError as error:
             self._dead = error
         return self._dead is None
-
-
-async def answer_batch(
-    accelerator: Accelerator | Generator,
-    items: Sequence[WorkItem],
-    settings: Settings,
-    *,
-    strategy: str,
-    scope: Callable[[WorkItem], str] | None = None,
-    concurrency: int = 1,
-    order: int = 0,
-    session: str = "",
-    on_answer: AnswerListener | None = None,
-    failing: tuple[type[ReasonSpecError], ...] = (EngineError,),
-) -> list[Outcome | Failure]:
-    """Answer items at once on prepared engines; return an ungraded outcome or a failure for each, in order.
-
-    Args:
-        settings: of the requests and of the outcomes.
-        scope: part of the suffix cache that the answers may use.
-        failing: errors that fail an answer and not the batch.
-    """
-
-    generator = accelerator if isinstance(accelerator, Generator) else accelerator.generator
-
-    async def answer(item: WorkItem) -> Solution:
-        asked = ask_for(
-            item.problem,
-            settings,
-            sample=item.sample,
-            strategy=strategy,
-            scope="" if scope is None else scope(item),
-            siblings=f"{settings.hash} {strategy} {item.problem.id}"
-            if settings.strategy.share_samples
-            else "",
-        )
-        return await generator.answer(asked)
-
-    started = time.perf_counter()
-    solutions = await asyncio.gather(*map(answer, items), return_exceptions=True)
-    share_of_wall = (time.perf_counter() - started) / len(items)
-    results: list[Outcome | Failure] = []
-    for item, solution in zip(items, solutions, strict=True):
-        key = item.key(strategy)
-        if isinstance(solution, failing):
-            results.append(_failure(key, solution))
-        elif isinstance(solution, BaseException):
-            raise solution
-        elif solution.recorder.draft_failure is not None:
-            # The target's own answer is no measure of a strategy that has a draft.
-            results.append(_failure(key, EngineError(solution.recorder.draft_failure)))
-        else:
-            if on_answer is not None:
-                on_answer(key, solution.recorder)
-            outcome = outcome_from(
-                item.problem,
-                item.sample,
-                solution,
-                settings,
-                index=item.position,
-                seconds=share_of_wall if concurrency > 1 else solution.seconds,
-                concurrency=concurrency,
-                order=order,
-                session=session,
-            )
-            results.append(outcome)
-    return results
-
-
-def _failure(key: UnitKey, error: ReasonSpecError) -> Failure:
-    return Failure(key, error, (str(error),))
 
 
 async def graded(outcome: Outcome, problem: Problem, grader: Grader) -> Outcome:

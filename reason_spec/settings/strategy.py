@@ -74,14 +74,18 @@ class StrategySettings(Section):
     name: str = Field(
         default="lookahead",
         description="autoregressive, prompt_lookup, token_recycling, speculative, self_speculative, "
-        "lookahead, specreason, rsd, hybrid, arbitrage, speculative_thinking, scot, oracle",
+        "lookahead, specreason, rsd, atts, hybrid, arbitrage, speculative_thinking, scot, "
+        "ssr, oracle",
     )
     planner: bool = Field(
         default=True, description="choose depth and draft tokens for each answer, from measured pass times"
     )
     depth: int = Field(default=4, ge=0, le=64, description="steps that the draft runs ahead")
     width: int = Field(
-        default=1, ge=1, le=8, description="drafts of each step; scot: drafts of the answer, 1 means 5"
+        default=1,
+        ge=1,
+        le=8,
+        description="drafts of each step; scot: drafts of the answer, 1 means 5; ssr: directions, 1 means 3",
     )
     first_by_target: int = Field(
         default=0, ge=0, description="first steps written by the target; not under lookahead and scot"
@@ -144,6 +148,17 @@ class StrategySettings(Section):
         min_length=1,
         description="scot: the target writes the answer after the step with this text, or the last step",
     )
+    directions: Names = Field(
+        default=(
+            "Let us work step by step.",
+            "Let us list what is given and what is asked.",
+            "Let us write an equation.",
+            "Let us work backwards from what is asked.",
+            "Let us draw up a table.",
+        ),
+        min_length=1,
+        description="ssr: openings of an answer; the target picks `width` of them",
+    )
     judge_whole: bool = Field(default=False, description="scot: judge a draft at its end, not step by step")
 
     @property
@@ -165,8 +180,8 @@ class VerifierSettings(Section):
 
     name: str = Field(
         default="auto",
-        description="auto, semantic, numbers, embedding, exact, likelihood, confidence, utility, judge, "
-        "reward",
+        description="auto, semantic, numbers, embedding, exact, likelihood, confidence, conformal, "
+        "utility, judge, reward",
     )
     threshold: float | None = Field(default=None, ge=-1, le=1, description="null: the verifier's default")
     thresholds: dict[str, float] = Field(
@@ -221,7 +236,7 @@ class VerifierSettings(Section):
 class RouterSettings(Section):
     """Which drafted steps strategy arbitrage escalates to the target."""
 
-    name: str = Field(default="auto", description="auto, learned, threshold, random, draft, target")
+    name: str = Field(default="auto", description="auto, learned, threshold, glimp, random, draft, target")
     threshold: float | None = Field(
         default=None,
         ge=0,

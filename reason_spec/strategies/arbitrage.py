@@ -61,5 +61,6 @@ class _ByFeatures:
             step_index=context.step_index,
             num_prefix_tokens=len(context.target_prefix or ()),
             ends_text=drafted.ends_text,
+            first_entropy=drafted.first_entropy,
         )
         return self._router.route(features)

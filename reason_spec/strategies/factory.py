@@ -18,8 +18,9 @@ from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
 from reason_spec.strategies.scot import Scot
-from reason_spec.strategies.specreason import Hybrid, Rsd, SpecReason
+from reason_spec.strategies.specreason import Atts, Hybrid, Rsd, SpecReason
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
+from reason_spec.strategies.ssr import Ssr
 from reason_spec.verifiers.base import Verifier
 
 _STRATEGIES: dict[str, type[Strategy]] = {
@@ -33,10 +34,12 @@ _STRATEGIES: dict[str, type[Strategy]] = {
         Lookahead,
         SpecReason,
         Rsd,
+        Atts,
         Hybrid,
         Arbitrage,
         SpeculativeThinking,
         Scot,
+        Ssr,
         Oracle,
     )
 }

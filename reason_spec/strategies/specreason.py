@@ -190,6 +190,17 @@ class Rsd(SpecReason):
     default_verifier: ClassVar[str | None] = "reward"
 
 
+class Atts(SpecReason):
+    """ATTS (arXiv 2509.15148): the target writes the steps that surprise it most, by rank.
+
+    A chain of the paper is a sample of a problem here (`eval --samples`): chains share the earlier scores and
+    wait for no other.
+    """
+
+    name: ClassVar[str] = "atts"
+    default_verifier: ClassVar[str | None] = "conformal"
+
+
 class Hybrid(SpecReason):
     """SpecReason and lookahead joined: the target writes only the steps that the judge does not accept.
 

@@ -19,6 +19,7 @@ def step_from_result(result: GenerationResult, origin: Origin, engine: Engine) -
         tokenizer_id=engine.tokenizer.tokenizer_id,
         logprobs=result.logprobs,
         num_stop_overlap=result.num_stop_overlap,
+        first_entropy=result.first_entropy,
     )
 
 

@@ -174,3 +174,44 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
 
 def test_without_problems_it_says_what_to_give(world: World) -> None:
     assert "nothing to solve" in fail("eval", *world.options())
+
+
+def test_no_more_samples_are_drawn_than_a_vote_needs(world: World) -> None:
+    wanted = arguments(world, "--samples", "8", "--stop-samples", "0.95", "--compare", "autoregressive")
+    result = succeed(*wanted)
+    assert len(results(Path("out"))) == 6 * 4
+    assert {timeline.key for timeline in read_timelines(Path("out"))} == {
+        (record["id"], record["sample"], record["strategy"]) for record in results(Path("out"))
+    }
+    lines = {line.rsplit("  ", 1)[0].strip(): line.split()[-1] for line in result.stdout.splitlines() if line}
+    assert lines["votes decided early"] == "6"
+    assert "4.0 a problem, 0 in all" in result.stdout
+    assert "vote by confidence" in result.stdout
+    assert "majority@" not in result.stdout
+    again = succeed(*wanted)
+    assert "nothing is left to solve" in again.stderr
+    (row,) = metrics()["strategies"]
+    assert row["vote"]["accuracy"]["value"] == pytest.approx(4 / 6)
+    assert row["vote"]["num_samples"]["value"] == 4
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert (summary["complete"], summary["num_missing"]) == (True, 0)
+    every = succeed(*arguments(world, "--samples", "8", "--compare", "autoregressive"))
+    assert len(results(Path("out"))) == 6 * 8
+    assert "24 of 48 answers are in out already" in every.stderr
+    assert "majority@8" in every.stdout
+    assert "votes decided early" not in every.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--stop-samples", "0.95"), "--samples of at least 2"),
+        (("--samples", "4", "--stop-samples", "0.4"), "a probability above 0.5"),
+        (("--samples", "4", "--stop-samples", "0.9", "--ray", "local:2"), "leave out --ray"),
+    ],
+)
+def test_votes_that_cannot_be_decided_are_refused(
+    world: World, options: tuple[str, ...], reason: str
+) -> None:
+    assert reason in " ".join(fail(*arguments(world, *options)).split())
+    assert not Path("out/results.jsonl").exists()

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Tokenizer
+from reason_spec.engines.base import EngineRequest, GenerationResult, Score, Tokenizer
 from reason_spec.engines.tokenizer import load_tokenizer
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.model import Model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.worker.pass_times import PassTimes
 from reason_spec.pair import SAMPLE_PATH, embedded_path
+from reason_spec.segment import Boundary
 from reason_spec.settings import EngineSettings
 from reason_spec.types import NoiseKey, Prefix, Sampling
 from tests.engines.tiny_models import drain
@@ -92,3 +93,52 @@ def test_finished_samples_draft_for_later_ones_of_their_tenant_alone(target: tup
     assert cold.tokens == foreign.tokens == warm.tokens
     assert foreign.usage == cold.usage
     assert warm.usage.num_passes < cold.usage.num_passes
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, NUM_SAMPLES])
+def test_samples_that_start_together_compute_their_prompt_once(
+    target: tuple[Model, Tokenizer], num_samples: int
+) -> None:
+    requests = [
+        replace(request, prefix=Prefix(request.prefix.to_tuple()))
+        for request in samples(target[1], QUESTIONS[0])[:num_samples]
+    ]
+    num_prompt_tokens = len(requests[0].prefix)
+    scheduler = scheduler_of(target)
+    for number, request in enumerate(requests):
+        scheduler.submit(number, request)
+    scheduler.step()
+    assert scheduler.num_tokens_run == num_prompt_tokens
+    results = [result for result in drain(scheduler).values() if isinstance(result, GenerationResult)]
+    prefilled = [result.usage.num_prefilled_tokens for result in results]
+    assert sorted(prefilled) == [*[0] * (num_samples - 1), num_prompt_tokens]
+
+
+def test_a_prompt_longer_than_a_pass_is_computed_once(target: tuple[Model, Tokenizer]) -> None:
+    requests = samples(target[1], QUESTIONS[0])
+    scheduler = Scheduler(*target, num_slots=4096, prefill_chunk=24, pass_times=Constant(), debug=True)
+    results = write(scheduler, requests)
+    assert sum(result.usage.num_prefilled_tokens for result in results) == len(requests[0].prefix)
+    assert [one.tokens for one in results] == [one.tokens for one in write(scheduler_of(target), requests)]
+
+
+def test_the_entropy_before_a_step_is_that_of_the_models_distribution(
+    target: tuple[Model, Tokenizer],
+) -> None:
+    request = replace(samples(target[1], QUESTIONS[0])[0], boundary=Boundary())
+    scheduler = scheduler_of(target)
+    (first,) = write(scheduler, [request])
+    # The second time the prediction of the prompt is kept, and no pass computes it.
+    (again,) = write(scheduler, [replace(request, sampling=Sampling())])
+    (whole,) = write(scheduler, [replace(request, boundary=None)])
+    vocabulary = range(target[0].vocab_size)
+    prompt = request.prefix.to_tuple()
+    for number, token in enumerate(vocabulary):
+        scheduler.score(number, Prefix(prompt), (token,))
+    scores = [score for _, score in sorted(drain(scheduler).items()) if isinstance(score, Score)]
+    logprobs = torch.tensor([score.logprobs[0] for score in scores])
+    assert len(logprobs) == target[0].vocab_size
+    expected = float(-(logprobs.exp() * logprobs).sum())
+    assert first.first_entropy == pytest.approx(expected, abs=1e-4)
+    assert again.first_entropy == pytest.approx(expected, abs=1e-4)
+    assert whole.first_entropy is None

@@ -16,9 +16,10 @@ from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import EngineError
+from reason_spec.evaluation.batch import Failure
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome
-from reason_spec.evaluation.run import Failure, Retries, Revived, run
+from reason_spec.evaluation.run import Retries, Revived, run
 from reason_spec.evaluation.sources import generated_sources
 from reason_spec.evaluation.store import RunFolder, read_outcomes
 from reason_spec.settings import load_settings

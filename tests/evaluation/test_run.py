@@ -12,9 +12,10 @@ from reason_spec.accelerator import Accelerator, GenerationRequest, Generator
 from reason_spec.accelerator.requests import Prompts
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import EngineError
+from reason_spec.evaluation.batch import Failure, work_items
 from reason_spec.evaluation.job import LocalBackend, RunOptions, run_job
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import Failure, _turns, run, work_items
+from reason_spec.evaluation.run import _turns, run
 from reason_spec.evaluation.sources import Sources
 from reason_spec.evaluation.view import SilentView
 from reason_spec.types import Problem
@@ -130,7 +131,7 @@ def test_turns_cover_what_is_not_done_exactly_once(
     items = work_items(problems(count), samples)
     wanted = {item.key(name) for item in items for name in BOTH}
     done = data.draw(st.sets(st.sampled_from(sorted(wanted))))
-    turns = list(_turns(items, BOTH, size, seed, done))
+    turns = list(_turns(items, BOTH, size, seed, lambda key: key not in done))
     planned = [item.key(turn.strategy) for turn in turns for item in turn.items]
     assert sorted(planned) == sorted(wanted - done)
     assert all(1 <= len(turn.items) <= size for turn in turns)
@@ -138,15 +139,17 @@ def test_turns_cover_what_is_not_done_exactly_once(
 
 def test_the_order_of_strategies_is_shuffled_by_problem_and_survives_a_resume() -> None:
     items = work_items(problems(60), 1)
-    turns = list(_turns(items, BOTH, 1, 0, set()))
+    turns = list(_turns(items, BOTH, 1, 0, lambda _: True))
     first = {turn.items[0].problem.id: turn.strategy for turn in turns if turn.order == 0}
     assert 15 < sum(name == "lookahead" for name in first.values()) < 45
     done = {item.key(name) for item in items[:30] for name in BOTH}
-    for turn in _turns(items, BOTH, 1, 0, done):
+    for turn in _turns(items, BOTH, 1, 0, lambda key: key not in done):
         if turn.order == 0:
             assert first[turn.items[0].problem.id] == turn.strategy
     other_seed = {
-        turn.items[0].problem.id: turn.strategy for turn in _turns(items, BOTH, 1, 1, set()) if not turn.order
+        turn.items[0].problem.id: turn.strategy
+        for turn in _turns(items, BOTH, 1, 1, lambda _: True)
+        if not turn.order
     }
     assert other_seed != first
 

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.harness
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import DataError, EngineError
+from reason_spec.evaluation.batch import Failure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import Failure, run
+from reason_spec.evaluation.run import run
 from reason_spec.evaluation.sources import generate_problems
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.evaluation.timeline import Timeline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
+from math import exp, log
 
 import pytest
 from hypothesis import given
@@ -34,9 +34,9 @@ def test_a_step_is_summarised_by_its_least_likely_tokens() -> None:
     assert (empty.mean_logprob, empty.least_digit_logprob) == (0.0, 0.0)
 
 
-@given(logprobs, st.integers(0, 9), st.floats(0, 1))
+@given(logprobs, st.integers(0, 9), st.floats(0, 1), st.floats(0, 12))
 def test_every_router_gives_a_chance_and_keeps_to_its_threshold(
-    values: list[float], step_index: int, threshold: float
+    values: list[float], step_index: int, threshold: float, entropy: float
 ) -> None:
     digits = [index % 2 == 0 for index in range(len(values))]
     features = StepFeatures.of_step(
@@ -47,6 +47,7 @@ def test_every_router_gives_a_chance_and_keeps_to_its_threshold(
         text_before="",
         step_index=step_index,
         num_prefix_tokens=9,
+        first_entropy=entropy,
     )
     for name in router_names():
         router = create_router(RouterSettings(name=name, threshold=threshold, any_pair=True))
@@ -63,6 +64,19 @@ def test_doubt_at_a_digit_escalates_and_doubt_at_a_word_beside_digits_does_not()
     assert router.route(doubted).writer == "target"
     without_digits = replace(FEATURES, num_digits=0, least_digit_logprob=0.0)
     assert router.route(without_digits).writer == "target"
+
+
+@given(st.floats(0, 12), st.floats(0, 12))
+def test_a_step_is_escalated_where_its_first_entropy_exceeds_tau(entropy: float, tau: float) -> None:
+    router = create_router(RouterSettings(name="glimp", threshold=1 - exp(-tau)))
+    if abs(entropy - tau) > 1e-6 or entropy == tau:
+        writer = router.route(replace(FEATURES, first_entropy=entropy)).writer
+        assert writer == ("target" if entropy > tau else "draft")
+
+
+def test_without_an_entropy_there_is_no_route() -> None:
+    with pytest.raises(ValueError, match="no entropy"):
+        create_router(RouterSettings(name="glimp")).route(FEATURES)
 
 
 def test_chance_escalates_its_share_whatever_the_step_and_anew_with_another_seed() -> None:

@@ -250,6 +250,23 @@ def test_a_trained_router_escalates_the_doubtful_steps_by_itself(accelerator: Sy
     assert running_requests(accelerator) == 0
 
 
+def test_the_entropy_before_a_step_divides_the_work_between_the_models(accelerator: SyncAccelerator) -> None:
+    question = QUESTIONS[1]
+
+    def routed(threshold: float) -> Solution:
+        return answer(accelerator, question, "arbitrage", router__name="glimp", router__threshold=threshold)
+
+    drafted, written = routed(1.0), routed(0.0)
+    doubts = sorted(1 - verdict.score for verdict in drafted.recorder.verdicts if verdict.score is not None)
+    mixed = routed(doubts[len(doubts) // 2])
+    assert {step.origin for step in drafted.steps} == {"draft"}
+    assert tokens_of(written) == tokens_of(answer(accelerator, question, "autoregressive"))
+    assert {step.origin for step in mixed.steps} == {"draft", "target"}
+    for solution in (drafted, mixed, written):
+        assert solution.recorder.target_usage.num_generated_tokens == written_by(solution, "target")
+        assert all(verdict.decision != "unknown" for verdict in solution.recorder.verdicts)
+
+
 def sampled(temperature: float) -> dict[str, Any]:
     if temperature == 0:
         return {}
@@ -268,6 +285,45 @@ def test_steps_judged_alone_are_sampled_as_any_others(accelerator: SyncAccelerat
         assert solution.steps[-1].ends_text
         assert "The answer is" in solution.text
     assert running_requests(accelerator) == 0
+
+
+def test_under_atts_the_target_writes_the_steps_that_surprise_it_most(accelerator: SyncAccelerator) -> None:
+    flags = {"verifier__name": "auto", "verifier__threshold": 0.4, **sampled(0.6)}
+    solutions = [
+        answer(accelerator, question, "atts", sample, **flags)
+        for question in QUESTIONS[:4]
+        for sample in (0, 1)
+    ]
+    verdicts = [verdict for solution in solutions for verdict in solution.recorder.verdicts]
+    decisions = [verdict.decision for verdict in verdicts]
+    num_unknown = decisions.count("unknown")
+    num_rejected, num_accepted = decisions.count("reject"), decisions.count("accept")
+    assert num_unknown > 0
+    assert 0 < num_rejected < num_accepted
+    for solution in solutions:
+        assert solution.steps[-1].ends_text
+        by_target = [step for step in solution.steps if step.origin == "target"]
+        assert all(step.verdict is None or not step.verdict.accepted for step in by_target)
+        assert solution.recorder.target_usage.num_generated_tokens == written_by(solution, "target")
+    assert running_requests(accelerator) == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_under_ssr_one_of_several_directions_is_the_answer(
+    accelerator: SyncAccelerator, temperature: float
+) -> None:
+    flags = {"verifier__name": "likelihood", "strategy__width": 2, **sampled(temperature)}
+    for question in QUESTIONS[:2]:
+        solution = answer(accelerator, question, "ssr", sampling__max_tokens=200, **flags)
+        opening, *rest = solution.steps
+        assert opening.origin == "inserted"
+        assert opening.text.strip() in load_settings().strategy.directions
+        assert {step.origin for step in rest} <= {"draft", "target"}
+        usage = solution.recorder.target_usage
+        # Tokens past the end of a step are discarded without having been counted as generated.
+        least = usage.num_generated_tokens - usage.num_discarded_tokens
+        assert least <= written_by(solution, "target") <= usage.num_generated_tokens
+        assert running_requests(accelerator) == 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])

@@ -40,7 +40,7 @@ class Acceptor:
                 kept = self._kept.find(node.key)
                 if kept is None:
                     break
-                sequence.step_to_predicting(node)
+                sequence.step_to_computed(node)
                 if isinstance(sequence, GenerationSequence):
                     # No pass verifies a draft here, but the acceptance rates are updated.
                     sequence.drafter.propose()
@@ -83,11 +83,16 @@ class Acceptor:
         """Make nodes of the entries that are in the text; return the slots that belong to them now."""
         claimed: set[int] = set()
         for entry in right:
-            slot = layout.slots[entry]
-            child = self._trie.extend(sequence.path.tip, layout.tokens[entry], slot)
+            slot, token = layout.slots[entry], layout.tokens[entry]
+            is_known = token in sequence.path.tip.children
+            child = self._trie.extend(sequence.path.tip, token, slot)
             if child.slot == slot:
                 claimed.add(slot)
-            sequence.step_to(child)
+            if is_known and child.slot == slot:
+                # Another request of this pass shares the entry, and counts its computation.
+                sequence.step_to_computed(child)
+            else:
+                sequence.step_to(child)
             if entry in predictions and sequence.tip_is_a_beginning:
                 self._kept.keep(child.key, predictions.only(entry))
         return claimed
@@ -123,6 +128,8 @@ def _accept_tokens(
     if sequence.choice.error is not None:
         sequence.error = sequence.choice.error
         return []
+    if sequence.request.boundary is not None and not sequence.output.tokens:
+        sequence.output.first_entropy = predictions.entropy(entries[ROOT])
     logprobs = predictions.logprobs([entries[node] for node in (ROOT, *nodes)], certain)
     nodes = nodes[: sequence.extend(certain, logprobs)]
     is_rejected = sequence.output.finish is None and drafts.has_children(nodes[-1] if nodes else ROOT)

@@ -17,6 +17,7 @@ class TorchEngine(WorkerEngine):
     """Serves a Hugging Face causal LM."""
 
     host: ClassVar[str] = "reason_spec.engines.torch.host"
+    reports_entropy = True
     _layers: Path | None = None
 
     @property

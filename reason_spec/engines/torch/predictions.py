@@ -88,6 +88,13 @@ class Predictions:
             for ids, shares in zip(tokens.tolist(), chances.tolist(), strict=True)
         ]
 
+    def entropy(self, entry: int) -> float:
+        """Return the entropy of a prediction at temperature 1, in nats."""
+        row = self._row_of[entry]
+        logprobs = self._logits[row].float() - self._log_normalizer[row]
+        # Forbidden tokens have a log-probability of minus infinity, and add nothing.
+        return float(torch.special.entr(logprobs.exp()).sum())
+
     def logprobs(self, entries: list[int], tokens: list[int]) -> list[float]:
         rows = torch.tensor([self._row_of[entry] for entry in entries], device=self._logits.device)
         ids = torch.tensor(tokens, device=self._logits.device)

@@ -124,8 +124,8 @@ class Sequence:
             return None
         return self.path.tip.children.get(self.tokens[self.first_predicting])
 
-    def step_to_predicting(self, node: TrieNode) -> None:
-        """Advance to ``predicting_node``, whose prediction is kept."""
+    def step_to_computed(self, node: TrieNode) -> None:
+        """Advance to a node that another request computed; its token counts as cached."""
         before = len(self.path)
         self.step_to(node)
         self._count_cached(before)

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 import reason_spec
 from reason_spec.errors import DataError, EngineError
+from reason_spec.evaluation.batch import Failure
 from reason_spec.evaluation.job import KeepTimeline
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW, Failure
+from reason_spec.evaluation.run import MAX_FAILURES_IN_A_ROW
 from reason_spec.evaluation.timeline import Timeline
 from reason_spec.lab.cluster.worker import Assignment, ClusterWorker, MachineShare, WorkerDescription
 from reason_spec.types import Problem

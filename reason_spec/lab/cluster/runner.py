@@ -13,9 +13,10 @@ from typing import Any, Self
 from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import MissingDependencyError, SettingsError
+from reason_spec.evaluation.batch import Failure
 from reason_spec.evaluation.job import Job, KeepTimeline
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import Failure, new_session
+from reason_spec.evaluation.run import new_session
 from reason_spec.lab.cluster.driver import Driver, Notify, Slot, units_of
 from reason_spec.lab.cluster.worker import Assignment, MachineShare
 from reason_spec.settings import Settings, current_strategy_name

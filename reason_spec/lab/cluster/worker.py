@@ -17,8 +17,9 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.cores import available_cores
 from reason_spec.engines.weights import digest_weights
 from reason_spec.errors import EngineError, ReasonSpecError
+from reason_spec.evaluation.batch import Failure
 from reason_spec.evaluation.outcome import Outcome, UnitKey
-from reason_spec.evaluation.run import Failure, Retries, run
+from reason_spec.evaluation.run import Retries, run
 from reason_spec.evaluation.timeline import Timeline
 from reason_spec.events import Recorder
 from reason_spec.settings import Settings

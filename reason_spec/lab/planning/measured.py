@@ -26,6 +26,7 @@ MODES: Mapping[str, Mode | None] = {
     "lookahead": "asynchronous",
     "specreason": "judged",
     "rsd": "judged",
+    "atts": "judged",
     "hybrid": "judged",
     "arbitrage": "judged",
 }

@@ -30,8 +30,9 @@ THRESHOLDS = (0.95, 0.9, 0.7)
 ROUTER_THRESHOLDS = (None, 0.05, 0.2)
 """Thresholds for `arbitrage`; None is the router's own."""
 _LOOKAHEAD_VERIFIERS = ("exact", "semantic")
-_NOT_TRIED = (BASELINE, "oracle")
-"""The target alone is the baseline; the oracle costs more than it saves."""
+_NOT_TRIED = (BASELINE, "oracle", "atts", "ssr")
+"""The target alone is the baseline; the oracle costs more than it saves; verdicts of ``atts`` depend on the
+answers before; directions of ``ssr`` suit some models and tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,12 @@ from reason_spec.accelerator.engine_drafter import only_drafts_tokens
 from reason_spec.accelerator.load import measure_planner, with_new_planner
 from reason_spec.control.controller import SpeculationController
 from reason_spec.errors import DataError, EngineError, SettingsError
+from reason_spec.evaluation.batch import Failure, WorkItem, answer_batch
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import RunOptions, start_engines
 from reason_spec.evaluation.outcome import Outcome
 from reason_spec.evaluation.run import (
     MAX_FAILURES_IN_A_ROW,
-    Failure,
-    WorkItem,
-    answer_batch,
     graded,
     new_session,
 )

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.errors import SettingsError
+from reason_spec.evaluation.batch import Failure
 from reason_spec.evaluation.grouping import BASELINE
 from reason_spec.evaluation.job import Job, LocalBackend, RunOptions, solve_missing
 from reason_spec.evaluation.outcome import Outcome, UnitKey, share
-from reason_spec.evaluation.run import Failure
 from reason_spec.evaluation.sources import Sources, generate_problems, read_sources
 from reason_spec.evaluation.store import Identity, RunFolder
 from reason_spec.evaluation.view import RunView
@@ -230,6 +230,11 @@ def judging_part(verifier: Verifier) -> Verifier:
     part = judging[0]
     if part.threshold is None:
         raise SettingsError(f"verifier {part.name} has no threshold to choose")
+    if part.learns:
+        raise SettingsError(
+            f"verifier {part.name} ranks a step among earlier ones, so its verdicts cannot be replayed at "
+            "other thresholds: compare runs with `eval --set verifier.threshold=...`"
+        )
     return part
 
 
