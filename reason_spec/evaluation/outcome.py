@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
 from reason_spec.errors import first_mistake
-from reason_spec.events import Recorder
+from reason_spec.events import Recorder, ThinkingOutcome
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
@@ -81,7 +81,8 @@ class Outcome:
     which the first step became final. ``index`` is the index of the problem in the run, from 0. ``order`` is
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.
-    ``failed_tries`` holds the errors of earlier tries, in order.
+    ``failed_tries`` holds the errors of earlier tries, in order. ``thinking`` tells the size of a limited
+    thinking and what ended it; None without a limit.
     """
 
     id: str
@@ -109,6 +110,7 @@ class Outcome:
     task: str = "auto"
     level: str | None = None
     failed_tries: tuple[str, ...] = ()
+    thinking: ThinkingOutcome | None = None
 
     @property
     def key(self) -> UnitKey:
@@ -233,6 +235,7 @@ def outcome_from(
         settings_hash=settings_for(settings, solution.strategy).hash,
         task=problem.task,
         level=problem.level,
+        thinking=recorder.thinking,
     )
 
 

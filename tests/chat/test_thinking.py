@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from reason_spec.accelerator.thinking import Thinking, thinking_after
 from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, TextDelta, TextRequest
-from reason_spec.chat.thinking import Thinking, thinking_after
 from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from tests.chat.scripted import ADD, answer_of, asks, chat_with, events_of, num_running
@@ -38,7 +38,7 @@ async def test_thinking_and_answer_come_in_channels_of_their_own() -> None:
     assert (answer.reasoning, answer.content) == (THOUGHT, SAID)
     assert isinstance(end, ChatEnd)
     tokenizer = chat.accelerator.target.tokenizer
-    assert end.num_reasoning_tokens == len(tokenizer.encode(f"{THOUGHT}</think>"))
+    assert end.num_reasoning_tokens == len(tokenizer.encode(THOUGHT))
     assert end.num_tokens == len(tokenizer.encode(WRITTEN)) + 1
 
 
