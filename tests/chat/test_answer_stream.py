@@ -128,17 +128,22 @@ async def test_what_was_written_is_what_the_template_writes_of_the_turn(name: st
             "thinking": answer.reasoning or "",
         },
     ]
-    asked = max(target.texts, key=len)
-    closer = TAGS[name][1]
-    thought, _, rest = asked.rpartition(QUESTION)[2].partition(closer)
-    assert (answer.reasoning or "") == thought.partition(TAGS[name][0])[2][: len(answer.reasoning or "")]
-    assert f"{rest}{ANSWER}".startswith(TAGS[name][2] + ANSWER[:2])
+    opening, closer, lead = TAGS[name]
+
+    def cut(text: str) -> tuple[str, str, str]:
+        before, _, turn = text.partition(opening)
+        thought, _, after = turn.partition(closer)
+        return before, thought.rstrip("\n"), after
+
+    before, thought, after = cut(max(target.texts, key=len))
+    assert thought == (answer.reasoning or "").rstrip("\n")
+    assert after.startswith(lead)
+    assert ANSWER.startswith(after.removeprefix(lead))
     if name != "deepseek-r1":
         # That template leaves the thinking out of earlier turns.
-        written = render_template(TEMPLATES[name], turns, {"add_generation_prompt": False})
-        before, _, after = written.rpartition(QUESTION)[2].partition(closer)
-        assert thought.rstrip("\n") == before.rstrip("\n")
-        assert after.startswith(TAGS[name][2] + ANSWER)
+        written = cut(render_template(TEMPLATES[name], turns, {"add_generation_prompt": False}))
+        assert written[:2] == (before, thought)
+        assert written[2].startswith(lead + ANSWER)
 
 
 @every_template
@@ -239,7 +244,7 @@ pieces = st.sampled_from(["Two", " and", ".\n\n", "\n", "<", "</", "<|", "é", "
 texts = st.lists(pieces, max_size=25).map("".join)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from(sorted(TEMPLATES)),
     own=texts,
@@ -281,6 +286,10 @@ async def test_never_a_token_over_never_a_broken_tag_and_always_an_answer(
     if budget is not None or steps is not None:
         assert answer.content
         assert ANSWER.startswith(answer.content)
-        opening, closer, _ = TAGS[name]
-        turn = max(target.texts, key=len).rpartition(QUESTION)[2]
-        assert (turn.count(opening), turn.count(closer)) == (1, 1)
+        opening, closer, lead = TAGS[name]
+        _, opened, turn = max(target.texts, key=len).partition(opening)
+        thought, closed, rest = turn.partition(closer)
+        assert opened
+        assert closed
+        assert thought.removesuffix("\n") == (answer.reasoning or "").removesuffix("\n")
+        assert rest.startswith(lead) or lead.startswith(rest)
