@@ -130,8 +130,11 @@ class LimitedThinking:
         self.outcome = ThinkingOutcome(self._num_tokens, self._num_steps, ended_by)
 
     def _request(self) -> SolveRequest:
-        """Return the request for the thinking, with room for the model's own closing tag."""
-        num_closer_tokens = len(self._tokenizer.encode(self._limit.closer))
+        """Return the request for the thinking, with room for the model's own closing tag.
+
+        Without a tag it has room for one token, by which a step that does not fit is known.
+        """
+        num_closer_tokens = max(1, len(self._tokenizer.encode(self._limit.closer)))
         return replace(
             self.left,
             max_tokens=min(self.left.max_tokens, self._max_tokens + num_closer_tokens),

@@ -177,7 +177,7 @@ async def test_steps_are_counted_and_a_thinking_without_an_end_is_closed(name: s
 
 @every_template
 async def test_an_effort_is_a_budget_or_is_told_to_the_template(name: str) -> None:
-    flags = {"thinking.effort_tokens": {"low": 5}}
+    flags: dict[str, Any] = {"thinking.effort_tokens": {"low": 5}}
     async with speaking(name, **flags) as chat:
         low = await answer_of(chat, asks(QUESTION, reasoning_effort="low"))
         none = await answer_of(chat, asks(QUESTION, reasoning_effort="none"))
@@ -207,8 +207,8 @@ async def test_an_effort_that_nothing_knows_and_bad_numbers_are_refused_by_name(
 
 
 async def test_an_answer_prompt_begins_the_answer_and_no_format() -> None:
-    target = Speaks("qwen3", answer="4")
-    async with speaking("qwen3", target, **{"thinking.answer_prompt": "The answer is "}) as chat:
+    target, flags = Speaks("qwen3", answer="4"), {"thinking.answer_prompt": "The answer is "}
+    async with speaking("qwen3", target, None, None, **flags) as chat:
         limited = await answer_of(chat, budgeted(6))
         whole = await answer_of(chat, budgeted(1000))
         bound = await answer_of(
