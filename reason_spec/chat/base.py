@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from reason_spec.events import ThinkingEnd
 from reason_spec.types import Constraint, LossClass, Usage
 
 ChatFinish: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -34,7 +35,8 @@ class ChatSampling:
 
     Equal ``seed``s draw equal samples. ``stop`` strings are removed from the answer, and so is the final
     token if it is one of ``stop_token_ids``, ids of the target. With ``ignore_eos`` the end of the text is
-    never sampled; like a bias, this leaves the answer to the target.
+    never sampled; like a bias, this leaves the answer to the target. ``thinking_token_budget`` and
+    ``max_thinking_steps`` limit the thinking of a conversation, without its tags; -1 tokens: no limit.
     """
 
     temperature: float | None = None
@@ -42,6 +44,8 @@ class ChatSampling:
     top_k: int | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    thinking_token_budget: int | None = None
+    max_thinking_steps: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -59,6 +63,8 @@ class ChatRequest:
         tool_choice: a ToolChoice, or the name of the one function to call.
         constraint: constraint on the answer's text (``response_format``), not on its thinking.
         chat_arguments: variables of the chat template, such as ``enable_thinking``.
+        reasoning_effort: told to a chat template that knows it, else a token budget of the thinking by the
+            settings; ``none``: no thinking.
         continue_final: continue the last message.
         tenant: owner of the texts in the suffix cache and of the cached prefixes.
         cache_salt: cached prefixes are only shared by requests with the same salt.
@@ -72,6 +78,7 @@ class ChatRequest:
     sampling: ChatSampling = field(default_factory=ChatSampling)
     policy: Policy = field(default_factory=Policy)
     chat_arguments: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_effort: str | None = None
     continue_final: bool = False
     tenant: str | None = None
     cache_salt: str = ""
@@ -134,6 +141,8 @@ class SpeculationReport:
         alpha_step, alpha_token: acceptance rates of the two levels; None if nothing was proposed.
         target_usage, draft_usage: work of the models, rejected branches included.
         seconds: from the request to the end.
+        thinking_ended_by: what ended a limited thinking: the model, a limit of tokens or steps, or a monitor;
+            None without a limit.
         target_alone_seconds: estimated time of the target alone, from the measured time of its passes;
             None if the engine does not measure it.
     """
@@ -151,6 +160,7 @@ class SpeculationReport:
     target_alone_seconds: float | None
     verdicts: Mapping[str, int] = field(default_factory=dict)
     num_late_drafts: int = 0
+    thinking_ended_by: ThinkingEnd | None = None
 
     @property
     def alpha_step_of_all(self) -> float | None:
@@ -161,7 +171,10 @@ class SpeculationReport:
 
 @dataclass(frozen=True, slots=True)
 class ChatEnd:
-    """The end of an answer. Tokens are the target's; ``num_cached_tokens`` of the prompt needed no pass."""
+    """The end of an answer. Tokens are the target's; ``num_cached_tokens`` of the prompt needed no pass.
+
+    ``num_reasoning_tokens`` are those of the thinking without its tags, which are part of ``num_tokens``.
+    """
 
     finish: ChatFinish
     num_prompt_tokens: int

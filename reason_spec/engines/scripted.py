@@ -133,6 +133,10 @@ class WrittenAnswers:
                 written = written.removeprefix(_OPEN_THINKING)
             else:
                 answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
+            if _END_OF_THINKING in written and not answer.startswith(written):
+                # Another end than the script's.
+                answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
+                written = written.rpartition(_END_OF_THINKING)[2].lstrip()
         if answer.startswith(written):
             return answer[len(written) :]
         steps = split_steps(written, self.boundary)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
 from reason_spec.errors import first_mistake
-from reason_spec.events import Recorder
+from reason_spec.events import Recorder, ThinkingOutcome
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
@@ -124,7 +124,8 @@ class Outcome:
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.
     ``failed_tries`` holds the errors of earlier tries, in order. ``vote_end`` is set on the sample that
-    decided the vote of its problem.
+    decided the vote of its problem. ``thinking`` tells the size of a limited thinking and what ended it; None
+    without a limit.
     """
 
     id: str
@@ -154,6 +155,7 @@ class Outcome:
     failed_tries: tuple[str, ...] = ()
     confidence: Confidence | None = None
     vote_end: VoteEnd | None = None
+    thinking: ThinkingOutcome | None = None
 
     @property
     def key(self) -> UnitKey:
@@ -279,6 +281,7 @@ def outcome_from(
         task=problem.task,
         level=problem.level,
         confidence=Confidence.of_steps(solution.steps),
+        thinking=recorder.thinking,
     )
 
 

@@ -17,7 +17,7 @@ from reason_spec.settings.strategy import (
     current_strategy_name,
 )
 from reason_spec.settings.suffix import SuffixSettings
-from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings
+from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings, ThinkingSettings
 from reason_spec.settings.tree import Settings
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "StrategySettings",
     "SuffixSettings",
     "TaskSettings",
+    "ThinkingSettings",
     "VerifierSettings",
     "VllmSettings",
     "current_strategy_name",

@@ -87,6 +87,21 @@ def test_thinking_comes_apart_from_the_answer_streamed_and_not(thinker: InProces
     assert (silent.reasoning, silent.content) == (None, "Yes.")
 
 
+def test_limits_of_the_thinking_are_options_of_every_wrapper(thinker: InProcess) -> None:
+    for options, ended_by in (
+        ({"thinking_token_budget": 1}, "tokens"),
+        ({"max_thinking_steps": 0}, "steps"),
+        ({"thinking_token_budget": 500}, "model"),
+        ({"reasoning_effort": "low"}, "model"),
+    ):
+        answer = thinker.chat(asked("?", **options))
+        assert answer.content == "Yes."
+        assert answer.end.report.thinking_ended_by == ended_by
+        assert answer.end.num_reasoning_tokens <= options.get("thinking_token_budget", 500)
+    with pytest.raises(RequestError, match="thinking_token_budget"):
+        thinker.chat(asked("?", thinking_token_budget="1"))
+
+
 def test_a_cancelled_call_leaves_nothing_running() -> None:
     with scripted() as models:
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from reason_spec.control.budget import SpeculationBudget
+from reason_spec.engines.base import Engine
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
 from reason_spec.lab.virtual_time import VirtualTimeLoop
@@ -16,6 +17,7 @@ from reason_spec.settings import StrategySettings, SuffixSettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.suffix_session import SuffixCacheSession, SuffixCacheSessions
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -49,6 +51,16 @@ class AnyBirds(Verifier):
         assert target is not None
         same = drafted.text.split()[1:] == target.text.split()[1:]
         return Verdict("accept" if same else "reject")
+
+
+class Agrees(Verifier):
+    """Accepts every drafted step in place of the target's."""
+
+    name = "agrees"
+    loss_class = "verified"
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        return Verdict("accept")
 
 
 class Says(Verifier):
@@ -91,7 +103,11 @@ def solve(
     suffix: SuffixCaches | None = None,
     budget: SpeculationBudget | None = None,
     virtual_time: bool = False,
+    thinking: ThinkingLimit | None = None,
+    told: list[tuple[int, str]] | None = None,
 ) -> Outcome:
+    """Solve one problem; ``told`` takes the text that is certain before its step is final."""
+
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
         draft = ScriptedEngine(
@@ -112,8 +128,11 @@ def solve(
             stops=stops,
             suffix_session=None if suffix is None else open_memory(suffix, target),
             budget=budget or SpeculationBudget(),
+            thinking=thinking,
         )
         recorder = Recorder()
+        if told is not None:
+            recorder.on_text = lambda start, text: told.append((start, text))
         steps: list[Step] = []
         try:
             async with aclosing(make(target, draft).solve(request, recorder)) as writing:
@@ -129,6 +148,16 @@ def solve(
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop if virtual_time else None) as runner:
         return runner.run(run())
+
+
+async def write_alone(
+    target: Engine, prompt: Prefix, limit: ThinkingLimit, max_tokens: int
+) -> tuple[list[Step], Recorder]:
+    """Let an engine that has started write a text with a limited thinking, without any draft."""
+    recorder = Recorder()
+    request = SolveRequest("question", prompt, None, max_tokens, thinking=limit)
+    strategy = Autoregressive(StrategySettings(), target, None, None)
+    return [step async for step in strategy.solve(request, recorder)], recorder
 
 
 def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> SuffixCacheSession | None:
