@@ -17,9 +17,9 @@ EventKind: TypeAlias = Literal[
 """``verified`` carries the verdict that decides a drafted step, ``checked`` one that leaves it undecided.
 ``confirmed``: the target chose the first token of tokens that were drafted ahead."""
 Lane: TypeAlias = Literal["draft", "target", "cache", "verifier"]
-Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict"]
+Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict", "probe"]
 """The aim of a piece of work: a step, a whole answer, draft tokens for the step that the target is writing,
-the one token that corrects a step, or a verdict."""
+the one token that corrects a step, a verdict, or a trial answer (`reason_spec.exit.probes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,10 @@ class Recorder:
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None
     plan: Plan | None = None
+    num_probes: int = 0
+    """Trial answers that were asked for, each model's counted."""
+    num_probe_tokens: int = 0
+    """Tokens of trial answers; they are part of the models' work, not of the answer."""
     draft_failure: str | None = None
     """The error after which the target continued without the draft."""
     num_works: int = 0
@@ -145,6 +149,12 @@ class Recorder:
             self.target_usage += usage
         else:
             self.draft_usage += usage
+
+    def add_probe(self, lane: Literal["draft", "target"], usage: Usage) -> None:
+        """Count the work of a trial answer."""
+        self.num_probes += 1
+        self.num_probe_tokens += usage.num_generated_tokens
+        self.add_work(lane, usage, kept=True)
 
     def lose_draft(self, failure: Exception) -> None:
         """Record that the draft's engine failed; the answer continues without it."""

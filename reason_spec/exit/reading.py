@@ -24,6 +24,7 @@ NUMBER: Final = re.compile(
 _MOST_CHARACTERS: Final = 40
 _LATEX_FRACTION: Final = re.compile(r"(-?)\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
 _BOX: Final = re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
+_UNIT_BESIDE: Final = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]*\}|[\s$*.,%\\(){}\[\]]|[A-Za-z]{2,}")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD: Final = re.compile(r"[a-z']+")
 _COMMON: Final = frozenset(
@@ -293,6 +294,17 @@ def read_number(text: str) -> Fraction | None:
         return Fraction(plain)
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def read_value(text: str) -> Value:
+    """Return the value of an answer: a number as such, anything else as text without white space.
+
+    A number may have a unit or signs of formatting around it.
+    """
+    numbers = NUMBER.findall(text)
+    value = read_number(numbers[0]) if len(numbers) == 1 else None
+    without_units = _UNIT_BESIDE.sub("", text.replace(numbers[0], "", 1)) if value is not None else text
+    return value if value is not None and not without_units else re.sub(r"\s+", "", text)
 
 
 def content_words(text: str) -> frozenset[str]:

@@ -5,6 +5,7 @@ command-line flag. Unknown names are refused.
 """
 
 from reason_spec.settings.engines import DTypeName, EngineKind, EngineSettings, RemoteSettings, VllmSettings
+from reason_spec.settings.exit import ExitRuleName, ExitSettings
 from reason_spec.settings.loading import ENV_PREFIX, load_settings
 from reason_spec.settings.server import API_KEY_VARIABLE, ServerSettings
 from reason_spec.settings.strategy import (
@@ -28,6 +29,8 @@ __all__ = [
     "DTypeName",
     "EngineKind",
     "EngineSettings",
+    "ExitRuleName",
+    "ExitSettings",
     "LoadControlSettings",
     "RemoteSettings",
     "RouterSettings",
