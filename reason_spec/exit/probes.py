@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from reason_spec.engines.base import Engine, EngineRequest, Generation
 from reason_spec.events import Recorder
@@ -35,13 +34,15 @@ class Place(NamedTuple):
 class ProbeLimits:
     """``max_tokens`` of a trial, seconds for it, and the confidence from which the draft is believed.
 
-    ``draft_first``: the target is asked only where the draft is at least so confident.
+    ``draft_first``: the target is asked only where the draft is at least so confident. ``reads_on``: a trial
+    goes on behind its answer, so that its words can be read too.
     """
 
     max_tokens: int
     deadline: float
     draft_first: bool = False
     confidence: float = 0.0
+    reads_on: bool = False
 
 
 class Prober:
@@ -73,7 +74,7 @@ class Prober:
     def begin(self, place: Place) -> asyncio.Task[Trial]:
         """Start a trial at a place."""
         self.num_begun += 1
-        task = asyncio.get_running_loop().create_task(self._within_deadline(self._ask(place, self.num_begun)))
+        task = asyncio.get_running_loop().create_task(self._within_deadline(place, self.num_begun))
         self._tasks.append(task)
         return task
 
@@ -89,10 +90,10 @@ class Prober:
             self._recorder.add_probe(lane, usage)
         self._works.clear()
 
-    async def _within_deadline(self, asking: Coroutine[Any, Any, Trial]) -> Trial:
+    async def _within_deadline(self, place: Place, number: int) -> Trial:
         try:
             async with asyncio.timeout(self._limits.deadline):
-                return await asking
+                return await self._ask(place, number)
         except TimeoutError:
             return UNKNOWN
         except Exception as error:
@@ -133,7 +134,7 @@ class Prober:
                 tokens += delta.tokens
                 logprobs += delta.logprobs
                 trial = read_trial(self._form, tokens, logprobs, engine.tokenizer, is_over=False)
-                if trial.answer is not None:
+                if trial.answer is not None and not self._limits.reads_on:
                     break
             else:
                 is_over = (await generation.result()).finish == "eos"
