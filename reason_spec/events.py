@@ -12,10 +12,11 @@ from reason_spec.types import Origin, Plan, Step, Usage, Verdict
 
 logger = logging.getLogger(__name__)
 EventKind: TypeAlias = Literal[
-    "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final"
+    "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final", "exited"
 ]
 """``verified`` carries the verdict that decides a drafted step, ``checked`` one that leaves it undecided.
-``confirmed``: the target chose the first token of tokens that were drafted ahead."""
+``confirmed``: the target chose the first token of tokens that were drafted ahead. ``exited``: a rule of early
+exit ended the thinking; the text is the answer that it expects, the verdict's score the chance of it."""
 Lane: TypeAlias = Literal["draft", "target", "cache", "verifier"]
 Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict", "probe"]
 """The aim of a piece of work: a step, a whole answer, draft tokens for the step that the target is writing,
@@ -51,6 +52,20 @@ TextListener: TypeAlias = Callable[[int, str], None]
 """Called with an offset in the answer, in characters, and the final text that begins there."""
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyExit:
+    """Where a rule ended the thinking of an answer.
+
+    ``num_steps`` are final before it. ``answer`` is what the rule expected, ``chance`` the policy's chance of
+    it or the confidence of the trial answer.
+    """
+
+    rule: str
+    num_steps: int
+    answer: str
+    chance: float
+
+
 @dataclass(slots=True)
 class Recorder:
     """Collects the events, work and final steps of one solution.
@@ -80,6 +95,8 @@ class Recorder:
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None
     plan: Plan | None = None
+    early_exit: EarlyExit | None = None
+    """None where the model itself, or a limit, ended the thinking."""
     num_probes: int = 0
     """Trial answers that were asked for, each model's counted."""
     num_probe_tokens: int = 0
@@ -149,6 +166,12 @@ class Recorder:
             self.target_usage += usage
         else:
             self.draft_usage += usage
+
+    def end_early(self, found: EarlyExit) -> None:
+        """Record that a rule ends the thinking."""
+        self.early_exit = found
+        verdict = Verdict("accept", found.chance, reason=found.rule)
+        self.emit("exited", "target", found.num_steps, 0, text=found.answer, verdict=verdict)
 
     def add_probe(self, lane: Literal["draft", "target"], usage: Usage) -> None:
         """Count the work of a trial answer."""

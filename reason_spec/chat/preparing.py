@@ -123,6 +123,8 @@ class Preparation:
             is_biased=bool(request.logit_bias),
             ends_at_tokens=bool(request.stop_ids),
             draft_has_room=draft is None or len(prompts.draft or ()) < draft.max_context,
+            # A bare text is continued; it need not be a question.
+            may_exit=bool(request.messages),
         )
         room = self._room(request, prompts, thinking)
         max_tokens = min(sampling.max_tokens or accelerator.settings.sampling.max_tokens, room)

@@ -66,7 +66,16 @@ def answer_line(outcome: Outcome) -> str:
         f"{outcome.tokens} tokens, {seconds_text(outcome.seconds)} s, "
         f"{outcome.tokens_per_second:.1f} tokens/s | steps: {origins or 'none'}"
         f" | alpha_step {ratio_text(outcome.alpha_step)} | alpha_token {ratio_text(outcome.alpha_token)}"
+        f"{_exit_text(outcome)}"
     )
+
+
+def _exit_text(outcome: Outcome) -> str:
+    found, usage = outcome.early_exit, outcome.usage
+    probes = f", {usage.num_probes} trials of {usage.num_probe_tokens} tokens" if usage.num_probes else ""
+    if found is None:
+        return f" | not ended early{probes}" if probes else ""
+    return f" | ended by {found.rule} after step {found.num_steps}, chance {found.chance:.3f}{probes}"
 
 
 def _heading(item: WorkItem, options: RunOptions) -> str:

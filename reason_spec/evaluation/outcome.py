@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
 from reason_spec.errors import first_mistake
-from reason_spec.events import Recorder
+from reason_spec.events import EarlyExit, Recorder
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
@@ -50,7 +50,8 @@ class AnswerUsage:
     ``highest_refused`` is the highest score of a verdict that did not accept, None without one. The answer
     is the same at every lower threshold above it. ``cache_verdicts`` counts the verdicts on steps of the
     suffix cache, which was asked for a step ``num_cache_asked`` times. ``num_late_drafts`` counts drafts that
-    were not complete when the target had written the step.
+    were not complete when the target had written the step. ``num_probes`` trial answers of early exit took
+    ``num_probe_tokens`` tokens, which are among those of the models.
     """
 
     target: Usage
@@ -61,6 +62,8 @@ class AnswerUsage:
     cache_verdicts: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
     num_cache_asked: int = 0
     num_late_drafts: int = 0
+    num_probes: int = 0
+    num_probe_tokens: int = 0
 
     @property
     def num_verdicts(self) -> int:
@@ -81,7 +84,8 @@ class Outcome:
     which the first step became final. ``index`` is the index of the problem in the run, from 0. ``order`` is
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.
-    ``failed_tries`` holds the errors of earlier tries, in order.
+    ``failed_tries`` holds the errors of earlier tries, in order. ``early_exit`` says where a rule ended the
+    thinking, None where the model did.
     """
 
     id: str
@@ -109,6 +113,7 @@ class Outcome:
     task: str = "auto"
     level: str | None = None
     failed_tries: tuple[str, ...] = ()
+    early_exit: EarlyExit | None = None
 
     @property
     def key(self) -> UnitKey:
@@ -223,6 +228,8 @@ def outcome_from(
             cache_verdicts={decision: cached[decision] for decision in DECISIONS},
             num_cache_asked=recorder.num_cache_asked,
             num_late_drafts=recorder.num_late_drafts,
+            num_probes=recorder.num_probes,
+            num_probe_tokens=recorder.num_probe_tokens,
         ),
         plan=recorder.plan,
         finish=steps[-1].finish if steps else "eos",
@@ -233,6 +240,7 @@ def outcome_from(
         settings_hash=settings_for(settings, solution.strategy).hash,
         task=problem.task,
         level=problem.level,
+        early_exit=recorder.early_exit,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -66,3 +66,11 @@ class ExitSettings(Section):
     deadline: float = Field(
         default=5.0, gt=0, description="seconds for one trial; then its answer is unknown"
     )
+
+    @property
+    def is_on(self) -> bool:
+        return self.rule != "none"
+
+
+NO_EXIT: Final = ExitSettings()
+"""The model ends its thinking itself."""
