@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import ChatOptions, Message
-from reason_spec.settings import StrategySettings
+from reason_spec.settings import ExitSettings, StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
 from reason_spec.types import Constraint, Prefix, Sampling, Step
@@ -38,6 +38,7 @@ class GenerationRequest:
         tenant: owner of the texts in the suffix cache and of the prefixes in the engines' caches.
         cache_salt: prefixes are reused only for requests with the same salt.
         scope: each scope has a suffix cache of its own, for comparisons.
+        exit: when the thinking may end early; a bare prompt or a constrained answer does so only by this.
         siblings: answers of one tenant with the same name draft for each other: samples of one problem.
     """
 
@@ -59,6 +60,7 @@ class GenerationRequest:
     cache_salt: str = ""
     scope: str = ""
     siblings: str = ""
+    exit: ExitSettings | None = None
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):

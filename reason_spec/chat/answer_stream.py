@@ -15,6 +15,7 @@ from reason_spec.chat.preparing import PreparedRequest
 from reason_spec.chat.reporting import end_of
 from reason_spec.chat.thinking import CLOSER, GAP, LeadingSpace
 from reason_spec.chat.xml_calls import parser_for
+from reason_spec.settings import NO_EXIT, ExitSettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.types import Constraint, Step
 
@@ -80,7 +81,9 @@ class AnswerStream:
     async def _think(self, opening: str) -> AsyncGenerator[ChatEvent]:
         if opening:
             self._written = (self._step(self._tokenizer.encode(opening)),)
-        generation = self._thinking = self._generation(self._strategies.first, stops=(CLOSER,))
+        generation = self._thinking = self._generation(
+            self._strategies.first, stops=(CLOSER,), exit=self._strategies.exit
+        )
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
                 yield TextDelta("reasoning", piece.text, piece.logprobs)
@@ -117,6 +120,7 @@ class AnswerStream:
             stops=request.stops or (),
             stop_ids=request.stop_ids,
             constraint=self._prepared.constraint,
+            exit=self._strategies.exit if self._thinking is None else NO_EXIT,
         )
         self._answer.append(generation)
         return generation
@@ -155,6 +159,7 @@ class AnswerStream:
         stops: tuple[str, ...],
         stop_ids: frozenset[int] = frozenset(),
         constraint: Constraint | None = None,
+        exit: ExitSettings,
     ) -> GenerationStream:
         request = replace(
             self._prepared.request,
@@ -165,6 +170,7 @@ class AnswerStream:
             stop_ids=stop_ids,
             constraint=constraint,
             written=self._written,
+            exit=exit,
         )
         return GenerationStream(self._accelerator, request, self._prepared.prompts)
 

@@ -14,7 +14,15 @@ from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.exit.policy import ExitMonitor, load_policy
 from reason_spec.exit.probes import Place, Prober, ProbeLimits
-from reason_spec.exit.rules import DeerRule, DynasorRule, Exit, ExitRule, PolicyRule, ProbedPolicyRule, ReadStep
+from reason_spec.exit.rules import (
+    DeerRule,
+    DynasorRule,
+    Exit,
+    ExitRule,
+    PolicyRule,
+    ProbedPolicyRule,
+    ReadStep,
+)
 from reason_spec.exit.trials import DEER_PROMPT, AnswerForm
 from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.types import Prefix, Sampling
@@ -86,7 +94,9 @@ def follow(
         try:
             for index, step in enumerate(STEPS):
                 places = [
-                    Place(Prefix(target.tokenizer.encode(part)), Prefix(target.tokenizer.encode(part)), number)
+                    Place(
+                        Prefix(target.tokenizer.encode(part)), Prefix(target.tokenizer.encode(part)), number
+                    )
                     for number, part in ((index, text), (index + 1, text + step))
                 ]
                 text += step
@@ -189,7 +199,9 @@ def test_trials_that_hang_or_fail_never_end_a_thinking(
 
 
 @pytest.mark.parametrize(("drafted", "ends", "num_probes"), [("{10}", True, 2), ("no", False, 2)])
-def test_the_target_confirms_only_what_the_draft_is_sure_of(drafted: str, ends: bool, num_probes: int) -> None:
+def test_the_target_confirms_only_what_the_draft_is_sure_of(
+    drafted: str, ends: bool, num_probes: int
+) -> None:
     outcome = follow(deer, "{10}", draft_answers=(drafted,))
     assert (outcome.found is not None) == ends
     assert outcome.recorder.num_probes == num_probes
