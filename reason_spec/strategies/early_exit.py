@@ -10,6 +10,7 @@ from reason_spec.engines.base import Engine
 from reason_spec.events import EarlyExit, Recorder
 from reason_spec.exit.policy import SHIPPED, ExitMonitor, ExitPolicy, load_policy
 from reason_spec.exit.probes import Place, Prober, ProbeLimits
+from reason_spec.exit.reading import states_as_answer
 from reason_spec.exit.rules import (
     DYNASOR_TEMPERATURE,
     DYNASOR_TOP_P,
@@ -22,6 +23,7 @@ from reason_spec.exit.rules import (
 )
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT, AnswerForm
 from reason_spec.settings import ExitSettings
+from reason_spec.strategies.thinking import MonitorDecision
 from reason_spec.types import Sampling, Step
 
 if TYPE_CHECKING:
@@ -34,49 +36,51 @@ _AGREEING: Final = {"probes": 2, "dynasor": 5}
 
 
 class ExitWatch:
-    """Reads the thinking of one answer, and says where the rule ends it.
+    """The `ThinkingMonitor` of one answer: shows the rule each step, and says where it ends the thinking.
 
     Args:
+        answer_prompt: begins the answer of a model that does not mark its thinking, and asks for trials where
+            neither the settings nor the rule have a prompt. Empty: the thinking is marked.
         request: begins where the thinking does.
-        trial_prompt: what a trial is asked with where neither the settings nor the rule say it.
     """
 
     def __init__(
         self,
         settings: ExitSettings,
+        answer_prompt: str,
         request: SolveRequest,
         target: Engine,
         draft: Engine | None,
         recorder: Recorder,
-        trial_prompt: str,
     ) -> None:
         self._name = settings.rule
+        self._answer_prompt = answer_prompt
         self._recorder = recorder
-        self._rule = _rule_of(settings, request, target, draft, recorder, trial_prompt)
-        self._unread = ""
-        self._num_unread_tokens = 0
+        self._rule = _rule_of(settings, request, target, draft, recorder, answer_prompt or BOX_PROMPT)
+        self._unread: list[Step] = []
         self._began = request
+        self.closing: str | None = None
 
-    async def ends_before(self, step: Step, before: SolveRequest, after: SolveRequest) -> bool | None:
-        """Read the next step; return whether the thinking ends before it or, for False, after it.
-
-        None: it goes on. A step that was cut is read together with the next one.
-        """
+    async def read(self, step: Step, before: SolveRequest, after: SolveRequest) -> MonitorDecision:
+        """Show the rule a step; one that was cut is shown together with the next."""
         if not self._unread:
             self._began = before
-        self._unread += step.text
-        self._num_unread_tokens += len(step.tokens)
+        self._unread.append(step)
         if step.finish != "boundary":
-            return None
-        places = (_place(self._began), _place(after))
-        found = await self._rule.read(ReadStep(self._unread, self._num_unread_tokens, *places))
-        is_whole = self._began is before
-        self._unread, self._num_unread_tokens = "", 0
+            return "go_on"
+        text = "".join(one.text for one in self._unread)
+        num_tokens = sum(len(one.tokens) for one in self._unread)
+        is_whole = len(self._unread) == 1
+        self._unread = []
+        found = await self._rule.read(ReadStep(text, num_tokens, _place(self._began), _place(after)))
         if found is None or not (found.keeps_step or is_whole):
-            return None
+            return "go_on"
         num_steps = before.num_steps_before + found.keeps_step
         self._recorder.end_early(EarlyExit(self._name, num_steps, found.answer, found.chance))
-        return not found.keeps_step
+        if self._answer_prompt:
+            is_answer = found.keeps_step and states_as_answer(text, found.answer)
+            self.closing = "" if is_answer else f"\n\n{self._answer_prompt}"
+        return "end_after" if found.keeps_step else "end_before"
 
     async def close(self) -> None:
         """Cancel trials that run, and count all."""
