@@ -50,6 +50,17 @@ class Event:
 Listener: TypeAlias = Callable[[Event], None]
 TextListener: TypeAlias = Callable[[int, str], None]
 """Called with an offset in the answer, in characters, and the final text that begins there."""
+ThinkingEnd: TypeAlias = Literal["model", "tokens", "steps", "monitor"]
+"""What ended a thinking: the model itself, a limit of tokens or steps, or a monitor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingOutcome:
+    """The size of a limited thinking, without its tags, and what ended it."""
+
+    num_tokens: int
+    num_steps: int
+    ended_by: ThinkingEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ class Recorder:
     until the target was already writing the step. ``num_held_back`` counts drafted steps without a position
     after them because the limit of open positions was reached. ``first_target_usage`` is the work of the
     target's first request, which read the prompt. ``on_text`` receives text that is certain before its step
-    is final, if the strategy knows such text.
+    is final, if the strategy knows such text. ``thinking`` tells of a limited thinking, None without a limit.
     """
 
     listener: Listener | None = None
@@ -101,6 +112,7 @@ class Recorder:
     """Trial answers that were asked for, each model's counted."""
     num_probe_tokens: int = 0
     """Tokens of trial answers; they are part of the models' work, not of the answer."""
+    thinking: ThinkingOutcome | None = None
     draft_failure: str | None = None
     """The error after which the target continued without the draft."""
     num_works: int = 0

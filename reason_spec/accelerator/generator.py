@@ -6,20 +6,22 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from reason_spec.accelerator.bundle import ModelBundle
 from reason_spec.accelerator.requests import GenerationRequest, Prompts, RequestOptions
+from reason_spec.accelerator.thinking import Thinking, ThinkingOptions, thinking_after
 from reason_spec.control.controller import SpeculationController
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import Message
-from reason_spec.events import Listener, Recorder
+from reason_spec.events import Listener, Recorder, ThinkingOutcome
 from reason_spec.settings import Settings, StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
 from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.strategies.suffix_session import SuffixCacheSession, segments_of
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import LossClass, Prefix, Step
 from reason_spec.verifiers.base import Verifier
 
@@ -38,6 +40,11 @@ class Solution:
     @property
     def num_tokens(self) -> int:
         return sum(len(step.tokens) for step in self.steps)
+
+    @property
+    def thinking(self) -> ThinkingOutcome | None:
+        """The size of the thinking and what ended it; None where nothing limited it."""
+        return self.recorder.thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,7 @@ class Generator:
         return GenerationRequest(
             messages=({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt,
             strategy=options.get("strategy"),
+            thinking=options.get("thinking", ThinkingOptions()),
             sampling=sampling,
             tenant=options.get("tenant"),
             scope=options.get("scope", ""),
@@ -160,6 +168,7 @@ class Generator:
         Raises:
             EngineError: the chat template refuses the conversation.
         """
+        request = replace(request, chat_arguments=self.chat_arguments(request))
         target = request.tokens_for(self.target, self.target)
         owner = self._owner_of(request)
         draft = None
@@ -168,6 +177,28 @@ class Generator:
         learns = self.bundle.suffix_sessions is not None
         segments = segments_of(request.messages, target, self.target.tokenizer) if learns else ()
         return Prompts(Prefix(target, owner=owner), draft, segments)
+
+    def chat_arguments(self, request: GenerationRequest) -> dict[str, Any]:
+        """Return a request's arguments of the chat template, with those of its reasoning effort."""
+        options = request.thinking if isinstance(request.thinking, ThinkingOptions) else ThinkingOptions()
+        return options.chat_arguments(request.chat_arguments, self.settings.thinking)
+
+    def thinking_of(self, request: GenerationRequest, prompts: Prompts) -> Thinking | None:
+        """Return how the target thinks after the prompt of a conversation; None where it does not."""
+        if not request.messages:
+            return None
+        arguments = {**self.settings.target.chat_template, **self.chat_arguments(request)}
+        continued = request.messages[-1]["content"] if request.continue_final else None
+        return thinking_after(prompts.target.to_tuple(), self.target.tokenizer, arguments, continued)
+
+    def _thinking_limit(self, request: GenerationRequest, prompts: Prompts) -> ThinkingLimit | None:
+        options = request.thinking
+        if not isinstance(options, ThinkingOptions):
+            return options
+        thinking = None if request.written else self.thinking_of(request, prompts)
+        if thinking is None:
+            return None
+        return options.limit(thinking, self.settings.thinking, self.target.tokenizer.chat_template)
 
     def _owner_of(self, request: GenerationRequest) -> str:
         """Return the owner of a request's prefixes, by tenant and salt; see `Prefix`."""
@@ -183,6 +214,7 @@ class Generator:
 
         Raises:
             EngineError: the chat template refuses the conversation.
+            SettingsError: no budget is set for the reasoning effort.
         """
         prompts = prompts or self.encode(request)
         sampling = self.settings.sampling
@@ -200,6 +232,7 @@ class Generator:
             logit_bias=request.logit_bias,
             cache_key=(request.tenant or self.settings.suffix.tenant, request.scope),
             siblings=request.siblings,
+            thinking=self._thinking_limit(request, prompts),
         )
         return replace(resolved.after(request.written, self.target, self.draft), chars_before=0)
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
+from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import ChatOptions, Message
-from reason_spec.settings import ExitSettings, StrategySettings
+from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, Prefix, Sampling, Step
 
 
@@ -35,10 +37,12 @@ class GenerationRequest:
         stop_ids: tokens of the target that end the answer; they are not part of its text. A strategy that
             does not support them is replaced by the target alone.
         constraint, logit_bias: restrict the output; the target then writes alone, whatever the strategy.
+        thinking: limits of the thinking before the answer, as options or in full; None: no limits, not even
+            those of the settings. They are for models that think, and not for a ``prompt``; early exit is for
+            other models too, and for a ``prompt`` only where the options name it.
         tenant: owner of the texts in the suffix cache and of the prefixes in the engines' caches.
         cache_salt: prefixes are reused only for requests with the same salt.
         scope: each scope has a suffix cache of its own, for comparisons.
-        exit: when the thinking may end early; a bare prompt or a constrained answer does so only by this.
         siblings: answers of one tenant with the same name draft for each other: samples of one problem.
     """
 
@@ -56,11 +60,11 @@ class GenerationRequest:
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    thinking: ThinkingOptions | ThinkingLimit | None = field(default_factory=ThinkingOptions)
     tenant: str | None = None
     cache_salt: str = ""
     scope: str = ""
     siblings: str = ""
-    exit: ExitSettings | None = None
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):
@@ -102,6 +106,7 @@ class RequestOptions(TypedDict, total=False):
     """
 
     strategy: str | None
+    thinking: ThinkingOptions
     problem: int
     sample: int
     tenant: str | None

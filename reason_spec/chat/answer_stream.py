@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Final
 
 from reason_spec.accelerator import Accelerator
+from reason_spec.accelerator.thinking import Thinking
 from reason_spec.chat.base import ChatEvent, TextDelta
 from reason_spec.chat.call_forms import CallParser, Found
 from reason_spec.chat.generation import GenerationStream, TextPiece
 from reason_spec.chat.preparing import PreparedRequest
 from reason_spec.chat.reporting import end_of
-from reason_spec.chat.thinking import CLOSER, GAP, LeadingSpace
+from reason_spec.chat.thinking import GAP, LeadingSpace
 from reason_spec.chat.xml_calls import parser_for
-from reason_spec.settings import NO_EXIT, ExitSettings
 from reason_spec.strategies.base import Strategy
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, Step
 
 _NO_ROOM: Final = "load"
@@ -48,6 +49,8 @@ class AnswerStream:
         self._num_left = prepared.max_tokens
         self._written: tuple[Step, ...] = ()
         self._thinking: GenerationStream | None = None
+        self._begun = ""
+        """The text of the answer in the tokens that end the thinking."""
         self._answer: list[GenerationStream] = []
         self._leading = LeadingSpace()
         self._parser: CallParser | None = None
@@ -61,7 +64,7 @@ class AnswerStream:
             EngineError: an engine failed.
         """
         if self._prepared.thinking is not None:
-            async with aclosing(self._think(self._prepared.thinking.opening)) as thinking:
+            async with aclosing(self._think(self._prepared.thinking)) as thinking:
                 async for event in thinking:
                     yield event
         if self._num_left > 0 and (self._thinking is None or self._thinking.finish == "stop"):
@@ -78,23 +81,36 @@ class AnswerStream:
             started=self._started,
         )
 
-    async def _think(self, opening: str) -> AsyncGenerator[ChatEvent]:
-        if opening:
-            self._written = (self._step(self._tokenizer.encode(opening)),)
+    async def _think(self, thinking: Thinking) -> AsyncGenerator[ChatEvent]:
+        if thinking.opening:
+            self._insert(thinking.opening)
         generation = self._thinking = self._generation(
-            self._strategies.first, stops=(CLOSER,), exit=self._strategies.exit
+            self._strategies.first, stops=(thinking.closer,), limit=self._prepared.limit
         )
         async with aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
                 yield TextDelta("reasoning", piece.text, piece.logprobs)
         self._continue_after(generation)
-        if self._prepared.constraint is not None and generation.finish == "stop":
-            # A constrained answer may not begin with the gap that models write here.
-            gap = GAP.removeprefix(self._begun_with_thinking())
-            self._written += (self._step(self._tokenizer.encode(gap)),) if gap else ()
+        if generation.finish == "stop":
+            self._lead_to_answer(thinking)
+
+    def _lead_to_answer(self, thinking: Thinking) -> None:
+        """Insert what the model has not written between its thinking and the answer."""
+        text = self._tokenizer.decode(self._thinking.tokens if self._thinking else ())
+        if thinking.closer not in text:
+            # The last step is another model's, without the tokens of the tag.
+            self._insert(thinking.closer)
+        begun = text.partition(thinking.closer)[2]
+        if not begun.startswith(thinking.heading):
+            self._insert(thinking.heading)
+        self._begun = begun.removeprefix(thinking.heading)
+        # A constrained answer may not begin with the gap that models write here.
+        if self._prepared.constraint is not None and not thinking.heading:
+            self._insert(GAP.removeprefix(begun))
 
     async def _write_answer(self) -> AsyncGenerator[ChatEvent]:
-        for event in self._events_of(TextPiece(self._begun_with_thinking())):
+        self._leading.is_over = self._thinking is None
+        for event in self._events_of(TextPiece(self._begun)):
             yield event
         while True:
             generation = self._answer_generation()
@@ -120,17 +136,10 @@ class AnswerStream:
             stops=request.stops or (),
             stop_ids=request.stop_ids,
             constraint=self._prepared.constraint,
-            exit=self._strategies.exit if self._thinking is None else NO_EXIT,
+            limit=self._prepared.limit if self._thinking is None else None,
         )
         self._answer.append(generation)
         return generation
-
-    def _begun_with_thinking(self) -> str:
-        """Return the text of the answer in the token that completed the end of the thinking."""
-        if self._thinking is None:
-            self._leading.is_over = True
-            return ""
-        return self._tokenizer.decode(self._thinking.tokens).partition(CLOSER)[2]
 
     def _stopped_in_leading_space(self, generation: GenerationStream) -> bool:
         """Tell whether a stop lies in the white space before the answer, which then continues."""
@@ -159,7 +168,7 @@ class AnswerStream:
         stops: tuple[str, ...],
         stop_ids: frozenset[int] = frozenset(),
         constraint: Constraint | None = None,
-        exit: ExitSettings,
+        limit: ThinkingLimit | None = None,
     ) -> GenerationStream:
         request = replace(
             self._prepared.request,
@@ -169,8 +178,8 @@ class AnswerStream:
             stops=stops,
             stop_ids=stop_ids,
             constraint=constraint,
+            thinking=limit,
             written=self._written,
-            exit=exit,
         )
         return GenerationStream(self._accelerator, request, self._prepared.prompts)
 
@@ -180,6 +189,11 @@ class AnswerStream:
         self._num_left -= len(tokens)
         if tokens:
             self._written = (*self._written, self._step(tokens))
+
+    def _insert(self, text: str) -> None:
+        """Let the next generation continue after a text that is no part of the answer."""
+        if text:
+            self._written = (*self._written, self._step(self._tokenizer.encode(text)))
 
     def _step(self, tokens: tuple[int, ...]) -> Step:
         tokenizer = self._tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from reason_spec.events import EarlyExit
+from reason_spec.events import EarlyExit, ThinkingEnd
 from reason_spec.settings import ExitRuleName
 from reason_spec.types import Constraint, LossClass, Usage
 
@@ -38,7 +38,8 @@ class ChatSampling:
 
     Equal ``seed``s draw equal samples. ``stop`` strings are removed from the answer, and so is the final
     token if it is one of ``stop_token_ids``, ids of the target. With ``ignore_eos`` the end of the text is
-    never sampled; like a bias, this leaves the answer to the target.
+    never sampled; like a bias, this leaves the answer to the target. ``thinking_token_budget`` and
+    ``max_thinking_steps`` limit the thinking of a conversation, without its tags; -1 tokens: no limit.
     """
 
     temperature: float | None = None
@@ -46,6 +47,8 @@ class ChatSampling:
     top_k: int | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    thinking_token_budget: int | None = None
+    max_thinking_steps: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -63,6 +66,8 @@ class ChatRequest:
         tool_choice: a ToolChoice, or the name of the one function to call.
         constraint: constraint on the answer's text (``response_format``), not on its thinking.
         chat_arguments: variables of the chat template, such as ``enable_thinking``.
+        reasoning_effort: told to a chat template that knows it, else a token budget of the thinking by the
+            settings; ``none``: no thinking.
         continue_final: continue the last message.
         tenant: owner of the texts in the suffix cache and of the cached prefixes.
         cache_salt: cached prefixes are only shared by requests with the same salt.
@@ -76,6 +81,7 @@ class ChatRequest:
     sampling: ChatSampling = field(default_factory=ChatSampling)
     policy: Policy = field(default_factory=Policy)
     chat_arguments: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_effort: str | None = None
     continue_final: bool = False
     tenant: str | None = None
     cache_salt: str = ""
@@ -142,6 +148,8 @@ class SpeculationReport:
         alpha_step, alpha_token: acceptance rates of the two levels; None if nothing was proposed.
         target_usage, draft_usage: work of the models, rejected branches included.
         seconds: from the request to the end.
+        thinking_ended_by: what ended a limited thinking: the model, a limit of tokens or steps, or a monitor;
+            None without a limit.
         target_alone_seconds: estimated time of the target alone, from the measured time of its passes;
             None if the engine does not measure it.
     """
@@ -164,6 +172,7 @@ class SpeculationReport:
     early_exit: EarlyExit | None = None
     num_probes: int = 0
     num_probe_tokens: int = 0
+    thinking_ended_by: ThinkingEnd | None = None
 
     @property
     def alpha_step_of_all(self) -> float | None:
@@ -174,7 +183,10 @@ class SpeculationReport:
 
 @dataclass(frozen=True, slots=True)
 class ChatEnd:
-    """The end of an answer. Tokens are the target's; ``num_cached_tokens`` of the prompt needed no pass."""
+    """The end of an answer. Tokens are the target's; ``num_cached_tokens`` of the prompt needed no pass.
+
+    ``num_reasoning_tokens`` are those of the thinking without its tags, which are part of ``num_tokens``.
+    """
 
     finish: ChatFinish
     num_prompt_tokens: int

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.requests import GenerationRequest, Prompts
+from reason_spec.accelerator.thinking import EFFORT, UNLIMITED, Thinking, ThinkingOptions
 from reason_spec.chat.base import ChatRequest, TextRequest
 from reason_spec.chat.call_forms import HERMES, CallForm, form_of
 from reason_spec.chat.messages import normalised
 from reason_spec.chat.policy import AnswerStrategies, choose_strategies
 from reason_spec.chat.sampling import has_tokens, logit_bias_of, sampling_of, stop_ids_of, stops_of
-from reason_spec.chat.thinking import Thinking, thinking_after
 from reason_spec.chat.tools import (
     TemplateAbilities,
     abilities_of,
@@ -23,7 +23,14 @@ from reason_spec.chat.tools import (
     offered_tools,
     render_messages,
 )
-from reason_spec.errors import ConstraintError, EngineError, MissingDependencyError, RequestError
+from reason_spec.errors import (
+    ConstraintError,
+    EngineError,
+    MissingDependencyError,
+    RequestError,
+    SettingsError,
+)
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, NoiseKey, Sampling
 
 _RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
@@ -51,6 +58,7 @@ class PreparedRequest:
         max_tokens: tokens of one answer; they fit into the context.
         seed: the noise of all choices; None: random noise for each.
         thinking: None if the model does not think.
+        limit: limits the thinking; None: nothing does.
         constraint: restricts the answer, not the thinking.
         tools: None if calls in the answer are not parsed.
     """
@@ -61,6 +69,7 @@ class PreparedRequest:
     max_tokens: int
     seed: int | None
     thinking: Thinking | None
+    limit: ThinkingLimit | None
     constraint: Constraint | None
     tools: OfferedTools | None
 
@@ -112,7 +121,7 @@ class Preparation:
         )
         constraint = await self._constraint(asked.constraint, tools)
         prompts = await self._encode(request)
-        thinking = self._thinking(request, prompts) if request.messages else None
+        thinking = accelerator.generator.thinking_of(request, prompts)
         draft = accelerator.draft
         strategies = choose_strategies(
             accelerator,
@@ -128,9 +137,40 @@ class Preparation:
         )
         room = self._room(request, prompts, thinking)
         max_tokens = min(sampling.max_tokens or accelerator.settings.sampling.max_tokens, room)
+        limit = None if thinking is None else self._limit(request, thinking, constraint, tools)
         return PreparedRequest(
-            request, prompts, strategies, max_tokens, sampling.seed, thinking, constraint, tools
+            replace(request, thinking=None),
+            prompts,
+            strategies,
+            max_tokens,
+            sampling.seed,
+            thinking,
+            limit,
+            constraint,
+            tools,
         )
+
+    def _limit(
+        self,
+        request: GenerationRequest,
+        thinking: Thinking,
+        constraint: Constraint | None,
+        tools: OfferedTools | None,
+    ) -> ThinkingLimit | None:
+        """Return the limit of a thinking; the prompt of a free answer is no part of a call or of a format."""
+        assert isinstance(request.thinking, ThinkingOptions)
+        try:
+            limit = request.thinking.limit(
+                thinking,
+                self._accelerator.settings.thinking,
+                self._accelerator.target.tokenizer.chat_template,
+                stands_alone=True,
+                prompts_answer=constraint is None and tools is None,
+            )
+        except SettingsError as error:
+            raise RequestError(str(error), param=EFFORT) from None
+        # The opening tag is written before it.
+        return None if limit is None else replace(limit, opening="")
 
     async def _conversation(self, asked: ChatRequest) -> tuple[GenerationRequest, OfferedTools | None]:
         messages = normalised(asked.messages)
@@ -152,6 +192,7 @@ class Preparation:
             tools=tools if abilities.tools else (),
             chat_arguments=asked.chat_arguments,
             continue_final=asked.continue_final,
+            thinking=_thinking_options(asked),
         )
         if not tools:
             return request, None
@@ -212,12 +253,6 @@ class Preparation:
             raise RequestError(str(error), param=param) from None
         return constraint
 
-    def _thinking(self, request: GenerationRequest, prompts: Prompts) -> Thinking | None:
-        target = self._accelerator.target
-        arguments = {**self._accelerator.settings.target.chat_template, **request.chat_arguments}
-        continued = request.messages[-1]["content"] if request.continue_final else None
-        return thinking_after(prompts.target.to_tuple(), target.tokenizer, arguments, continued)
-
     async def _encode(self, request: GenerationRequest) -> Prompts:
         param = _prompt_field(request)
         try:
@@ -245,6 +280,19 @@ class Preparation:
                 param=_prompt_field(request),
             )
         return room
+
+
+def _thinking_options(asked: ChatRequest) -> ThinkingOptions:
+    sampling = asked.sampling
+    for name, least in (("thinking_token_budget", UNLIMITED), ("max_thinking_steps", 0)):
+        value = getattr(sampling, name)
+        if value is not None and (type(value) is not int or value < least):
+            raise RequestError(f"{name} is {value!r}: give a number of at least {least}", param=name)
+    return ThinkingOptions(
+        token_budget=sampling.thinking_token_budget,
+        max_steps=sampling.max_thinking_steps,
+        effort=asked.reasoning_effort,
+    )
 
 
 def _prompt_field(request: GenerationRequest) -> str:

@@ -11,6 +11,8 @@ from reason_spec.chat.base import ChatEnd, ChatFinish, SpeculationReport
 from reason_spec.chat.generation import GenerationStream
 from reason_spec.chat.policy import AnswerStrategies
 from reason_spec.segment import StopScanner
+from reason_spec.strategies.step_tokens import step_for
+from reason_spec.strategies.thinking import num_text_tokens
 from reason_spec.types import Usage
 
 _ALONE = 1.5
@@ -29,7 +31,12 @@ def end_of(
 ) -> ChatEnd:
     """Return the end of an answer, from its thinking and the generations after it."""
     generations = [*([thinking] if thinking else []), *answer]
-    num_reasoning_tokens = len(thinking.tokens) if thinking else 0
+    tokenizer = accelerator.target.tokenizer
+    num_reasoning_tokens = (
+        sum(num_text_tokens(step_for(step, accelerator.target), tokenizer) for step in thinking.steps)
+        if thinking
+        else 0
+    )
     num_tokens = sum(len(generation.tokens) for generation in generations)
     finish = _finish(generations, is_thinking=not answer, num_calls=num_calls)
     return ChatEnd(
@@ -102,6 +109,7 @@ def _report(
         early_exit=next((one.early_exit for one in recorders if one.early_exit is not None), None),
         num_probes=sum(recorder.num_probes for recorder in recorders),
         num_probe_tokens=sum(recorder.num_probe_tokens for recorder in recorders),
+        thinking_ended_by=next((one.thinking.ended_by for one in recorders if one.thinking), None),
     )
 
 

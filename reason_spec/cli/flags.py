@@ -33,7 +33,8 @@ GENERATE_FLAGS = ("generate", "generate_seed")
 STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width", "acceptance", "early_exit")
 SERVER_FLAGS = ("target", "draft", "target_url", "draft_url")
 MODEL_FLAGS = (*SERVER_FLAGS, "engine")
-SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "seed", "max_tokens", "stop")
+THINKING_FLAGS = ("thinking_token_budget", "max_thinking_steps", "reasoning_effort")
+SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "seed", "max_tokens", *THINKING_FLAGS, "stop")
 
 
 class _Flag(NamedTuple):
@@ -124,6 +125,26 @@ _DECLARED = (
     ),
     _flag("seed", "sampling.seed", "Seed of samples and of the order of strategies.", SAMPLING, int),
     _flag("max_tokens", "sampling.max_tokens", "Maximum number of tokens of one answer.", SAMPLING, int),
+    _flag(
+        "thinking_token_budget",
+        "thinking.token_budget",
+        "Maximum number of tokens of the thinking; the answer follows.",
+        SAMPLING,
+        int,
+    ),
+    _flag(
+        "max_thinking_steps",
+        "thinking.max_steps",
+        "Maximum number of steps of the thinking; the answer follows.",
+        SAMPLING,
+        int,
+    ),
+    _flag(
+        "reasoning_effort",
+        "thinking.effort",
+        "Effort of the thinking, for the chat template or as a token budget; none: no thinking.",
+        SAMPLING,
+    ),
     _flag(
         "stop",
         "sampling.stop",

@@ -34,10 +34,14 @@ _SETTINGS_FILES = (
 
 _ANSWER: Final = "THE-ANSWER-SO-FAR"
 """Marks the place of an answer in a rendered template."""
+CHANNEL_TOKENS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+"""The tokens around messages and their channels, where a chat template has channels (gpt-oss)."""
 
 
 class HuggingFaceTokenizer:
     """A model's tokenizer; see ``reason_spec.engines.base.Tokenizer``.
+
+    `CHANNEL_TOKENS` are part of the text where the chat template has channels: they end a thinking.
 
     Args:
         rust: the tokenizer of the ``tokenizers`` package.
@@ -56,6 +60,8 @@ class HuggingFaceTokenizer:
         chat_template: str | None = None,
         chat_arguments: Mapping[str, Any] | None = None,
     ) -> None:
+        if CHANNEL_TOKENS[1] in (chat_template or ""):
+            rust = _with_plain_tokens(rust, CHANNEL_TOKENS, but=eos_ids)
         self._rust = rust
         rust.encode_special_tokens = True
         self._rust_for_chats: RustTokenizer | None = None
@@ -294,6 +300,14 @@ def _bytes_of_vocabulary(rust: RustTokenizer) -> list[bytes]:
         else:
             table[token] = to_bytes(piece)
     return table
+
+
+def _with_plain_tokens(rust: RustTokenizer, names: Sequence[str], *, but: frozenset[int]) -> RustTokenizer:
+    """Return the tokenizer with these tokens as text: the names of special tokens are left out of a text."""
+    content = json.loads(rust.to_str())
+    for token in content["added_tokens"]:
+        token["special"] &= token["content"] not in names or token["id"] in but
+    return type(rust).from_str(json.dumps(content))
 
 
 def _piece_decoder(rust: RustTokenizer) -> Callable[[str], bytes]:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
 from reason_spec.errors import first_mistake
-from reason_spec.events import EarlyExit, Recorder
+from reason_spec.events import EarlyExit, Recorder, ThinkingOutcome
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
@@ -84,8 +84,9 @@ class Outcome:
     which the first step became final. ``index`` is the index of the problem in the run, from 0. ``order`` is
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.
-    ``failed_tries`` holds the errors of earlier tries, in order. ``early_exit`` says where a rule ended the
-    thinking, None where the model did.
+    ``failed_tries`` holds the errors of earlier tries, in order. ``thinking`` tells the size of a limited
+    thinking and what ended it; None without a limit. ``early_exit`` says where a rule ended it, None where
+    none did.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Outcome:
     level: str | None = None
     failed_tries: tuple[str, ...] = ()
     early_exit: EarlyExit | None = None
+    thinking: ThinkingOutcome | None = None
 
     @property
     def key(self) -> UnitKey:
@@ -241,6 +243,7 @@ def outcome_from(
         task=problem.task,
         level=problem.level,
         early_exit=recorder.early_exit,
+        thinking=recorder.thinking,
     )
 
 

@@ -21,7 +21,9 @@ from reason_spec.types import Constraint
 
 _SAMPLING = frozenset(field.name for field in fields(ChatSampling))
 _POLICY = frozenset(field.name for field in fields(Policy))
-_REQUEST = frozenset({"chat_arguments", "continue_final", "parallel_tool_calls", "tenant"})
+_REQUEST = frozenset(
+    {"chat_arguments", "continue_final", "parallel_tool_calls", "reasoning_effort", "tenant"}
+)
 OPTIONS = _SAMPLING | _POLICY | _REQUEST
 """Options of wrappers and of single calls: fields of ChatSampling, Policy and ChatRequest."""
 

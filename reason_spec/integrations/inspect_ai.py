@@ -55,6 +55,8 @@ _HONOURED: Final = {
     "stop_seqs": "stop",
     "logit_bias": "logit_bias",
     "parallel_tool_calls": "parallel_tool_calls",
+    "reasoning_effort": "reasoning_effort",
+    "reasoning_tokens": "thinking_token_budget",
 }
 """Fields of GenerateConfig, and their names in `integrations.base.OPTIONS`."""
 

@@ -151,6 +151,8 @@ class ReasonSpecModel(Model):
         if parameters.thinking is not None:
             arguments = {"enable_thinking": parameters.thinking is not False}
             options["chat_arguments"] = {**arguments, **options.get("chat_arguments", {})}
+        if isinstance(parameters.thinking, str):
+            options.setdefault("reasoning_effort", parameters.thinking)
         tools, choice = _tools(given.get("tool_choice"), parameters)
         options |= {"tools": [_tool(tool) for tool in tools], "tool_choice": choice if tools else None}
         if parameters.output_mode == "native" and parameters.output_object is not None:

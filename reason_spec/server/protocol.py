@@ -90,6 +90,12 @@ class ConversationBody(WholeBody):
     """The fields of every request body about a conversation."""
 
     parallel_tool_calls: bool | None = None
+    thinking_token_budget: int | None = Field(
+        default=None, ge=-1, lt=_INT64, description="vLLM's: tokens of the thinking at most; -1: no limit"
+    )
+    max_thinking_steps: int | None = Field(
+        default=None, ge=0, lt=_INT64, description="this server's: steps of the thinking at most"
+    )
     metadata: dict[str, str] | None = Field(default=None, description="given back by responses alone")
     store: bool | None = Field(default=None, description="ignored: nothing is stored")
     service_tier: str | None = Field(default=None, description="ignored")
@@ -302,7 +308,9 @@ class ChatBody(Body, ConversationBody):
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
-    reasoning_effort: str | None = Field(default=None, description="told to the chat template; none: off")
+    reasoning_effort: str | None = Field(
+        default=None, description="told to the chat template, else a budget of the thinking; none: off"
+    )
     add_generation_prompt: bool | None = Field(default=None, description="vLLM's")
     continue_final_message: bool | None = Field(default=None, description="vLLM's: the last turn goes on")
     include_reasoning: bool | None = Field(default=None, description="vLLM's; false leaves the thinking out")

@@ -120,7 +120,7 @@ class TextOptions(Part):
 
 
 class ReasoningOptions(Part):
-    """How the model thinks; ``effort`` goes to the chat template."""
+    """How the model thinks; ``effort`` goes to the chat template, or sets a budget."""
 
     effort: str | None = None
     summary: str | None = Field(default=None, description="ignored: thinking is given as it is")

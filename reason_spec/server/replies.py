@@ -171,6 +171,7 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
         "tokens": {"target": _work(report.target_usage), "draft": _work(report.draft_usage)},
         "seconds": report.seconds,
         "seconds_saved": None if alone is None else alone - report.seconds,
+        "thinking_ended_by": report.thinking_ended_by,
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from reason_spec.events import ThinkingEnd
 from reason_spec.types import LossClass
 
 
@@ -85,6 +86,7 @@ class SpeculationBody(TypedDict):
     tokens: ModelWork
     seconds: float
     seconds_saved: float | None
+    thinking_ended_by: ThinkingEnd | None
 
 
 class SpeculativeDecoding(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from reason_spec.chat.base import ChatRequest, ChatSampling, Policy, TextRequest
@@ -40,9 +41,14 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
         tool_choice=choice.function.name if isinstance(choice, NamedTool) else choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=constraint_of(body.response_format, body.structured_outputs),
-        sampling=_sampling(body, max_tokens),
+        sampling=replace(
+            _sampling(body, max_tokens),
+            thinking_token_budget=body.thinking_token_budget,
+            max_thinking_steps=body.max_thinking_steps,
+        ),
         policy=policy_of(body.reason_spec, client, rated=bool(body.logprobs)),
         chat_arguments=_chat_arguments(body),
+        reasoning_effort=body.reasoning_effort,
         continue_final=bool(body.continue_final_message),
         tenant=client.tenant,
         cache_salt=body.cache_salt or "",
@@ -147,15 +153,11 @@ def _logit_bias(given: dict[str, float]) -> dict[int, float]:
 
 
 def _chat_arguments(body: ChatBody) -> dict[str, Any]:
-    """Return the arguments of the chat template; named fields of the body go before its free ones."""
+    """Return the free arguments of the chat template."""
     arguments = dict(body.chat_template_kwargs or {})
     if "chat_template" in arguments:
         message = "a chat template comes from the operator alone; leave it out"
         raise RequestError(message, param="chat_template_kwargs.chat_template")
-    if body.reasoning_effort is not None:
-        if body.reasoning_effort == "none":
-            arguments.setdefault("enable_thinking", False)
-        arguments["reasoning_effort"] = body.reasoning_effort
     return arguments
 
 

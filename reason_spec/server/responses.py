@@ -68,19 +68,21 @@ def response_request(body: ResponsesBody, client: Client, max_tokens: int | None
         ApiError: the client may not ask for it.
     """
     choice = body.tool_choice or "auto"
-    effort = body.reasoning.effort if body.reasoning else None
-    arguments: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
-    if effort == "none":
-        arguments["enable_thinking"] = False
     return ChatRequest(
         messages=messages_of(body),
         tools=[_tool(tool.model_dump(exclude_none=True)) for tool in body.tools or ()],
         tool_choice=choice.name if isinstance(choice, NamedFunction) else choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=_constraint(body),
-        sampling=ChatSampling(temperature=body.temperature, top_p=body.top_p, max_tokens=max_tokens),
+        sampling=ChatSampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            max_tokens=max_tokens,
+            thinking_token_budget=body.thinking_token_budget,
+            max_thinking_steps=body.max_thinking_steps,
+        ),
         policy=policy_of(body.reason_spec, client),
-        chat_arguments=arguments,
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
         tenant=client.tenant,
     )
 

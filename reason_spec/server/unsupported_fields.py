@@ -80,16 +80,20 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     "media_io_kwargs": _TEXT_ONLY,
     "web_search_options": Refusal("the server has no tools of its own; give 'tools' and run them yourself"),
     "verbosity": Refusal("the models know no verbosity; say it in a message", ("medium",)),
-    "thinking_token_budget": Refusal("give 'max_completion_tokens', which bounds thinking and answer"),
     "chat_template": _OWN_TEMPLATE,
     "documents": Refusal("documents are not built; give them in a message", ([],)),
     "echo": Refusal("a conversation is not written out again; leave it out", (False,)),
 }
 
+_NO_THINKING = "the thinking within a text is not told apart; give a conversation to /v1/chat/completions"
+
 COMPLETION_REFUSED: Mapping[str, Refusal] = {
     **_BOTH,
     "echo": Refusal("the prompt is not written out again; put it in front yourself", (False,)),
     "suffix": Refusal("text is only gone on with, not filled in; leave it out"),
+    "thinking_token_budget": Refusal(_NO_THINKING),
+    "max_thinking_steps": Refusal(_NO_THINKING),
+    "reasoning_effort": Refusal(_NO_THINKING),
     "prompt_embeds": Refusal("only text and token ids are read"),
     "messages": Refusal("this endpoint takes 'prompt'; for a conversation use /v1/chat/completions"),
 }

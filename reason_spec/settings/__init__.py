@@ -18,7 +18,7 @@ from reason_spec.settings.strategy import (
     current_strategy_name,
 )
 from reason_spec.settings.suffix import SuffixSettings
-from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings
+from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings, ThinkingSettings
 from reason_spec.settings.tree import Settings
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "StrategySettings",
     "SuffixSettings",
     "TaskSettings",
+    "ThinkingSettings",
     "VerifierSettings",
     "VllmSettings",
     "current_strategy_name",

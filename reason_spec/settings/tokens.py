@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -31,6 +31,41 @@ class SamplingSettings(Section):
     def for_sample(self, problem: int, sample: int) -> Sampling:
         """Return the sampling of one problem's sample, with noise of its own."""
         return Sampling(self.temperature, self.top_k, self.top_p, NoiseKey(self.seed, problem, sample))
+
+
+class ThinkingSettings(Section):
+    """Limits of the thinking before an answer, for models that think."""
+
+    token_budget: int | None = Field(
+        default=None, ge=0, description="tokens of the thinking at most, without its tags; null: no limit"
+    )
+    max_steps: int | None = Field(
+        default=None, ge=0, description="steps of the thinking at most; null: no limit"
+    )
+    effort: str | None = Field(
+        default=None,
+        description="effort of the thinking: told to a chat template that knows `reasoning_effort`, else a "
+        "budget by `effort_tokens`; none: no thinking",
+    )
+    effort_tokens: dict[str, Annotated[int, Field(ge=0)] | None] = Field(
+        default={
+            "minimal": 512,
+            "low": 1024,
+            "medium": 4096,
+            "high": 16384,
+            "xhigh": 32768,
+            "max": None,
+        },
+        description="token budget of each effort; null: no limit",
+    )
+    answer_prompt: str = Field(
+        default="", description="text inserted after the closing tag where a limit ends the thinking"
+    )
+    answer_tokens: int = Field(
+        default=256,
+        ge=1,
+        description="tokens of `sampling.max_tokens` that a limit keeps for the answer, at most half of them",
+    )
 
 
 class BoundarySettings(Section):

@@ -20,7 +20,7 @@ from reason_spec.settings.strategy import (
     VerifierSettings,
 )
 from reason_spec.settings.suffix import SuffixSettings
-from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings
+from reason_spec.settings.tokens import BoundarySettings, SamplingSettings, TaskSettings, ThinkingSettings
 
 
 class Settings(Section):
@@ -35,6 +35,7 @@ class Settings(Section):
     load_control: LoadControlSettings = LoadControlSettings()
     suffix: SuffixSettings = SuffixSettings()
     sampling: SamplingSettings = SamplingSettings()
+    thinking: ThinkingSettings = ThinkingSettings()
     boundary: BoundarySettings = BoundarySettings()
     task: TaskSettings = TaskSettings()
     server: ServerSettings = ServerSettings()

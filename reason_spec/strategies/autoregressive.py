@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import ClassVar
 
 from reason_spec.control.budget import RequestedBudget
@@ -43,7 +44,7 @@ class Autoregressive(Strategy):
                 recorder.on_text, self.target.tokenizer, generation.request, request.chars_before
             )
         recorder.start("target", request.num_steps_before, 0, "answer")
-        kept = False
+        num_used_tokens, has_ended = 0, False
         ahead: DraftAhead | None = None
         try:
             ahead = self._start_ahead(request, generation, recorder)
@@ -59,13 +60,18 @@ class Autoregressive(Strategy):
                 for token, logprob in zip(delta.tokens, delta.logprobs, strict=True):
                     # One step is held back: the last one gets the text and the end of the result.
                     if (step := held.feed(token, logprob)) is not None:
+                        num_used_tokens += len(step.tokens)
                         yield step
             result = await generation.result()
-            kept = True
+            has_ended = True
             yield held.last(result.text, result.finish, result.num_stop_overlap)
         finally:
             generation.cancel()
-            recorder.add_work("target", await generation.closed(), kept=kept)
+            usage = await generation.closed()
+            if not has_ended:
+                num_unused = usage.num_generated_tokens - num_used_tokens
+                usage = replace(usage, num_discarded_tokens=usage.num_discarded_tokens + num_unused)
+            recorder.add_work("target", usage, kept=True)
             if ahead is not None:
                 await ahead.close()
 

@@ -17,6 +17,7 @@ from reason_spec.segment import NOTHING_OPEN, Boundary, OpenBlocks, StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.step_tokens import open_blocks_after, tokens_for
 from reason_spec.strategies.suffix_session import SuffixCacheSession
+from reason_spec.strategies.thinking import LimitedThinking, ThinkingLimit
 from reason_spec.types import Acceptance, Constraint, LossClass, Prefix, Sampling, Step
 from reason_spec.verifiers.base import AUTO, VerificationContext, Verifier
 
@@ -34,6 +35,8 @@ class SolveRequest:
     characters of this answer that an earlier part of the strategy wrote.
     ``constraint`` and ``logit_bias`` are for the target alone: strategies that let others write know neither.
     ``stop_ids`` are tokens of the target at which the answer ends, for strategies that take them.
+    ``thinking`` limits the thinking with which the text begins, None: it is part of the answer. Stops and the
+    constraint are then for what follows it.
     """
 
     question: str
@@ -54,6 +57,7 @@ class SolveRequest:
     logit_bias: tuple[tuple[int, float], ...] = ()
     budget: SpeculationBudget = field(default_factory=SpeculationBudget)
     chars_before: int = 0
+    thinking: ThinkingLimit | None = None
 
     @property
     def text(self) -> int | None:
@@ -217,13 +221,39 @@ class Strategy(ABC):
 
         Close the iterator (``aclosing``) to abandon a solution.
         """
+        write = self._write_trimmed if request.thinking is None else self._write_limited
+        async with aclosing(write(request, recorder)) as steps:
+            async for step in steps:
+                self._commit(step, request, recorder)
+                yield step
+
+    async def _write_trimmed(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        """Yield the steps without the stop string that ended them."""
         async with (
             aclosing(self._write_steps(request, recorder)) as written,
             aclosing(_trim_straddling_stops(written, request.stops)) as steps,
         ):
             async for step in steps:
-                self._commit(step, request, recorder)
                 yield step
+
+    async def _write_limited(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
+        """Yield the steps of a limited thinking, and then of the answer."""
+        assert request.thinking is not None
+        thinking = LimitedThinking(request.thinking, request, self.target, self._draft, recorder)
+        # What is certain of a step may still be left out with the step.
+        on_text, recorder.on_text = recorder.on_text, None
+        try:
+            async with aclosing(thinking.steps(lambda asked: self._write_trimmed(asked, recorder))) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            recorder.on_text = on_text
+            await thinking.close()
+        recorder.thinking = thinking.outcome
+        if thinking.is_answered:
+            async with aclosing(self._write_trimmed(thinking.left, recorder)) as steps:
+                async for step in steps:
+                    yield step
 
     def _commit(self, step: Step, request: SolveRequest, recorder: Recorder) -> None:
         """Make a step final: tell the recorder, the budget and the suffix cache, and nothing else does."""

@@ -1,29 +1,19 @@
-"""Thinking is written apart from the answer, and whether a model thinks is read from its prompt."""
+"""Thinking is written apart from the answer."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from reason_spec.accelerator.thinking import Thinking
 from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, TextDelta, TextRequest
-from reason_spec.chat.thinking import Thinking, thinking_after
-from reason_spec.engines.chat_template import ChatOptions, Message
-from reason_spec.engines.tokenizer import HuggingFaceTokenizer
+from reason_spec.engines.chat_template import Message
 from tests.chat.scripted import ADD, answer_of, asks, chat_with, events_of, num_running
-from tests.engines.tiny_models import EOS, byte_level_tokenizer
 
 THOUGHT = "Two and two.\n\nThat makes four.\n"
 SAID = "It is 4.\n\nReally."
 WRITTEN = f"{THOUGHT}</think>\n\n{SAID}"
 ANSWERS = {"two and two": WRITTEN}
 QUESTION: list[Message] = [{"role": "user", "content": "two and two"}]
-THINKS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-ALWAYS = THINKS + "<think>\n"
-SWITCHED = (
-    THINKS
-    + "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-)
 
 
 async def test_thinking_and_answer_come_in_channels_of_their_own() -> None:
@@ -38,7 +28,7 @@ async def test_thinking_and_answer_come_in_channels_of_their_own() -> None:
     assert (answer.reasoning, answer.content) == (THOUGHT, SAID)
     assert isinstance(end, ChatEnd)
     tokenizer = chat.accelerator.target.tokenizer
-    assert end.num_reasoning_tokens == len(tokenizer.encode(f"{THOUGHT}</think>"))
+    assert end.num_reasoning_tokens == len(tokenizer.encode(THOUGHT))
     assert end.num_tokens == len(tokenizer.encode(WRITTEN)) + 1
 
 
@@ -129,39 +119,6 @@ async def test_closing_frees_the_engines_in_thinking_and_answer(num_events: int)
             await anext(stream)
         await stream.aclose()
         assert await num_running(chat) == 0
-
-
-def tokenizer_with(template: str | None, *, hidden: bool = False) -> HuggingFaceTokenizer:
-    wrapped: Any = byte_level_tokenizer()
-    wrapped.add_tokens(["</think>"], special_tokens=hidden)
-    eos = frozenset({wrapped.convert_tokens_to_ids(EOS)})
-    return HuggingFaceTokenizer(wrapped.backend_tokenizer, eos_ids=eos, chat_template=template)
-
-
-@pytest.mark.parametrize(
-    ("template", "arguments", "thinking"),
-    [
-        (ALWAYS, {}, Thinking()),
-        (SWITCHED, {}, Thinking("<think>\n")),
-        (SWITCHED, {"enable_thinking": True}, Thinking("<think>\n")),
-        (SWITCHED, {"enable_thinking": False}, None),
-        # It only cuts the thinking of earlier turns out.
-        ("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}", {}, None),
-        (THINKS, {}, None),
-        (None, {}, None),
-    ],
-)
-def test_the_template_says_whether_a_model_thinks(
-    template: str | None, arguments: dict[str, Any], thinking: Thinking | None
-) -> None:
-    tokenizer = tokenizer_with(template)
-    prompt = tokenizer.encode_chat(QUESTION, ChatOptions(arguments=arguments))
-    assert thinking_after(prompt, tokenizer, arguments) == thinking
-
-
-def test_tags_that_the_tokenizer_hides_are_no_thinking() -> None:
-    tokenizer = tokenizer_with(ALWAYS, hidden=True)
-    assert thinking_after(tokenizer.encode_chat(QUESTION), tokenizer, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from reason_spec.settings import StrategySettings, SuffixSettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.suffix_session import SuffixCacheSession, SuffixCacheSessions
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Decision, Prefix, Sampling, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
@@ -49,6 +50,16 @@ class AnyBirds(Verifier):
         assert target is not None
         same = drafted.text.split()[1:] == target.text.split()[1:]
         return Verdict("accept" if same else "reject")
+
+
+class Agrees(Verifier):
+    """Accepts every drafted step in place of the target's."""
+
+    name = "agrees"
+    loss_class = "verified"
+
+    async def _judge(self, context: VerificationContext, drafted: Step, target: Step | None) -> Verdict:
+        return Verdict("accept")
 
 
 class Says(Verifier):
@@ -91,7 +102,11 @@ def solve(
     suffix: SuffixCaches | None = None,
     budget: SpeculationBudget | None = None,
     virtual_time: bool = False,
+    thinking: ThinkingLimit | None = None,
+    told: list[tuple[int, str]] | None = None,
 ) -> Outcome:
+    """Solve one problem; ``told`` takes the text that is certain before its step is final."""
+
     async def run() -> Outcome:
         target = target_kind("target", target_script, seconds_per_pass=target_seconds)
         draft = ScriptedEngine(
@@ -112,8 +127,11 @@ def solve(
             stops=stops,
             suffix_session=None if suffix is None else open_memory(suffix, target),
             budget=budget or SpeculationBudget(),
+            thinking=thinking,
         )
         recorder = Recorder()
+        if told is not None:
+            recorder.on_text = lambda start, text: told.append((start, text))
         steps: list[Step] = []
         try:
             async with aclosing(make(target, draft).solve(request, recorder)) as writing:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reason_spec.chat.thinking import CLOSER, OPENER
+from reason_spec.accelerator.thinking import OPENER
 from reason_spec.errors import DataError
 from reason_spec.exit.features import Candidate, ExitReader
 from reason_spec.jsonl import FieldError, JsonItem, parse_items, read_records
 from reason_spec.segment import split_steps
+from reason_spec.strategies.thinking import CLOSER
 from reason_spec.tasks.base import Record, Task, get_task
 from reason_spec.tasks.regrade import RESPONSE_FIELDS
 

@@ -1,0 +1,309 @@
+"""A limit ends the thinking at a step boundary, never a token over, with its tag and an answer after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.events import ThinkingOutcome
+from reason_spec.segment import split_steps
+from reason_spec.settings import StrategySettings
+from reason_spec.strategies.autoregressive import Autoregressive, DraftModelSpeculation, PromptLookup
+from reason_spec.strategies.base import SolveRequest, Strategy
+from reason_spec.strategies.lookahead import Lookahead
+from reason_spec.strategies.oracle import Oracle
+from reason_spec.strategies.scot import Scot
+from reason_spec.strategies.specreason import Hybrid, SpecReason
+from reason_spec.strategies.speculative_thinking import SpeculativeThinking
+from reason_spec.strategies.thinking import CLOSER, ThinkingLimit
+from reason_spec.types import Sampling, Step
+from reason_spec.verifiers.base import Verifier
+from reason_spec.verifiers.cascade import CascadeVerifier
+from reason_spec.verifiers.exact import ExactVerifier
+from reason_spec.verifiers.likelihood import LikelihoodVerifier
+from tests.strategies.solving import PROMPT, Agrees, Outcome, Says, autoregressive, solve
+
+Make = Callable[[ScriptedEngine, ScriptedEngine], Strategy]
+TOKENIZER = ScriptedTokenizer()
+ANSWER = "It is 4."
+THOUGHT = "Two and two.\n\nThat makes four.\n\nLet me check: four.\n\nYes.\n"
+
+
+@dataclass(frozen=True)
+class Thinks:
+    """A script that thinks, closes its thinking and answers; it answers behind any closing tag."""
+
+    thought: str = THOUGHT
+    closer: str = f"{CLOSER}\n\n"
+    opening: str = ""
+    answer: str = ANSWER
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        written = text.partition(PROMPT)[2].removeprefix(self.opening)
+        thought, closed, answer = written.partition(CLOSER)
+        if closed:
+            whole = f"\n\n{self.answer}"
+            return whole[len(answer) :] if whole.startswith(answer) else self.answer[len(answer) :]
+        ending = f"{self.closer}{self.answer}" if self.closer else ""
+        whole = f"{self.thought}{ending}"
+        return whole[len(thought) :] if len(thought) <= len(self.thought) else whole[len(self.thought) :]
+
+
+def with_settings(
+    kind: Any, verifier: Callable[[ScriptedEngine], Verifier] | None = None, **chosen: Any
+) -> Make:
+    def make(target: ScriptedEngine, draft: ScriptedEngine) -> Strategy:
+        made: Strategy = kind(
+            StrategySettings(**chosen), target, draft, None if verifier is None else verifier(target)
+        )
+        return made
+
+    return make
+
+
+def compares(target: ScriptedEngine) -> Verifier:
+    return CascadeVerifier([LikelihoodVerifier(target), ExactVerifier()])
+
+
+MAKERS: dict[str, Callable[..., Make]] = {
+    "autoregressive": lambda **more: with_settings(Autoregressive, **more),
+    "prompt_lookup": lambda **more: with_settings(PromptLookup, **more),
+    "speculative": lambda **more: with_settings(DraftModelSpeculation, **more),
+    "lookahead": lambda **more: with_settings(Lookahead, lambda _: ExactVerifier(), **more),
+    "lookahead, accepting": lambda **more: with_settings(Lookahead, lambda _: Agrees(), **more),
+    "specreason": lambda **more: with_settings(SpecReason, lambda _: Says("accept"), **more),
+    "hybrid": lambda **more: with_settings(Hybrid, compares, **more),
+    "speculative_thinking": lambda **more: with_settings(SpeculativeThinking, **more),
+    "scot": lambda **more: with_settings(Scot, lambda _: Says("accept"), **more),
+    "oracle": lambda **more: with_settings(Oracle, lambda _: Says("accept"), **more),
+}
+STRATEGIES = {name: make() for name, make in MAKERS.items()}
+all_strategies = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES.keys())
+
+
+def think(make: Make, limit: ThinkingLimit, target: Thinks | None = None, **more: Any) -> Outcome:
+    target = target or Thinks()
+    return solve(make, target, more.pop("draft", target), thinking=limit, **more)
+
+
+def parts(outcome: Outcome, closer: str = CLOSER) -> tuple[str, str]:
+    """The thinking and the answer of a text that closes its thinking once."""
+    assert outcome.text.count(closer) == 1
+    thought, _, answer = outcome.text.partition(closer)
+    return thought, answer
+
+
+def thought_steps(outcome: Outcome) -> list[Step]:
+    closed = next(index for index, step in enumerate(outcome.steps) if CLOSER in step.text)
+    return outcome.steps[:closed]
+
+
+@all_strategies
+def test_the_thinking_ends_with_the_last_step_that_fits(make: Make) -> None:
+    ends = [0, *accumulate(len(TOKENIZER.encode(step)) for step in split_steps(THOUGHT))]
+    for budget in range(ends[1], ends[-1]):
+        outcome = think(make, ThinkingLimit(max_tokens=budget))
+        fitting = max(end for end in ends if end <= budget)
+        thought, answer = parts(outcome)
+        kept = TOKENIZER.decode(TOKENIZER.encode(THOUGHT)[:fitting])
+        assert (thought, answer) == (kept, f"\n\n{ANSWER}")
+        assert outcome.recorder.thinking == ThinkingOutcome(fitting, ends.index(fitting), "tokens")
+
+
+@all_strategies
+def test_a_first_step_that_does_not_fit_is_cut_at_the_limit(make: Make) -> None:
+    first = len(TOKENIZER.encode(split_steps(THOUGHT)[0]))
+    for budget in range(first):
+        outcome = think(make, ThinkingLimit(max_tokens=budget))
+        thought, answer = parts(outcome)
+        kept = TOKENIZER.decode(TOKENIZER.encode(THOUGHT)[:budget])
+        assert (thought.removesuffix("\n"), answer) == (kept, f"\n\n{ANSWER}")
+        assert outcome.recorder.thinking == ThinkingOutcome(budget, 0, "tokens")
+
+
+@all_strategies
+def test_a_limit_that_is_not_reached_changes_nothing(make: Make) -> None:
+    whole = len(TOKENIZER.encode(THOUGHT))
+    free = solve(make, Thinks(), Thinks())
+    for limit in (ThinkingLimit(max_tokens=whole), ThinkingLimit(max_steps=9), ThinkingLimit()):
+        outcome = think(make, limit)
+        assert (outcome.text, outcome.tokens) == (free.text, free.tokens)
+        assert outcome.recorder.thinking == ThinkingOutcome(whole, 3, "model")
+
+
+@all_strategies
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+def test_steps_of_the_thinking_are_counted(make: Make, most: int) -> None:
+    outcome = think(make, ThinkingLimit(max_steps=most))
+    kept = "".join(split_steps(THOUGHT)[:most])
+    assert parts(outcome) == (kept or "\n", f"\n\n{ANSWER}")
+    assert outcome.recorder.thinking is not None
+    assert (outcome.recorder.thinking.num_steps, outcome.recorder.thinking.ended_by) == (most, "steps")
+
+
+@all_strategies
+def test_a_monitor_reads_each_step_and_ends_the_thinking(make: Make) -> None:
+    read: list[tuple[str, str]] = []
+
+    class Second:
+        async def ends_after(self, step: Step, left: SolveRequest) -> bool:
+            assert left.text_before.endswith(step.text)
+            assert left.target_prompt.to_tuple() == TOKENIZER.encode(PROMPT + left.text_before)
+            read.append((step.text, left.question))
+            await asyncio.sleep(0)
+            return len(read) == 2
+
+    outcome = think(make, ThinkingLimit(monitor=lambda request: Second()))
+    first, second, *_ = split_steps(THOUGHT)
+    assert read == [(first, PROMPT), (second, PROMPT)]
+    assert parts(outcome) == (first + second, f"\n\n{ANSWER}")
+    assert outcome.recorder.thinking is not None
+    assert outcome.recorder.thinking.ended_by == "monitor"
+    assert outcome.left_running == 0
+
+
+@all_strategies
+def test_a_model_that_stops_within_its_thinking_is_led_to_the_answer(make: Make) -> None:
+    outcome = think(make, ThinkingLimit(), Thinks(closer=""))
+    assert parts(outcome) == (THOUGHT, f"\n\n{ANSWER}")
+
+
+@all_strategies
+def test_a_thinking_that_stands_alone_ends_with_its_tag_as_a_stop(make: Make) -> None:
+    for most, ended_by in ((9, "tokens"), (None, "model")):
+        outcome = think(make, ThinkingLimit(max_tokens=most, stands_alone=True))
+        assert THOUGHT.startswith(outcome.text)
+        assert outcome.steps[-1].finish == "stop"
+        written = TOKENIZER.decode(outcome.tokens)
+        assert written.partition(CLOSER)[0].removesuffix("\n") == outcome.text.removesuffix("\n")
+        assert CLOSER in written
+        assert outcome.recorder.thinking is not None
+        assert outcome.recorder.thinking.ended_by == ended_by
+
+
+@all_strategies
+def test_stops_are_for_the_answer_alone(make: Make) -> None:
+    outcome = think(make, ThinkingLimit(max_steps=2), stops=("That", " 4"))
+    assert parts(outcome) == ("".join(split_steps(THOUGHT)[:2]), "\n\nIt is")
+
+
+def test_tags_and_what_leads_to_the_answer_are_those_of_the_limit() -> None:
+    limit = ThinkingLimit(
+        max_steps=1, opening="<think>\n", closing="\n</think>\n\n**Final answer** ", heading="never"
+    )
+    target = Thinks(opening="<think>\n", answer="**Final answer** 4")
+    outcome = think(autoregressive, limit, target)
+    assert outcome.text == "<think>\nTwo and two.\n\n</think>\n\n**Final answer** 4"
+    assert [step.origin for step in outcome.steps] == ["inserted", "target", "inserted", "target"]
+    led = think(autoregressive, ThinkingLimit(heading="It is "))
+    assert led.text == f"{THOUGHT}{CLOSER}It is 4."
+
+
+def test_a_part_of_the_room_is_kept_for_the_answer() -> None:
+    num_closing = len(TOKENIZER.encode(f"\n{CLOSER}\n\n"))
+    for max_tokens in range(num_closing + 1, 30):
+        room = max_tokens - num_closing
+        outcome = think(
+            autoregressive, ThinkingLimit(max_tokens=1000, answer_tokens=4), max_tokens=max_tokens
+        )
+        assert len(outcome.tokens) <= max_tokens
+        assert outcome.recorder.thinking is not None
+        assert outcome.recorder.thinking.num_tokens <= room - max(1, min(4, room // 2))
+        _, answer = parts(outcome)
+        assert answer.strip()
+        assert ANSWER.startswith(answer.strip())
+
+
+@pytest.mark.parametrize("max_tokens", [1, 3, 6])
+def test_without_room_for_the_tag_the_text_ends_in_the_thinking(max_tokens: int) -> None:
+    outcome = think(autoregressive, ThinkingLimit(max_tokens=1000), max_tokens=max_tokens)
+    assert len(outcome.tokens) == max_tokens
+    assert THOUGHT.startswith(outcome.text)
+
+
+def test_text_of_the_thinking_is_told_when_it_is_final_and_that_of_the_answer_at_once() -> None:
+    told: list[tuple[int, str]] = []
+    outcome = think(autoregressive, ThinkingLimit(max_tokens=9), told=told)
+    begin = outcome.text.index(ANSWER)
+    assert begin == told[0][0]
+    assert "".join(text for _, text in told) == ANSWER
+    assert all(outcome.text[start:].startswith(text) for start, text in told)
+
+
+def test_work_after_the_end_of_the_thinking_is_discarded() -> None:
+    outcome = think(autoregressive, ThinkingLimit(max_steps=1))
+    usage = outcome.recorder.target_usage
+    inserted = sum(len(step.tokens) for step in outcome.steps if step.origin == "inserted")
+    num_used = len(outcome.tokens) - inserted
+    assert usage.num_generated_tokens - usage.num_discarded_tokens == num_used
+    assert usage.num_discarded_tokens > 0
+
+
+pieces = st.sampled_from(
+    ["Two", " and", " two", ".\n\n", "\n", "<", "</", "</thin", "é", " 4", "ok.\n\n", "```\n", "{"]
+)
+thoughts = st.lists(pieces, min_size=1, max_size=30).map("".join).filter(lambda text: CLOSER not in text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(sorted(MAKERS)),
+    own=thoughts,
+    drafted=thoughts | st.none(),
+    closes=st.booleans(),
+    budget=st.none() | st.integers(0, 40),
+    most_steps=st.none() | st.integers(0, 5),
+    max_tokens=st.integers(8, 90),
+    longest=st.sampled_from([3, 7, 512]),
+    other_tokens=st.booleans(),
+    stands_alone=st.booleans(),
+)
+def test_never_a_token_over_never_a_broken_tag_and_always_an_answer(
+    name: str,
+    own: str,
+    drafted: str | None,
+    closes: bool,
+    budget: int | None,
+    most_steps: int | None,
+    max_tokens: int,
+    longest: int,
+    other_tokens: bool,
+    stands_alone: bool,
+) -> None:
+    target = Thinks(own, f"{CLOSER}\n\n" if closes else "")
+    draft = target if drafted is None else Thinks(drafted)
+    other = ScriptedTokenizer(r"\n+|\w|.") if other_tokens and name != "speculative" else None
+    outcome = think(
+        MAKERS[name](step_max_tokens=longest),
+        ThinkingLimit(max_tokens=budget, max_steps=most_steps, stands_alone=stands_alone),
+        target,
+        draft=draft,
+        max_tokens=max_tokens,
+        draft_tokenizer=other,
+    )
+    found = outcome.recorder.thinking
+    assert found is not None
+    assert outcome.left_running == 0
+    assert len(outcome.tokens) <= max_tokens
+    written = TOKENIZER.decode(outcome.tokens)
+    assert written.count(CLOSER) == 1
+    thought, _, answer = written.partition(CLOSER)
+    assert len(TOKENIZER.encode(thought.removesuffix("\n"))) <= found.num_tokens
+    if budget is not None:
+        assert found.num_tokens <= budget
+    if most_steps is not None:
+        assert found.num_steps <= most_steps
+    if stands_alone:
+        assert outcome.steps[-1].finish == "stop"
+    else:
+        assert outcome.text == written
+        assert answer.strip()
+        assert ANSWER.startswith(answer.strip())
