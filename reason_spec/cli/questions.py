@@ -49,7 +49,8 @@ async def _answer(accelerator: Accelerator, item: WorkItem, screen: Screen, show
                 transcript.print(step)
     seconds = time.perf_counter() - recorder.started
     text = "".join(step.text for step in steps)
-    solution = Solution(text, tuple(steps), seconds, strategy.name, strategy.loss_class, recorder)
+    loss_class = accelerator.generator.loss_class(strategy, asked)
+    solution = Solution(text, tuple(steps), seconds, strategy.name, loss_class, recorder)
     outcome = outcome_from(item.problem, item.sample, solution, accelerator.settings, index=item.position)
     if screen.as_json:
         screen.write(outcome.to_json())

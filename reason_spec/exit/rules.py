@@ -86,9 +86,10 @@ class DeerRule(ProbingRule):
         super().__init__(prober)
         self._confidence = confidence
         self._most_probes = most_probes
+        self._has_read = False
 
     async def read(self, step: ReadStep) -> Exit | None:
-        is_first = step.before.step_index == 0
+        is_first, self._has_read = not self._has_read, True
         if is_first or self._prober.num_begun >= self._most_probes or not DEER_TRIGGER.match(step.text):
             return None
         trial = await self._prober.begin(step.before)

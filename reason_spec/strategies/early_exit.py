@@ -47,11 +47,12 @@ class ExitWatch:
     def __init__(
         self,
         settings: ExitSettings,
-        answer_prompt: str,
         request: SolveRequest,
         target: Engine,
         draft: Engine | None,
         recorder: Recorder,
+        *,
+        answer_prompt: str = "",
     ) -> None:
         self._name = settings.rule
         self._answer_prompt = answer_prompt

@@ -196,10 +196,10 @@ class LimitedThinking:
             return [*map(self._take, kept), *self._closing_steps(closing)]
         *before, last = pending
         taken = [self._take(step) for step in before]
-        if last.finish == "stop":
-            return [*taken, *self._own_closing(last)]
         if not self._limit.closer:
             return [*taken, self._take(last)]
+        if last.finish == "stop":
+            return [*taken, *self._own_closing(last)]
         # The model ended its text and never began the answer.
         return [*taken, *map(self._take, self._cut((last,))), *self._closing_steps()]
 
