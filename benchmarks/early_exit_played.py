@@ -7,9 +7,9 @@
 TRACES are stored answers as `reason-spec exit train` reads them; their thinking ends with ``</think>``. The
 target writes the stored text in virtual time: its passes of 1, 4 and 8 tokens take --pass-ms, longer ones in
 proportion. Asked for a trial answer, or for the answer after an early end, it writes the value that its text
-concluded last. A stored text cannot be asked, so the rules with trials are not the published methods here; but
-every token of a trial is paid for. The draft writes each step of the stored text with the chance --agreement,
-else another step that is never accepted. Seconds are those of the passes alone.
+concluded last. A stored text cannot be asked, so the rules with trials are not the published methods here;
+but every token of a trial is paid for. The draft writes each step of the stored text with the chance
+--agreement, else another step that is never accepted. Seconds are those of the passes alone.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from typing import Any, Final
 import numpy as np
 
 from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator.thinking import OPENER
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
 from reason_spec.lab.exit.rules import stated
 from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
 from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import Settings, load_settings
-from reason_spec.strategies.thinking import CLOSER, OPENER
+from reason_spec.strategies.thinking import CLOSER
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Sampling
 
@@ -114,9 +115,7 @@ def engines(read: ReadTrace, options: argparse.Namespace) -> tuple[ScriptedEngin
         return float(np.interp(num_tokens, _SIZES, options.pass_ms)) / 1000
 
     tokenizer = ScriptedTokenizer(thinking=True)
-    target = ScriptedEngine(
-        "target", PlayedText(read), tokenizer=tokenizer, seconds_per_pass=target_seconds
-    )
+    target = ScriptedEngine("target", PlayedText(read), tokenizer=tokenizer, seconds_per_pass=target_seconds)
     script = PlayedText(read, options.agreement)
     seconds = options.draft_ms / 1000
     return target, ScriptedEngine("draft", script, tokenizer=tokenizer, seconds_per_pass=seconds)
@@ -127,7 +126,7 @@ def settings_of(strategy: str, rule: str, options: argparse.Namespace) -> Settin
         "strategy.name": strategy,
         "strategy.planner": False,
         "load_control.use": "off",
-        "suffix.use": "off",
+        "suffix.use": "none",
         "verifier.name": VERIFIERS.get(strategy, "auto"),
         "exit.rule": rule,
         "exit.policy": options.policy,
@@ -186,7 +185,7 @@ def main() -> None:
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    traces = [trace for trace in read_traces(options.traces, TASK, groups=[options.group])]
+    traces = read_traces(options.traces, TASK, groups=[options.group])
     reads = read_steps([trace for trace in traces if CLOSER in trace.response][: options.problems])
     rows: list[Row] = []
     with Grader() as grader:
@@ -201,8 +200,9 @@ def main() -> None:
     for row in rows:
         speedup = rows[0].seconds / row.seconds
         sys.stdout.write(
-            f"| {row.strategy} | {row.rule} | {row.seconds:.1f} | {speedup:.2f} | {row.tokens:.0f} | "
-            f"{row.probe_tokens:.0f} | {row.passes:.0f} | {row.right} of {row.problems} | {row.ended_early} |\n"
+            f"| {row.strategy} | {row.rule} | {row.seconds:.1f} | {speedup:.2f} | {row.tokens:.0f} "
+            f"| {row.probe_tokens:.0f} | {row.passes:.0f} | {row.right} of {row.problems} "
+            f"| {row.ended_early} |\n"
         )
     if options.json is not None:
         content = {"pass_ms": options.pass_ms, "draft_ms": options.draft_ms, "agreement": options.agreement}

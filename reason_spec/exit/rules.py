@@ -101,8 +101,9 @@ class DeerRule(ProbingRule):
 class DynasorRule(ProbingRule):
     """Dynasor (arXiv 2412.20993): trials at intervals of tokens, written while the thinking goes on.
 
-    The thinking ends when the last ``agreeing`` trials have one answer and none has a word of doubt. Unlike in
-    the paper a trial begins at the end of the step in which the interval ends, and the thinking ends with one.
+    The thinking ends when the last ``agreeing`` trials have one answer and none has a word of doubt. Unlike
+    in the paper a trial begins at the end of the step in which the interval ends, and the thinking ends with
+    a step.
     """
 
     def __init__(self, prober: Prober, every: int, agreeing: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from reason_spec.engines.base import Engine
 from reason_spec.events import EarlyExit, Recorder
 from reason_spec.exit.policy import SHIPPED, ExitMonitor, ExitPolicy, load_policy
-from reason_spec.exit.probes import Place, Prober, ProbeLimits
+from reason_spec.exit.probes import Place, ProbeLimits, Prober
 from reason_spec.exit.reading import states_as_answer
 from reason_spec.exit.rules import (
     DYNASOR_TEMPERATURE,

@@ -13,7 +13,7 @@ from reason_spec.engines.base import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.exit.policy import ExitMonitor, load_policy
-from reason_spec.exit.probes import Place, Prober, ProbeLimits
+from reason_spec.exit.probes import Place, ProbeLimits, Prober
 from reason_spec.exit.rules import (
     DeerRule,
     DynasorRule,

@@ -149,7 +149,8 @@ class HangingTrials(ScriptedEngine):
 
     def submit(self, request: EngineRequest) -> Generation:
         generation = super().submit(request)
-        if self.tokenizer.decode(request.prefix.to_tuple()).endswith((DEER_PROMPT, DYNASOR_PROMPT, BOX_PROMPT)):
+        text = self.tokenizer.decode(request.prefix.to_tuple())
+        if text.endswith((DEER_PROMPT, DYNASOR_PROMPT, BOX_PROMPT)):
             self._running[-1].continuation = ()
         return generation
 
