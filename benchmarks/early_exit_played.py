@@ -6,10 +6,10 @@
 
 TRACES are stored answers as `reason-spec exit train` reads them; their thinking ends with ``</think>``. The
 target writes the stored text in virtual time: its passes of 1, 4 and 8 tokens take --pass-ms, longer ones in
-proportion. Asked for a trial answer, or for the answer after an early end, it writes the value that its text
-concluded last. A stored text cannot be asked, so the rules with trials are not the published methods here;
-but every token of a trial is paid for. The draft writes each step of the stored text with the chance
---agreement, else another step that is never accepted. Seconds are those of the passes alone.
+proportion. Asked for a trial answer, or for the answer after an early end, it writes the value that the
+policy finds likeliest in its text: a stored text cannot be asked. The rules with trials are therefore not the
+published methods here; but every token of a trial is paid for. The draft writes each step of the stored text
+with the chance --agreement, else another step that is never accepted. Seconds are those of the passes alone.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.accelerator.thinking import OPENER
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.exit.policy import ExitPolicy
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
-from reason_spec.lab.exit.rules import stated
 from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
 from reason_spec.lab.virtual_time import VirtualTimeLoop
-from reason_spec.settings import Settings, load_settings
+from reason_spec.settings import ExitSettings, Settings, load_settings
+from reason_spec.strategies.early_exit import policy_of
 from reason_spec.strategies.thinking import CLOSER
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Sampling
@@ -48,10 +49,8 @@ _SIZES: Final = (1, 4, 8)
 class PlayedText:
     """The script of one stored answer; with ``agreement`` below 1 some steps of the thinking are others."""
 
-    def __init__(self, read: ReadTrace, agreement: float = 1.0) -> None:
-        self._steps, self._agreement = read.steps, agreement
-        found = [stated(candidates) for candidates in read.candidates]
-        self._values = ["" if one is None else one.text for one in found]
+    def __init__(self, read: ReadTrace, values: Sequence[str], agreement: float = 1.0) -> None:
+        self._steps, self._values, self._agreement = read.steps, values, agreement
         self._end = read.trace.response.partition(read.trace.thinking)[2]
 
     def __call__(self, text: str, sampling: Sampling) -> str:
@@ -108,15 +107,30 @@ class Row:
     problems: int
 
 
-def engines(read: ReadTrace, options: argparse.Namespace) -> tuple[ScriptedEngine, ScriptedEngine]:
+class Played(NamedTuple):
+    """A stored answer, and the likeliest value after each step of its thinking."""
+
+    read: ReadTrace
+    values: tuple[str, ...]
+
+
+def with_values(reads: Sequence[ReadTrace], policy: ExitPolicy) -> Iterator[Played]:
+    for read in reads:
+        best = [policy.best(candidates) for candidates in read.candidates]
+        yield Played(read, tuple("" if one is None else one.answer for one in best))
+
+
+def engines(played: Played, options: argparse.Namespace) -> tuple[ScriptedEngine, ScriptedEngine]:
     def target_seconds(num_tokens: int) -> float:
         if num_tokens > _SIZES[-1]:
             return float(options.pass_ms[-1]) * num_tokens / _SIZES[-1] / 1000
         return float(np.interp(num_tokens, _SIZES, options.pass_ms)) / 1000
 
     tokenizer = ScriptedTokenizer(thinking=True)
-    target = ScriptedEngine("target", PlayedText(read), tokenizer=tokenizer, seconds_per_pass=target_seconds)
-    script = PlayedText(read, options.agreement)
+    target = ScriptedEngine(
+        "target", PlayedText(*played), tokenizer=tokenizer, seconds_per_pass=target_seconds
+    )
+    script = PlayedText(*played, options.agreement)
     seconds = options.draft_ms / 1000
     return target, ScriptedEngine("draft", script, tokenizer=tokenizer, seconds_per_pass=seconds)
 
@@ -135,27 +149,27 @@ def settings_of(strategy: str, rule: str, options: argparse.Namespace) -> Settin
     return load_settings(flags={name: value for name, value in flags.items() if value is not None})
 
 
-def play(read: ReadTrace, settings: Settings, options: argparse.Namespace) -> Solution:
+def play(played: Played, settings: Settings, options: argparse.Namespace) -> Solution:
     async def run() -> Solution:
-        async with Accelerator(settings, *engines(read, options), None) as accelerator:
-            return await accelerator.answer(read.trace.question)
+        async with Accelerator(settings, *engines(played, options), None) as accelerator:
+            return await accelerator.answer(played.read.trace.question)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(run())
 
 
 def measure(
-    reads: Sequence[ReadTrace], strategy: str, rule: str, options: argparse.Namespace, grader: Grader
+    answers: Sequence[Played], strategy: str, rule: str, options: argparse.Namespace, grader: Grader
 ) -> Row:
     settings = settings_of(strategy, rule, options)
-    found = [play(read, settings, options) for read in reads]
+    found = [play(played, settings, options) for played in answers]
     grades = [
-        grader.grade(one.text, read.trace.answer, TASK).correct
-        for one, read in zip(found, reads, strict=True)
+        grader.grade(one.text, played.read.trace.answer, TASK).correct
+        for one, played in zip(found, answers, strict=True)
     ]
 
     def mean(numbers: Sequence[float]) -> float:
-        return sum(numbers) / len(reads)
+        return sum(numbers) / len(answers)
 
     return Row(
         strategy=strategy,
@@ -166,7 +180,7 @@ def measure(
         passes=mean([one.recorder.target_usage.num_passes for one in found]),
         right=sum(grade is True for grade in grades),
         ended_early=sum(one.recorder.early_exit is not None for one in found),
-        problems=len(reads),
+        problems=len(answers),
     )
 
 
@@ -187,11 +201,12 @@ def main() -> None:
     options = parser.parse_args()
     traces = read_traces(options.traces, TASK, groups=[options.group])
     reads = read_steps([trace for trace in traces if CLOSER in trace.response][: options.problems])
+    answers = list(with_values(reads, policy_of(ExitSettings(rule="policy", policy=options.policy))))
     rows: list[Row] = []
     with Grader() as grader:
         for strategy in options.strategies:
             for rule in options.rules:
-                rows.append(measure(reads, strategy, rule, options, grader))
+                rows.append(measure(answers, strategy, rule, options, grader))
                 sys.stderr.write(f"{strategy}, {rule}: {rows[-1].seconds:.1f} s\n")
     sys.stdout.write(
         "| strategy | rule | seconds | speed-up | tokens | of trials | passes | right | ended early |\n"
