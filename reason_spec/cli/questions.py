@@ -63,8 +63,9 @@ async def _answer(accelerator: Accelerator, item: WorkItem, screen: Screen, show
 def answer_line(outcome: Outcome) -> str:
     """Return the numbers of one answer on one line."""
     origins = ", ".join(f"{origin} {count}" for origin, count in outcome.num_steps_by_origin.items())
+    thinking = "" if outcome.thinking is None else f" ({outcome.thinking.num_tokens} of thinking)"
     return (
-        f"{outcome.tokens} tokens, {seconds_text(outcome.seconds)} s, "
+        f"{outcome.tokens} tokens{thinking}, {seconds_text(outcome.seconds)} s, "
         f"{outcome.tokens_per_second:.1f} tokens/s | steps: {origins or 'none'}"
         f" | alpha_step {ratio_text(outcome.alpha_step)} | alpha_token {ratio_text(outcome.alpha_token)}"
         f"{_exit_text(outcome)}"

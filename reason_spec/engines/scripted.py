@@ -133,12 +133,12 @@ class WrittenAnswers:
                 written = written.removeprefix(_OPEN_THINKING)
             else:
                 answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
+            if _END_OF_THINKING in written and not answer.startswith(written):
+                # Another end than the script's.
+                answer = answer.rpartition(_END_OF_THINKING)[2].lstrip()
+                written = written.rpartition(_END_OF_THINKING)[2].lstrip()
         if answer.startswith(written):
             return answer[len(written) :]
-        if self.thinking and _END_OF_THINKING in written:
-            # The thinking was ended early.
-            answer, written = (one.rpartition(_END_OF_THINKING)[2].lstrip() for one in (answer, written))
-            return answer.removeprefix(written)
         steps = split_steps(written, self.boundary)
         complete = [step for step in steps if BoundaryScanner(self.boundary).feed(step.encode())]
         partial = "".join(steps[len(complete) :])

@@ -161,18 +161,16 @@ class LimitedThinking:
             await self._monitor.close()
 
     def _request(self) -> SolveRequest:
-        """Return the request for the thinking, with room for the model's own closing tag."""
+        """Return the request for the thinking, with room for the model's own closing tag.
+
+        Without a tag it has room for one token, by which a step that does not fit is known.
+        """
+        num_more = max(1, len(self._tokenizer.encode(self._limit.closer)))
+        request = replace(self.left, max_tokens=min(self.left.max_tokens, self._max_tokens + num_more))
         if not self._limit.closer:
-            # The thinking is the text itself.
-            return replace(self.left, max_tokens=min(self.left.max_tokens, self._max_tokens))
-        num_closer_tokens = len(self._tokenizer.encode(self._limit.closer))
-        return replace(
-            self.left,
-            max_tokens=min(self.left.max_tokens, self._max_tokens + num_closer_tokens),
-            stops=(self._limit.closer,),
-            stop_ids=frozenset(),
-            constraint=None,
-        )
+            # The thinking is the text itself: what restricts the text applies to it.
+            return request
+        return replace(request, stops=(self._limit.closer,), stop_ids=frozenset(), constraint=None)
 
     async def _decision(self, step: Step) -> MonitorDecision:
         """Return what the monitor says of the next step."""

@@ -81,3 +81,17 @@ def test_questions_can_be_compared_too(world: World) -> None:
     result = succeed("solve", world.sums[1].question, *world.options("--compare", BOTH))
     assert "1 of 1 answers have the same tokens" in result.stdout
     assert "McNemar" not in result.stdout
+
+
+def test_a_budget_ends_the_thinking_of_a_question_and_its_tokens_are_told_apart(tmp_path: Path) -> None:
+    script = tmp_path / "thinks.yaml"
+    script.write_text('{answers: {"two": "It is\\n\\nfour.</think>\\n\\nFour."}, thinking: true}')
+    options = ("--target", str(script), "--set", "target.kind=scripted", "--strategy", "autoregressive")
+    result = succeed("solve", "two and two?", *options, "--thinking-token-budget", "4")
+    *lines, numbers = result.stdout.splitlines()
+    assert lines == ["target   | It is", "inserted | </think>", "target   | Four."]
+    assert numbers.startswith("11 tokens (3 of thinking), ")
+    steps = succeed("solve", "two and two?", *options, "--max-thinking-steps", "1", "--json")
+    assert json.loads(steps.stdout)["thinking"] == {"num_tokens": 3, "num_steps": 1, "ended_by": "steps"}
+    none = succeed("solve", "two and two?", *options, "--reasoning-effort", "none", "--json")
+    assert json.loads(none.stdout)["response"] == "Four."

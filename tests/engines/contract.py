@@ -15,8 +15,10 @@ from reason_spec.engines.worker.engine import WorkerEngine
 from reason_spec.errors import ConstraintError, EngineError
 from reason_spec.segment import Boundary
 from reason_spec.settings import SuffixSettings
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling, Usage
 from tests.engines.tiny_models import Served
+from tests.strategies.solving import write_alone
 
 SUFFIX = SuffixSettings(use="tokens")
 """What the engines under test are made with."""
@@ -42,6 +44,24 @@ class WorkerEngineContract:
             assert (result.tokens, result.finish) == (expected[: cut + 1], "stop")
             assert result.text == engine.tokenizer.decode(expected[:cut])
             assert len(result.logprobs) == len(result.tokens)
+
+    async def test_a_limited_thinking_ends_at_its_token_and_the_text_goes_on(
+        self, engine: WorkerEngine, served: Served
+    ) -> None:
+        closing = ": so"
+        inserted = engine.tokenizer.encode(closing)
+        written = served.generate(PROMPT.to_tuple(), 20)
+        for budget in (0, 1, 7, 20):
+            limit = ThinkingLimit(max_tokens=budget, closer="", closing=closing, answer_tokens=8)
+            steps, recorder = await write_alone(engine, PROMPT, limit, 30)
+            assert recorder.thinking is not None
+            tokens = tuple(token for step in steps for token in step.tokens)
+            num_thinking = recorder.thinking.num_tokens
+            start = num_thinking + len(inserted)
+            assert max(0, min(budget, 30 - len(inserted) - 8) - 3) <= num_thinking <= budget
+            assert tokens[:start] == (*written[:num_thinking], *inserted)
+            prefix = (*PROMPT.to_tuple(), *tokens[:start])
+            assert tokens[start:] == served.generate(prefix, 30 - start)
 
     async def test_streams_what_the_model_writes(self, engine: WorkerEngine, served: Served) -> None:
         expected = served.generate(PROMPT.to_tuple(), 30)

@@ -138,7 +138,7 @@ async def test_stops_limits_and_policies_are_honoured(scripted: InProcess) -> No
         ("num_choices", 2),
         ("frequency_penalty", 0.5),
         ("best_of", 3),
-        ("reasoning_effort", "high"),
+        ("reasoning_summary", "auto"),
         ("top_logprobs", 3),
         ("extra_body", {"no_such": 1}),
     ],

@@ -66,6 +66,9 @@ def chat(serving: Serving, **more: Any) -> dict[str, Any]:
         ({"temperature": "hot"}, "temperature", "number"),
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"thinking_token_budget": -2}, "thinking_token_budget", "greater than or equal to -1"),
+        ({"thinking_token_budget": 2.5}, "thinking_token_budget", "integer"),
+        ({"max_thinking_steps": -1}, "max_thinking_steps", "greater than or equal to 0"),
         ({"n": 100}, "n", "the most is 8"),
         ({"stop": [str(number) for number in range(17)]}, "stop", "16"),
         ({"stop": ""}, "stop", "1 to 256"),
@@ -106,6 +109,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         ({"prompt": ["a"] * 9}, "n"),
         ({"prompt": {"text": "a"}}, "prompt"),
         ({"messages": []}, "messages"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
     ],
 )
 def test_completions_refuse_by_name_as_well(says: Serving, more: dict[str, Any], param: str) -> None:

@@ -178,3 +178,55 @@ def test_the_sdk_reads_a_schema_of_its_own(says: Serving) -> None:
     messages: list[Any] = [{"role": "user", "content": "JSON?"}]
     answer = says.client().chat.completions.parse(model="says", messages=messages, response_format=Person)
     assert answer.choices[0].message.parsed == Person(age=12)
+
+
+def test_a_budget_ends_the_thinking_and_usage_tells_it_from_the_answer(thinks: Serving) -> None:
+    whole = ask(thinks, "Think!")
+    for budget, steps, reasoning in (
+        (whole.usage.completion_tokens_details.reasoning_tokens - 1, None, "First this.\n\n"),
+        (3, None, "First this."),
+        (0, None, ""),
+        (None, 1, "First this.\n\n"),
+        (-1, None, "First this.\n\nThen that."),
+    ):
+        limits = {"thinking_token_budget": budget, "max_thinking_steps": steps}
+        answer = ask(thinks, "Think!", extra_body=limits)
+        message = answer.choices[0].message
+        assert (getattr(message, "reasoning", ""), message.content) == (reasoning, "It is 12.")
+        tokens = answer.usage.completion_tokens_details.reasoning_tokens
+        assert tokens <= (budget if budget not in (None, -1) else 1000)
+        assert answer.usage.completion_tokens > tokens
+        assert answer.choices[0].finish_reason == "stop"
+        streamed = ask(
+            thinks, "Think!", extra_body=limits, stream=True, stream_options={"include_usage": True}
+        )
+        texts = {"reasoning": "", "content": ""}
+        for chunk in streamed:
+            for choice in chunk.choices:
+                texts["reasoning"] += getattr(choice.delta, "reasoning", "")
+                texts["content"] += choice.delta.content or ""
+            usage = chunk.usage
+        assert texts == {"reasoning": reasoning, "content": "It is 12."}
+        assert usage.completion_tokens_details.reasoning_tokens == tokens
+
+
+def test_the_report_says_what_ended_the_thinking(thinks: Serving) -> None:
+    asked = {"model": "says", "messages": [{"role": "user", "content": "Think!"}]}
+    found = [
+        thinks.http.post("/v1/chat/completions", json={**asked, **limit}).json()["reason_spec"]
+        for limit in ({}, {"thinking_token_budget": 3}, {"max_thinking_steps": 1}, {"max_thinking_steps": 9})
+    ]
+    assert [report["thinking_ended_by"] for report in found] == [None, "tokens", "steps", "model"]
+
+
+def test_an_effort_is_a_budget_in_chats_and_responses(thinks: Serving) -> None:
+    chat = ask(thinks, "Think!", reasoning_effort="none")
+    assert not getattr(chat.choices[0].message, "reasoning", None)
+    refused = thinks.http.post(
+        "/v1/responses", json={"model": "says", "input": "Think!", "reasoning": {"effort": "huge"}}
+    ).json()["error"]
+    assert refused["param"] == "reasoning_effort"
+    body = {"model": "says", "input": "Think!", "thinking_token_budget": 3}
+    response = thinks.http.post("/v1/responses", json=body).json()
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
+    assert response["output"][0]["content"][0]["text"] == "First this."

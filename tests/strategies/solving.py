@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from reason_spec.control.budget import SpeculationBudget
+from reason_spec.engines.base import Engine
 from reason_spec.engines.scripted import Script, ScriptedEngine, ScriptedTokenizer
 from reason_spec.events import Recorder
 from reason_spec.lab.virtual_time import VirtualTimeLoop
@@ -148,6 +149,16 @@ def solve(
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop if virtual_time else None) as runner:
         return runner.run(run())
+
+
+async def write_alone(
+    target: Engine, prompt: Prefix, limit: ThinkingLimit, max_tokens: int
+) -> tuple[list[Step], Recorder]:
+    """Let an engine that has started write a text with a limited thinking, without any draft."""
+    recorder = Recorder()
+    request = SolveRequest("question", prompt, None, max_tokens, thinking=limit)
+    strategy = Autoregressive(StrategySettings(), target, None, None)
+    return [step async for step in strategy.solve(request, recorder)], recorder
 
 
 def open_memory(caches: SuffixCaches, target: ScriptedEngine) -> SuffixCacheSession | None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reason_spec.pair
-from reason_spec.accelerator import Solution
+from reason_spec.accelerator import GenerationRequest, Solution
 from reason_spec.settings import Settings, load_settings
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.sync import SyncAccelerator
 from reason_spec.types import Plan
 
@@ -333,3 +334,47 @@ def test_a_reminder_is_put_in_between_steps_and_counted_as_nobodys(accelerator: 
     # Abandoned behind the sentence: what was begun ahead without it.
     assert solution.recorder.target_usage.num_generated_tokens >= written_by(solution, "target")
     assert running_requests(accelerator) == 0
+
+
+LIMITED = ("autoregressive", "prompt_lookup", "speculative", "lookahead", "specreason", "scot")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    question=st.sampled_from(QUESTIONS),
+    strategy=st.sampled_from(LIMITED),
+    budget=st.integers(0, 60) | st.none(),
+    most_steps=st.integers(0, 4) | st.none(),
+)
+def test_a_limit_of_the_thinking_holds_in_the_real_engines_and_an_answer_follows(
+    accelerator: SyncAccelerator, question: str, strategy: str, budget: int | None, most_steps: int | None
+) -> None:
+    # The pair writes no tags: all of its text is thinking, up to the limit.
+    closing = "The answer is "
+    limit = ThinkingLimit(max_tokens=budget, max_steps=most_steps, closer="", closing=closing)
+    flags = {"verifier.name": "auto", "strategy.planner": False, "sampling.max_tokens": 120}
+    generator = replace(accelerator.accelerator.generator, settings=load_settings(flags=flags))
+    asked = GenerationRequest(messages=({"role": "user", "content": question},), thinking=limit)
+    found = accelerator.run(generator.answer(replace(asked, strategy=strategy)))
+    thinking = found.thinking
+    assert thinking is not None
+    assert found.num_tokens <= 120
+    assert budget is None or thinking.num_tokens <= budget
+    assert most_steps is None or thinking.num_steps <= most_steps
+    assert thinking.num_tokens == sum(map(len, _tokens_before(found, "inserted")))
+    inserted = [step.text for step in found.steps if step.origin == "inserted"]
+    if thinking.ended_by == "model":
+        assert inserted == []
+    else:
+        assert inserted == [closing]
+        assert found.text.partition(closing)[2]
+    assert running_requests(accelerator) == 0
+    if strategy in ("prompt_lookup", "speculative"):
+        alone = accelerator.run(generator.answer(replace(asked, strategy="autoregressive")))
+        assert tokens_of(found) == tokens_of(alone)
+
+
+def _tokens_before(solution: Solution, origin: str) -> list[tuple[int, ...]]:
+    """The tokens of the steps before the first of an origin, without the end of the text."""
+    steps = list(takewhile(lambda step: step.origin != origin, solution.steps))
+    return [step.tokens[: len(step.tokens) - (step.finish == "eos")] for step in steps]

@@ -18,9 +18,11 @@ from reason_spec.engines.tokenizer import HuggingFaceTokenizer
 from reason_spec.errors import ConstraintError, EngineError, SettingsError
 from reason_spec.segment import Boundary
 from reason_spec.settings import load_settings
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, NoiseKey, Prefix, Sampling
 from tests.engines.remote.answers import ANSWER, STEPS, remote, whole
 from tests.engines.upstream import Fault, Upstream, serving
+from tests.strategies.solving import write_alone
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -113,6 +115,23 @@ async def test_stop_tokens_are_told_to_a_server_that_has_tokens(
     with serving(make_upstream(takes_tokens=False)) as upstream:
         async with remote(folder, upstream) as engine:
             assert not engine.takes_stop_ids
+
+
+@pytest.mark.parametrize("takes_tokens", [True, False])
+async def test_a_limited_thinking_ends_with_a_step_or_at_its_token_and_the_answer_follows(
+    make_upstream: Callable[..., Upstream],
+    folder: Path, prompt: Prefix, tokenizer: HuggingFaceTokenizer, takes_tokens: bool,
+) -> None:  # fmt: skip
+    first = tokenizer.encode(STEPS[0])
+    with serving(make_upstream(takes_tokens=takes_tokens)) as upstream:
+        async with remote(folder, upstream) as engine:
+            for budget in (0, 5, len(first) + 2):
+                limit = ThinkingLimit(max_tokens=budget, closer="", closing="So: ")
+                steps, recorder = await write_alone(engine, prompt, limit, 300)
+                thought = tokenizer.decode(first[:budget])
+                assert "".join(step.text for step in steps) == f"{thought}So: {ANSWER}"
+                assert recorder.thinking is not None
+                assert recorder.thinking.num_tokens == min(budget, len(first))
 
 
 @pytest.mark.parametrize("takes_tokens", [True, False])
