@@ -12,14 +12,15 @@ from reason_spec.types import Origin, Plan, Step, Usage, Verdict
 
 logger = logging.getLogger(__name__)
 EventKind: TypeAlias = Literal[
-    "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final"
+    "started", "hinted", "written", "confirmed", "cancelled", "checked", "verified", "final", "exited"
 ]
 """``verified`` carries the verdict that decides a drafted step, ``checked`` one that leaves it undecided.
-``confirmed``: the target chose the first token of tokens that were drafted ahead."""
+``confirmed``: the target chose the first token of tokens that were drafted ahead. ``exited``: a rule of early
+exit ended the thinking; the text is the answer that it expects, the verdict's score the chance of it."""
 Lane: TypeAlias = Literal["draft", "target", "cache", "verifier"]
-Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict"]
+Purpose: TypeAlias = Literal["step", "answer", "ahead", "token", "verdict", "probe"]
 """The aim of a piece of work: a step, a whole answer, draft tokens for the step that the target is writing,
-the one token that corrects a step, or a verdict."""
+the one token that corrects a step, a verdict, or a trial answer (`reason_spec.exit.probes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,20 @@ class ThinkingOutcome:
     ended_by: ThinkingEnd
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyExit:
+    """Where a rule ended the thinking of an answer.
+
+    ``num_steps`` are final before it. ``answer`` is what the rule expected, ``chance`` the policy's chance of
+    it or the confidence of the trial answer.
+    """
+
+    rule: str
+    num_steps: int
+    answer: str
+    chance: float
+
+
 @dataclass(slots=True)
 class Recorder:
     """Collects the events, work and final steps of one solution.
@@ -91,6 +106,12 @@ class Recorder:
     draft_usage: Usage = field(default_factory=Usage)
     first_target_usage: Usage | None = None
     plan: Plan | None = None
+    early_exit: EarlyExit | None = None
+    """None where the model itself, or a limit, ended the thinking."""
+    num_probes: int = 0
+    """Trial answers that were asked for, each model's counted."""
+    num_probe_tokens: int = 0
+    """Tokens of trial answers; they are part of the models' work, not of the answer."""
     thinking: ThinkingOutcome | None = None
     draft_failure: str | None = None
     """The error after which the target continued without the draft."""
@@ -157,6 +178,18 @@ class Recorder:
             self.target_usage += usage
         else:
             self.draft_usage += usage
+
+    def end_early(self, found: EarlyExit) -> None:
+        """Record that a rule ends the thinking."""
+        self.early_exit = found
+        verdict = Verdict("accept", found.chance, reason=found.rule)
+        self.emit("exited", "target", found.num_steps, 0, text=found.answer, verdict=verdict)
+
+    def add_probe(self, lane: Literal["draft", "target"], usage: Usage) -> None:
+        """Count the work of a trial answer."""
+        self.num_probes += 1
+        self.num_probe_tokens += usage.num_generated_tokens
+        self.add_work(lane, usage, kept=True)
 
     def lose_draft(self, failure: Exception) -> None:
         """Record that the draft's engine failed; the answer continues without it."""

@@ -10,12 +10,12 @@ from typing import Any, Unpack
 
 from reason_spec.accelerator.bundle import ModelBundle
 from reason_spec.accelerator.requests import GenerationRequest, Prompts, RequestOptions
-from reason_spec.accelerator.thinking import Thinking, ThinkingOptions, thinking_after
+from reason_spec.accelerator.thinking import Thinking, ThinkingOptions, early_exit_limit, thinking_after
 from reason_spec.control.controller import SpeculationController
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import Message
 from reason_spec.events import Listener, Recorder, ThinkingOutcome
-from reason_spec.settings import Settings, StrategySettings
+from reason_spec.settings import NO_EXIT, ExitSettings, Settings, StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
@@ -195,10 +195,29 @@ class Generator:
         options = request.thinking
         if not isinstance(options, ThinkingOptions):
             return options
-        thinking = None if request.written else self.thinking_of(request, prompts)
-        if thinking is None:
+        if request.written:
             return None
-        return options.limit(thinking, self.settings.thinking, self.target.tokenizer.chat_template)
+        ends_early = self.exit_of(request)
+        thinking = self.thinking_of(request, prompts)
+        if thinking is None:
+            is_free = ends_early.is_on and not request.is_restricted
+            return early_exit_limit(ends_early, self.settings.target) if is_free else None
+        template = self.target.tokenizer.chat_template
+        return options.limit(thinking, self.settings.thinking, template, ends_early=ends_early)
+
+    def exit_of(self, request: GenerationRequest) -> ExitSettings:
+        """Return when the thinking of a request may end early, by its options or the settings."""
+        options = request.thinking
+        if not isinstance(options, ThinkingOptions):
+            return NO_EXIT
+        if options.exit is not None:
+            return options.exit
+        # A bare prompt is text to continue; it need not be a question.
+        return self.settings.exit if request.messages else NO_EXIT
+
+    def loss_class(self, strategy: Strategy, request: GenerationRequest) -> LossClass:
+        """Return what may change in the answer that a strategy writes to a request."""
+        return "shortened" if self.exit_of(request).is_on else strategy.loss_class
 
     def _owner_of(self, request: GenerationRequest) -> str:
         """Return the owner of a request's prefixes, by tenant and salt; see `Prefix`."""
@@ -303,4 +322,5 @@ class Generator:
         steps = [step async for step in self.solve(request, recorder=recorder, strategy=strategy)]
         seconds = time.perf_counter() - recorder.started
         text = "".join(step.text for step in steps)
-        return Solution(text, tuple(steps), seconds, strategy.name, strategy.loss_class, recorder)
+        loss_class = self.loss_class(strategy, request)
+        return Solution(text, tuple(steps), seconds, strategy.name, loss_class, recorder)

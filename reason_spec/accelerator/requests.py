@@ -38,7 +38,8 @@ class GenerationRequest:
             does not support them is replaced by the target alone.
         constraint, logit_bias: restrict the output; the target then writes alone, whatever the strategy.
         thinking: limits of the thinking before the answer, as options or in full; None: no limits, not even
-            those of the settings. They are for models that think, and not for a ``prompt``.
+            those of the settings. They are for models that think, and not for a ``prompt``; early exit is for
+            other models too, and for a ``prompt`` only where the options name it.
         tenant: owner of the texts in the suffix cache and of the prefixes in the engines' caches.
         cache_salt: prefixes are reused only for requests with the same salt.
         scope: each scope has a suffix cache of its own, for comparisons.

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from reason_spec.engines.base import Tokenizer
 from reason_spec.engines.chat_template import Message, render_template
 from reason_spec.engines.tokenizer import CHANNEL_TOKENS
 from reason_spec.errors import EngineError, SettingsError
-from reason_spec.settings import ThinkingSettings
+from reason_spec.settings import NO_EXIT, EngineSettings, ExitSettings, ThinkingSettings
+from reason_spec.strategies.early_exit import BOX_PROMPT, PHRASE_PROMPT, ExitWatch
 from reason_spec.strategies.thinking import CLOSER, CLOSING, ThinkingLimit
 
 OPENER: Final = "<think>"
@@ -30,6 +31,8 @@ NO_EFFORT: Final = "none"
 UNLIMITED: Final = -1
 """The token budget that limits nothing, as vLLM has it."""
 _TAIL_TOKENS: Final = 32
+_ANSWER_TOKENS: Final = 32
+"""Kept for an answer behind its prompt."""
 _THOUGHT, _ANSWER = "THE-THOUGHT", "THE-ANSWER"
 """Mark the places of both in a rendered template."""
 _START, _CHANNEL, _MESSAGE, _END = CHANNEL_TOKENS
@@ -55,11 +58,13 @@ class ThinkingOptions:
         max_steps: steps of the thinking at most.
         effort: told to a chat template that knows ``reasoning_effort``, else a token budget by the settings;
             ``none``: no thinking.
+        exit: when it may end early; see `early_exit_limit` for answers without thinking.
     """
 
     token_budget: int | None = None
     max_steps: int | None = None
     effort: str | None = None
+    exit: ExitSettings | None = None
 
     def chat_arguments(self, given: Mapping[str, Any], settings: ThinkingSettings) -> dict[str, Any]:
         """Return arguments of the chat template, with those of the effort."""
@@ -77,6 +82,7 @@ class ThinkingOptions:
         *,
         stands_alone: bool = False,
         prompts_answer: bool = True,
+        ends_early: ExitSettings = NO_EXIT,
     ) -> ThinkingLimit | None:
         """Return the limit of a thinking; None where nothing limits it.
 
@@ -84,6 +90,7 @@ class ThinkingOptions:
             template: the source of the model's chat template.
             stands_alone: as in `ThinkingLimit`.
             prompts_answer: whether the settings' prompt for the answer is inserted.
+            ends_early: when the thinking may end early.
 
         Raises:
             SettingsError: no budget is set for the effort.
@@ -91,11 +98,12 @@ class ThinkingOptions:
         budget = self._budget(settings, template)
         max_tokens = None if budget == UNLIMITED else budget
         max_steps = settings.max_steps if self.max_steps is None else self.max_steps
-        if max_tokens is None and max_steps is None:
+        if max_tokens is None and max_steps is None and not ends_early.is_on:
             return None
         return ThinkingLimit(
             max_tokens=max_tokens,
             max_steps=max_steps,
+            monitor=partial(ExitWatch, ends_early) if ends_early.is_on else None,
             opening=thinking.opening,
             closer=thinking.closer,
             closing=thinking.closing + (settings.answer_prompt if prompts_answer else ""),
@@ -122,6 +130,22 @@ class ThinkingOptions:
             found = settings.effort_tokens[effort]
             return UNLIMITED if found is None else found
         return None
+
+
+def early_exit_limit(settings: ExitSettings, target: EngineSettings) -> ThinkingLimit:
+    """Return the limit of an answer without marked thinking, which as a whole may end early.
+
+    Where it does, a prompt for the answer is inserted: that of the settings, else the words with which the
+    demonstration pair ends, else a box.
+    """
+    is_pair = target.kind == "torch" and target.model == "embedded"
+    prompt = settings.answer_prompt or (PHRASE_PROMPT if is_pair else BOX_PROMPT)
+    return ThinkingLimit(
+        monitor=partial(ExitWatch, settings, answer_prompt=prompt),
+        closer="",
+        closing=f"\n\n{prompt}",
+        answer_tokens=_ANSWER_TOKENS,
+    )
 
 
 def thinking_after(

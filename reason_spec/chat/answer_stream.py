@@ -136,6 +136,7 @@ class AnswerStream:
             stops=request.stops or (),
             stop_ids=request.stop_ids,
             constraint=self._prepared.constraint,
+            limit=self._prepared.limit if self._thinking is None else None,
         )
         self._answer.append(generation)
         return generation

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from reason_spec.events import ThinkingEnd
+from reason_spec.events import EarlyExit, ThinkingEnd
+from reason_spec.settings import ExitRuleName
 from reason_spec.types import Constraint, LossClass, Usage
 
 ChatFinish: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -18,7 +19,7 @@ class Policy:
     """The speculation allowed for one answer; None takes the value of the settings.
 
     ``loss_class`` limits the strategies: ``exact`` allows only those that do not change the answer.
-    ``off`` disables speculation.
+    ``off`` disables speculation. ``exit`` is a rule of early exit, ``exit_threshold`` its least chance.
     """
 
     strategy: str | None = None
@@ -27,6 +28,8 @@ class Policy:
     width: int | None = None
     loss_class: LossClass | None = None
     off: bool = False
+    exit: ExitRuleName | None = None
+    exit_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,10 @@ class SpeculationReport:
         reason: the reason for another strategy than requested, such as ``bound output``.
         steps_by_origin: number of final steps by origin.
         verdicts: number of verdicts by decision.
+        exit_rule: the rule that watched the thinking, None without early exit; ``loss_class`` is then
+            ``shortened``, and ``step_loss_class`` is that of the steps.
+        early_exit: where it ended the thinking, None where it did not.
+        num_probes, num_probe_tokens: its trial answers, and their tokens.
         num_late_drafts: drafts cancelled without a verdict because the target had finished the step first.
         alpha_step, alpha_token: acceptance rates of the two levels; None if nothing was proposed.
         target_usage, draft_usage: work of the models, rejected branches included.
@@ -160,6 +167,11 @@ class SpeculationReport:
     target_alone_seconds: float | None
     verdicts: Mapping[str, int] = field(default_factory=dict)
     num_late_drafts: int = 0
+    step_loss_class: LossClass = "exact"
+    exit_rule: ExitRuleName | None = None
+    early_exit: EarlyExit | None = None
+    num_probes: int = 0
+    num_probe_tokens: int = 0
     thinking_ended_by: ThinkingEnd | None = None
 
     @property

@@ -7,6 +7,9 @@ A request may name a strategy and a verifier, or bound what they may change by a
   of the class (``exact``, ``semantic``), else, without a draft, exact token-level speculation;
 - a named strategy that changes more than the loss class allows is refused.
 
+Early exit applies to the thinking, or to the whole answer of a model that does not think, where it is free
+text: without tools, constraint and bias. A loss class other than ``shortened`` switches it off.
+
 A requested depth or width is fixed: no planner changes it.
 
 Constrained or biased output is written by the target alone. An answer that may end at a token id is written
@@ -23,7 +26,7 @@ from pydantic import ValidationError
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import Policy
 from reason_spec.errors import MissingDependencyError, RequestError, SettingsError, first_mistake
-from reason_spec.settings import StrategySettings
+from reason_spec.settings import NO_EXIT, ExitSettings, StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.draft_ahead import can_share_tokens
 from reason_spec.strategies.factory import strategy_class
@@ -38,12 +41,18 @@ class AnswerStrategies:
     """The strategies of one answer.
 
     ``first`` writes the thinking, or the whole answer of a model that does not think; ``answer`` writes the
-    text after the thinking. ``reason`` is set if they speculate less than requested.
+    text after the thinking. ``reason`` is set if they speculate less than requested. ``exit`` says when the
+    text of ``first`` may end early.
     """
 
     first: Strategy
     answer: Strategy | None = None
     reason: str | None = None
+    exit: ExitSettings = NO_EXIT
+
+    @property
+    def loss_class(self) -> LossClass:
+        return "shortened" if self.exit.is_on else self.first.loss_class
 
     @property
     def need_draft(self) -> bool:
@@ -54,7 +63,7 @@ class AnswerStrategies:
         alone = target_alone(accelerator)
         if all(one is None or one.name == alone.name for one in (self.first, self.answer)):
             return self
-        return AnswerStrategies(alone, self.answer and alone, reason)
+        return replace(self, first=alone, answer=self.answer and alone, reason=reason)
 
     def without_steps(self, accelerator: Accelerator, reason: str) -> AnswerStrategies:
         """Return the same with an answer without drafted steps; the thinking is left as it is."""
@@ -63,7 +72,7 @@ class AnswerStrategies:
             return self
         whole = exact_strategy(accelerator)
         if self.answer is None:
-            return AnswerStrategies(whole, None, reason)
+            return replace(self, first=whole, reason=reason)
         return replace(self, answer=whole, reason=reason)
 
 
@@ -82,8 +91,12 @@ def choose_strategies(
     is_biased: bool,
     ends_at_tokens: bool,
     draft_has_room: bool,
+    may_exit: bool = True,
 ) -> AnswerStrategies:
     """Return the strategies of an answer; `reason_spec.chat.thinking` gives the reasons.
+
+    Args:
+        may_exit: whether the settings' early exit applies; a request may ask for one in any case.
 
     Raises:
         RequestError: the policy cannot be followed.
@@ -92,10 +105,13 @@ def choose_strategies(
     is_named = policy.loss_class is not None and policy.loss_class != "exact"
     # An answer after thinking, or a call, is too short for drafted steps.
     exact = exact_strategy(accelerator) if drafts_steps(wanted) and not is_named else wanted
+    # What is not thinking is shortened only where it is free text.
+    is_free = not (offers_tools or is_constrained or is_biased)
+    ends_early = exit_under(accelerator, policy, by_settings=may_exit) if thinks or is_free else NO_EXIT
     if thinks:
-        chosen = AnswerStrategies(wanted, exact)
+        chosen = AnswerStrategies(wanted, exact, exit=ends_early)
     else:
-        chosen = AnswerStrategies(exact if offers_tools else wanted)
+        chosen = AnswerStrategies(exact if offers_tools else wanted, exit=ends_early)
     if not draft_has_room and (wanted.needs_draft or exact.needs_draft):
         chosen = chosen.without_drafts(accelerator, "the prompt is longer than the draft's context")
     if is_biased:
@@ -132,6 +148,30 @@ def strategy_under(accelerator: Accelerator, policy: Policy) -> Strategy:
         return exact_strategy(accelerator)
     lookahead = settings.model_copy(update={"name": "lookahead"})
     return _checked(accelerator, lookahead, _COMPARING[allowed])
+
+
+def exit_under(accelerator: Accelerator, policy: Policy, *, by_settings: bool = True) -> ExitSettings:
+    """Return when a policy lets the thinking end early.
+
+    Raises:
+        RequestError: the policy names a rule, and a loss class that forbids it.
+    """
+    settings = accelerator.settings.exit
+    is_allowed = policy.loss_class in (None, "shortened")
+    if policy.exit is None:
+        applies = by_settings and is_allowed and not policy.off
+        given: dict[str, object] = {}
+    else:
+        applies, given = True, {"rule": policy.exit}
+        if policy.exit != "none" and not is_allowed:
+            raise RequestError(
+                f"early exit is of loss class shortened, and {policy.loss_class} is asked for: leave out "
+                "one of the two",
+                param="reason_spec.exit",
+            )
+    if policy.exit_threshold is not None:
+        given["threshold"] = policy.exit_threshold
+    return settings.model_copy(update=given) if applies else NO_EXIT
 
 
 def exact_strategy(accelerator: Accelerator) -> Strategy:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.requests import GenerationRequest, Prompts
-from reason_spec.accelerator.thinking import EFFORT, UNLIMITED, Thinking, ThinkingOptions
+from reason_spec.accelerator.thinking import EFFORT, UNLIMITED, Thinking, ThinkingOptions, early_exit_limit
 from reason_spec.chat.base import ChatRequest, TextRequest
 from reason_spec.chat.call_forms import HERMES, CallForm, form_of
 from reason_spec.chat.messages import normalised
@@ -30,6 +30,7 @@ from reason_spec.errors import (
     RequestError,
     SettingsError,
 )
+from reason_spec.settings import ExitSettings
 from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, NoiseKey, Sampling
 
@@ -58,7 +59,7 @@ class PreparedRequest:
         max_tokens: tokens of one answer; they fit into the context.
         seed: the noise of all choices; None: random noise for each.
         thinking: None if the model does not think.
-        limit: limits the thinking; None: nothing does.
+        limit: limits the thinking, or the answer of a model that does not think; None: nothing does.
         constraint: restricts the answer, not the thinking.
         tools: None if calls in the answer are not parsed.
     """
@@ -132,10 +133,17 @@ class Preparation:
             is_biased=bool(request.logit_bias),
             ends_at_tokens=bool(request.stop_ids),
             draft_has_room=draft is None or len(prompts.draft or ()) < draft.max_context,
+            # A bare text is continued; it need not be a question.
+            may_exit=bool(request.messages),
         )
         room = self._room(request, prompts, thinking)
         max_tokens = min(sampling.max_tokens or accelerator.settings.sampling.max_tokens, room)
-        limit = None if thinking is None else self._limit(request, thinking, constraint, tools)
+        if thinking is not None:
+            limit = self._limit(request, thinking, constraint, tools, strategies.exit)
+        elif strategies.exit.is_on:
+            limit = early_exit_limit(strategies.exit, accelerator.settings.target)
+        else:
+            limit = None
         return PreparedRequest(
             replace(request, thinking=None),
             prompts,
@@ -154,6 +162,7 @@ class Preparation:
         thinking: Thinking,
         constraint: Constraint | None,
         tools: OfferedTools | None,
+        ends_early: ExitSettings,
     ) -> ThinkingLimit | None:
         """Return the limit of a thinking; the prompt of a free answer is no part of a call or of a format."""
         assert isinstance(request.thinking, ThinkingOptions)
@@ -164,6 +173,7 @@ class Preparation:
                 self._accelerator.target.tokenizer.chat_template,
                 stands_alone=True,
                 prompts_answer=constraint is None and tools is None,
+                ends_early=ends_early,
             )
         except SettingsError as error:
             raise RequestError(str(error), param=EFFORT) from None

@@ -92,7 +92,7 @@ def _report(
     verdicts = [verdict for recorder in recorders for verdict in recorder.verdicts]
     return SpeculationReport(
         strategy=strategies.first.name,
-        loss_class=strategies.first.loss_class,
+        loss_class=strategies.loss_class,
         exact_answer_by=strategies.answer.name if strategies.answer is not None else None,
         reason=strategies.reason,
         steps_by_origin=dict(Counter(step.origin for generation in generations for step in generation.steps)),
@@ -104,6 +104,11 @@ def _report(
         target_alone_seconds=_alone_seconds(accelerator, num_tokens),
         verdicts=dict(Counter(verdict.decision for verdict in verdicts)),
         num_late_drafts=sum(recorder.num_late_drafts for recorder in recorders),
+        step_loss_class=strategies.first.loss_class,
+        exit_rule=strategies.exit.rule if strategies.exit.is_on else None,
+        early_exit=next((one.early_exit for one in recorders if one.early_exit is not None), None),
+        num_probes=sum(recorder.num_probes for recorder in recorders),
+        num_probe_tokens=sum(recorder.num_probe_tokens for recorder in recorders),
         thinking_ended_by=next((one.thinking.ended_by for one in recorders if one.thinking), None),
     )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PROBLEM_FLAGS = ("task", "sample", "limit", "skip_bad")
 GENERATE_FLAGS = ("generate", "generate_seed")
-STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width", "acceptance")
+STRATEGY_FLAGS = ("strategy", "verifier", "router", "depth", "width", "acceptance", "early_exit")
 SERVER_FLAGS = ("target", "draft", "target_url", "draft_url")
 MODEL_FLAGS = (*SERVER_FLAGS, "engine")
 THINKING_FLAGS = ("thinking_token_budget", "max_thinking_steps", "reasoning_effort")
@@ -92,6 +92,12 @@ _DECLARED = (
         "acceptance",
         "strategy.acceptance",
         "Accepted draft tokens: exact; or cascade, lenient, judge, for loss class relaxed.",
+        STRATEGY,
+    ),
+    _flag(
+        "early_exit",
+        "exit.rule",
+        "Ends the thinking early, for loss class shortened: policy, probes, deer, dynasor.",
         STRATEGY,
     ),
     _flag(

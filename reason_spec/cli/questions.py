@@ -49,7 +49,8 @@ async def _answer(accelerator: Accelerator, item: WorkItem, screen: Screen, show
                 transcript.print(step)
     seconds = time.perf_counter() - recorder.started
     text = "".join(step.text for step in steps)
-    solution = Solution(text, tuple(steps), seconds, strategy.name, strategy.loss_class, recorder)
+    loss_class = accelerator.generator.loss_class(strategy, asked)
+    solution = Solution(text, tuple(steps), seconds, strategy.name, loss_class, recorder)
     outcome = outcome_from(item.problem, item.sample, solution, accelerator.settings, index=item.position)
     if screen.as_json:
         screen.write(outcome.to_json())
@@ -67,7 +68,16 @@ def answer_line(outcome: Outcome) -> str:
         f"{outcome.tokens} tokens{thinking}, {seconds_text(outcome.seconds)} s, "
         f"{outcome.tokens_per_second:.1f} tokens/s | steps: {origins or 'none'}"
         f" | alpha_step {ratio_text(outcome.alpha_step)} | alpha_token {ratio_text(outcome.alpha_token)}"
+        f"{_exit_text(outcome)}"
     )
+
+
+def _exit_text(outcome: Outcome) -> str:
+    found, usage = outcome.early_exit, outcome.usage
+    probes = f", {usage.num_probes} trials of {usage.num_probe_tokens} tokens" if usage.num_probes else ""
+    if found is None:
+        return f" | not ended early{probes}" if probes else ""
+    return f" | ended by {found.rule} after step {found.num_steps}, chance {found.chance:.3f}{probes}"
 
 
 def _heading(item: WorkItem, options: RunOptions) -> str:

@@ -175,6 +175,9 @@ def _rows_where_any(rows: Sequence[StrategyMetrics]) -> Iterator[_Row]:
     if any(item.alpha_step_of_cache is not None for item in rows):
         yield "steps from the cache", lambda item: percent(item.cached_steps)
         yield "alpha_step of the cache", lambda item: ratio_text(item.alpha_step_of_cache)
+    if any(item.num_ended_early or item.probe_tokens for item in rows):
+        yield "ended early", lambda item: f"{item.num_ended_early} of {item.num_answers}"
+        yield "tokens of trial answers", lambda item: ratio_text(item.probe_tokens)
     if any(item.num_cut for item in rows):
         yield "cut at the token limit", lambda item: str(item.num_cut)
     if any(item.num_retried for item in rows):

@@ -100,6 +100,8 @@ class StrategyMetrics:
         alpha_step_of_cache: as ``alpha_step``, of steps of the suffix cache.
         alpha_token: acceptance rate of token drafts.
         drafted_steps: share of the answers' steps that the draft wrote; ``cached_steps``: the suffix cache.
+        num_ended_early: answers whose thinking a rule of early exit ended.
+        probe_tokens: tokens of trial answers, divided by the tokens of the answers.
         planned_depth: mean depth that the planner chose, None without one.
         acceptance_by_step: by place in the answer, up to the last place with a verdict.
         concurrency: the numbers of answers written at once.
@@ -136,6 +138,8 @@ class StrategyMetrics:
     alpha_token: float | None
     drafted_steps: float | None
     cached_steps: float | None
+    num_ended_early: int
+    probe_tokens: float
     planned_depth: float | None
     acceptance_by_step: tuple[StepAcceptance, ...]
     target: Usage
@@ -261,6 +265,8 @@ def _measure_one(task: str, outcomes: Sequence[Outcome]) -> StrategyMetrics:
         alpha_token=target.alpha_token,
         drafted_steps=share(origins["draft"], origins.total()),
         cached_steps=share(origins["cache"], origins.total()),
+        num_ended_early=sum(outcome.early_exit is not None for outcome in outcomes),
+        probe_tokens=per_token(sum(outcome.usage.num_probe_tokens for outcome in outcomes)),
         planned_depth=math.fsum(depths) / len(depths) if depths else None,
         acceptance_by_step=_acceptance_by_step(outcomes),
         target=target,

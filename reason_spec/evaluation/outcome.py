@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reason_spec.accelerator import Solution
 from reason_spec.errors import first_mistake
-from reason_spec.events import Recorder, ThinkingOutcome
+from reason_spec.events import EarlyExit, Recorder, ThinkingOutcome
 from reason_spec.settings import Settings
 from reason_spec.tasks.grading import Grade
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Problem, Step, Usage, Verdict
@@ -55,7 +55,8 @@ class AnswerUsage:
     ``highest_refused`` is the highest score of a verdict that did not accept, None without one. The answer
     is the same at every lower threshold above it. ``cache_verdicts`` counts the verdicts on steps of the
     suffix cache, which was asked for a step ``num_cache_asked`` times. ``num_late_drafts`` counts drafts that
-    were not complete when the target had written the step.
+    were not complete when the target had written the step. ``num_probes`` trial answers of early exit took
+    ``num_probe_tokens`` tokens, which are among those of the models.
     """
 
     target: Usage
@@ -66,6 +67,8 @@ class AnswerUsage:
     cache_verdicts: dict[Decision, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
     num_cache_asked: int = 0
     num_late_drafts: int = 0
+    num_probes: int = 0
+    num_probe_tokens: int = 0
 
     @property
     def num_verdicts(self) -> int:
@@ -125,7 +128,7 @@ class Outcome:
     command. ``correct`` is None without a reference answer, or if grading could not decide.
     ``failed_tries`` holds the errors of earlier tries, in order. ``vote_end`` is set on the sample that
     decided the vote of its problem. ``thinking`` tells the size of a limited thinking and what ended it; None
-    without a limit.
+    without a limit. ``early_exit`` says where a rule ended it, None where none did.
     """
 
     id: str
@@ -155,6 +158,7 @@ class Outcome:
     failed_tries: tuple[str, ...] = ()
     confidence: Confidence | None = None
     vote_end: VoteEnd | None = None
+    early_exit: EarlyExit | None = None
     thinking: ThinkingOutcome | None = None
 
     @property
@@ -270,6 +274,8 @@ def outcome_from(
             cache_verdicts={decision: cached[decision] for decision in DECISIONS},
             num_cache_asked=recorder.num_cache_asked,
             num_late_drafts=recorder.num_late_drafts,
+            num_probes=recorder.num_probes,
+            num_probe_tokens=recorder.num_probe_tokens,
         ),
         plan=recorder.plan,
         finish=steps[-1].finish if steps else "eos",
@@ -281,6 +287,7 @@ def outcome_from(
         task=problem.task,
         level=problem.level,
         confidence=Confidence.of_steps(solution.steps),
+        early_exit=recorder.early_exit,
         thinking=recorder.thinking,
     )
 

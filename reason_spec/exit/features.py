@@ -63,6 +63,11 @@ class ExitReader:
         self._num_checks = self._num_turns = self._num_characters = 0
         self._clear_step()
 
+    @property
+    def concludes(self) -> bool:
+        """Whether the last step marks one of its values as a conclusion, by its words or a box."""
+        return self._stated is not None
+
     def _clear_step(self) -> None:
         self._now: dict[Value, StepMentions] = {}
         self._recent: list[Value] = []

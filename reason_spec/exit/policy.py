@@ -172,10 +172,21 @@ class ExitMonitor:
         self._reader = ExitReader(question)
 
     def read(self, step: str) -> Choice | None:
-        best = self._policy.best(self._reader.read(step))
-        if best is None or best.chance < self._policy.threshold:
-            return None
-        return best
+        best = self.weigh(step)
+        return None if best is None or best.chance < self._policy.threshold else best
+
+    def weigh(self, step: str) -> Choice | None:
+        """Take the next step; return the likeliest answer whatever its chance, None before a value."""
+        return self._policy.best(self._reader.read(step))
+
+    @property
+    def threshold(self) -> float:
+        return self._policy.threshold
+
+    @property
+    def concludes(self) -> bool:
+        """Whether the last step marks a conclusion."""
+        return self._reader.concludes
 
 
 def load_policy(path: Path = SHIPPED) -> ExitPolicy:

@@ -24,6 +24,7 @@ NUMBER: Final = re.compile(
 _MOST_CHARACTERS: Final = 40
 _LATEX_FRACTION: Final = re.compile(r"(-?)\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
 _BOX: Final = re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
+_UNIT_BESIDE: Final = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]*\}|[\s$*.,%\\(){}\[\]]|[A-Za-z]{2,}")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD: Final = re.compile(r"[a-z']+")
 _COMMON: Final = frozenset(
@@ -37,6 +38,7 @@ _CONCLUDES: Final = re.compile(
     re.IGNORECASE,
 )
 _ANSWERS: Final = re.compile(r"\b(?:answer|solution)\b", re.IGNORECASE)
+_NAMES_ANSWER: Final = re.compile(r"\banswer\b[^\n.:=]{0,60}?(?:\bis\b|[:=])", re.IGNORECASE)
 _CHECKS: Final = re.compile(
     r"\b(?:wait|check|verify|double-check|alternatively|again|mistake|confirm|make sure|another way|hold on"
     r"|actually|hmm|but)\b",
@@ -293,6 +295,25 @@ def read_number(text: str) -> Fraction | None:
         return Fraction(plain)
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def read_value(text: str) -> Value:
+    """Return the value of an answer: a number as such, anything else as text without white space.
+
+    A number may have a unit or signs of formatting around it.
+    """
+    numbers = NUMBER.findall(text)
+    value = read_number(numbers[0]) if len(numbers) == 1 else None
+    without_units = _UNIT_BESIDE.sub("", text.replace(numbers[0], "", 1)) if value is not None else text
+    return value if value is not None and not without_units else re.sub(r"\s+", "", text)
+
+
+def states_as_answer(step: str, answer: str) -> bool:
+    """Tell whether a step has an answer in the form in which it is given at the end: boxed, or named so."""
+    boxes = _BOX.findall(step)
+    phrases = [step[match.end() :] for match in _NAMES_ANSWER.finditer(step)]
+    stated = boxes or [_SENTENCE_END.split(rest.strip(), maxsplit=1)[0] for rest in phrases]
+    return bool(stated) and read_value(stated[-1]) == read_value(answer)
 
 
 def content_words(text: str) -> frozenset[str]:

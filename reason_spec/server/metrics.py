@@ -45,6 +45,8 @@ class Metrics:
         self._steps = self._labelled("reason_spec:steps", "Final steps by origin.", "origin")
         self._verdicts = self._labelled("reason_spec:verdicts", "Verdicts on proposed steps.", "decision")
         self._late = counter("reason_spec:late_drafts", "Drafted steps that came too late for a verdict.")
+        self._exits = self._labelled("reason_spec:early_exits", "Answers that a rule ended early.", "rule")
+        self._probe_tokens = counter("reason_spec:probe_tokens", "Tokens of trial answers.")
         self._saved = counter("reason_spec:seconds_saved", "Time saved against the target alone.")
         self._lost = counter("reason_spec:seconds_lost", "Time lost against the target alone.")
         self._discarded = self._labelled("reason_spec:discarded_tokens", "Tokens discarded.", "engine")
@@ -80,6 +82,9 @@ class Metrics:
         for decision, number in report.verdicts.items():
             self._verdicts.labels(self._model, decision).inc(number)
         self._late.inc(report.num_late_drafts)
+        if report.early_exit is not None:
+            self._exits.labels(self._model, report.early_exit.rule).inc()
+        self._probe_tokens.inc(report.num_probe_tokens)
         for engine, usage in (("target", report.target_usage), ("draft", report.draft_usage)):
             self._discarded.labels(self._model, engine).inc(usage.num_discarded_tokens)
         if report.target_alone_seconds is not None:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from reason_spec.errors import did_you_mean
 from reason_spec.server.unsupported_fields import CHAT_REFUSED, COMPLETION_REFUSED, Refusal
+from reason_spec.settings import ExitRuleName
 from reason_spec.types import LossClass
 
 MAX_STOPS = 16
@@ -58,6 +59,8 @@ class SpeculationOptions(Part):
     width: int | None = Field(default=None, ge=1, le=8)
     loss_class: LossClass | None = None
     off: bool = False
+    exit: ExitRuleName | None = None
+    exit_threshold: float | None = Field(default=None, ge=0, le=1)
 
 
 class WholeBody(Part):

@@ -16,6 +16,7 @@ from reason_spec.server.reply_bodies import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
+    EarlyExitBody,
     EngineWork,
     FunctionBody,
     LogprobBody,
@@ -159,6 +160,8 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
     return {
         "strategy": report.strategy,
         "loss_class": report.loss_class,
+        "step_loss_class": report.step_loss_class,
+        "early_exit": _early_exit(report),
         "exact_answer_by": report.exact_answer_by,
         "reason": report.reason,
         "steps": dict(report.steps_by_origin),
@@ -169,6 +172,20 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
         "seconds": report.seconds,
         "seconds_saved": None if alone is None else alone - report.seconds,
         "thinking_ended_by": report.thinking_ended_by,
+    }
+
+
+def _early_exit(report: SpeculationReport) -> EarlyExitBody | None:
+    if report.exit_rule is None:
+        return None
+    found = report.early_exit
+    return {
+        "rule": report.exit_rule,
+        "step": None if found is None else found.num_steps,
+        "answer": None if found is None else found.answer,
+        "chance": None if found is None else found.chance,
+        "probes": report.num_probes,
+        "probe_tokens": report.num_probe_tokens,
     }
 
 

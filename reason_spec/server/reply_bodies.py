@@ -56,11 +56,27 @@ class ModelWork(TypedDict):
     draft: EngineWork
 
 
+class EarlyExitBody(TypedDict):
+    """Early exit in one answer. ``step``, ``answer`` and ``chance`` are null where the model ended itself.
+
+    ``step`` counts the steps before the end of the thinking.
+    """
+
+    rule: str
+    step: int | None
+    answer: str | None
+    chance: float | None
+    probes: int
+    probe_tokens: int
+
+
 class SpeculationBody(TypedDict):
     """The report about speculation for one answer; only for trusted clients."""
 
     strategy: str
     loss_class: LossClass
+    step_loss_class: LossClass
+    early_exit: EarlyExitBody | None
     exact_answer_by: str | None
     reason: str | None
     steps: dict[str, int]

@@ -83,7 +83,8 @@ def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool
         ApiError: the client may not choose.
     """
     if options is None:
-        return Policy(strategy="prompt_lookup") if rated else Policy()
+        # An inserted prompt of the answer has no log-probabilities.
+        return Policy(strategy="prompt_lookup", exit="none") if rated else Policy()
     if not client.trusted:
         message = "this key may not choose how answers are sped up; leave 'reason_spec' out"
         raise ApiError(403, message, kind="permission_error", param="reason_spec", code="not_trusted")

@@ -5,6 +5,7 @@ command-line flag. Unknown names are refused.
 """
 
 from reason_spec.settings.engines import DTypeName, EngineKind, EngineSettings, RemoteSettings, VllmSettings
+from reason_spec.settings.exit import NO_EXIT, ExitRuleName, ExitSettings
 from reason_spec.settings.loading import ENV_PREFIX, load_settings
 from reason_spec.settings.server import API_KEY_VARIABLE, ServerSettings
 from reason_spec.settings.strategy import (
@@ -23,11 +24,14 @@ from reason_spec.settings.tree import Settings
 __all__ = [
     "API_KEY_VARIABLE",
     "ENV_PREFIX",
+    "NO_EXIT",
     "BoundarySettings",
     "CueSettings",
     "DTypeName",
     "EngineKind",
     "EngineSettings",
+    "ExitRuleName",
+    "ExitSettings",
     "LoadControlSettings",
     "RemoteSettings",
     "RouterSettings",

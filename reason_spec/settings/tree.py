@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from reason_spec.settings.base import Section
 from reason_spec.settings.engines import EngineSettings
+from reason_spec.settings.exit import ExitSettings
 from reason_spec.settings.server import ServerSettings
 from reason_spec.settings.strategy import (
     LoadControlSettings,
@@ -30,6 +31,7 @@ class Settings(Section):
     strategy: StrategySettings = StrategySettings()
     verifier: VerifierSettings = VerifierSettings()
     router: RouterSettings = RouterSettings()
+    exit: ExitSettings = ExitSettings()
     load_control: LoadControlSettings = LoadControlSettings()
     suffix: SuffixSettings = SuffixSettings()
     sampling: SamplingSettings = SamplingSettings()

@@ -239,7 +239,7 @@ class Strategy(ABC):
     async def _write_limited(self, request: SolveRequest, recorder: Recorder) -> AsyncGenerator[Step]:
         """Yield the steps of a limited thinking, and then of the answer."""
         assert request.thinking is not None
-        thinking = LimitedThinking(request.thinking, request, self.target, self._draft)
+        thinking = LimitedThinking(request.thinking, request, self.target, self._draft, recorder)
         # What is certain of a step may still be left out with the step.
         on_text, recorder.on_text = recorder.on_text, None
         try:
@@ -248,6 +248,7 @@ class Strategy(ABC):
                     yield step
         finally:
             recorder.on_text = on_text
+            await thinking.close()
         recorder.thinking = thinking.outcome
         if thinking.is_answered:
             async with aclosing(self._write_trimmed(thinking.left, recorder)) as steps:

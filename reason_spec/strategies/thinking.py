@@ -14,10 +14,10 @@ import codecs
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from reason_spec.engines.base import Engine, Tokenizer
-from reason_spec.events import ThinkingEnd, ThinkingOutcome
+from reason_spec.events import Recorder, ThinkingEnd, ThinkingOutcome
 from reason_spec.segment import StopScanner
 from reason_spec.strategies.step_tokens import step_for
 from reason_spec.types import Step
@@ -29,15 +29,30 @@ CLOSER: Final = "</think>"
 CLOSING: Final = f"\n{CLOSER}\n\n"
 
 
+MonitorDecision: TypeAlias = Literal["go_on", "end_before", "end_after"]
+"""Whether the thinking goes on, or ends before or after the step that was read."""
+
+
 class ThinkingMonitor(Protocol):
     """Reads one thinking step by step, and says where it ends."""
 
-    async def ends_after(self, step: Step, left: SolveRequest) -> bool:
-        """Return whether the thinking ends after a step.
+    async def read(self, step: Step, before: SolveRequest, after: SolveRequest) -> MonitorDecision:
+        """Return whether the thinking ends at a step.
 
-        It is asked once for each final step, in order; ``left`` is the request for the text after the step.
-        The models write on while it decides.
+        It is asked once for each step, in order and before the step is final; ``before`` and ``after`` are
+        the requests for the text from its two ends. The models write on while it decides.
         """
+
+    @property
+    def closing(self) -> str | None:
+        """The text to insert where it ended the thinking; empty: the text ends there. None: the limit's."""
+
+    async def close(self) -> None:
+        """Free what it holds; called once, when the thinking is over or abandoned."""
+
+
+MakeMonitor: TypeAlias = Callable[["SolveRequest", Engine, Engine | None, Recorder], ThinkingMonitor]
+"""Makes the monitor of an answer from the request for its first step, target, draft and recorder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +61,7 @@ class ThinkingLimit:
 
     Args:
         max_tokens, max_steps: limits of the thinking; None: none. 0 leaves no thinking.
-        monitor: makes the monitor of an answer, from the request for its first step; None: none.
+        monitor: makes the monitor of an answer; None: none.
         opening: text that begins the thinking; empty where the prompt has it.
         closer: text with which the model ends its thinking; empty where only the end of the text does.
         closing: text that is inserted where a limit ends the thinking: ``closer``, and what leads to the
@@ -58,7 +73,7 @@ class ThinkingLimit:
 
     max_tokens: int | None = None
     max_steps: int | None = None
-    monitor: Callable[[SolveRequest], ThinkingMonitor] | None = None
+    monitor: MakeMonitor | None = None
     opening: str = ""
     closer: str = CLOSER
     closing: str = CLOSING
@@ -75,7 +90,12 @@ class LimitedThinking:
     """
 
     def __init__(
-        self, limit: ThinkingLimit, request: SolveRequest, target: Engine, draft: Engine | None
+        self,
+        limit: ThinkingLimit,
+        request: SolveRequest,
+        target: Engine,
+        draft: Engine | None,
+        recorder: Recorder,
     ) -> None:
         self._limit = limit
         self._target, self._draft = target, draft
@@ -89,7 +109,9 @@ class LimitedThinking:
         self._opening = self._inserted(limit.opening) if limit.opening else None
         if self._opening is not None:
             self.left = self._after(self._opening)
-        self._monitor = None if limit.monitor is None else limit.monitor(self.left)
+        self._monitor: ThinkingMonitor | None = None
+        if limit.monitor is not None:
+            self._monitor = limit.monitor(self.left, target, draft, recorder)
         room = min(self.left.max_tokens, target.max_context - len(self.left.target_prompt))
         room_without_tags = room - len(self._tokenizer.encode(limit.closing))
         self._can_close = room_without_tags > 0
@@ -118,10 +140,14 @@ class LimitedThinking:
                         break
                     if self._ends_within_closer(step.text):
                         continue
-                    for ready in pending:
-                        yield self._take(ready)
-                    pending = []
-                    reached = await self._reached_after(step)
+                    while pending:
+                        decision = await self._decision(pending[0])
+                        if decision == "end_before":
+                            break
+                        yield self._take(pending.pop(0))
+                        if decision == "end_after":
+                            break
+                    reached = self._reached() if decision == "go_on" else "monitor"
                     if reached is not None:
                         ended_by = reached
                         break
@@ -129,41 +155,49 @@ class LimitedThinking:
             yield step
         self.outcome = ThinkingOutcome(self._num_tokens, self._num_steps, ended_by)
 
+    async def close(self) -> None:
+        """Free what the monitor holds; called once, when the thinking is over or abandoned."""
+        if self._monitor is not None:
+            await self._monitor.close()
+
     def _request(self) -> SolveRequest:
         """Return the request for the thinking, with room for the model's own closing tag.
 
         Without a tag it has room for one token, by which a step that does not fit is known.
         """
-        num_closer_tokens = max(1, len(self._tokenizer.encode(self._limit.closer)))
-        return replace(
-            self.left,
-            max_tokens=min(self.left.max_tokens, self._max_tokens + num_closer_tokens),
-            stops=(self._limit.closer,) if self._limit.closer else (),
-            stop_ids=frozenset(),
-            constraint=None,
-        )
+        num_more = max(1, len(self._tokenizer.encode(self._limit.closer)))
+        request = replace(self.left, max_tokens=min(self.left.max_tokens, self._max_tokens + num_more))
+        if not self._limit.closer:
+            # The thinking is the text itself: what restricts the text applies to it.
+            return request
+        return replace(request, stops=(self._limit.closer,), stop_ids=frozenset(), constraint=None)
 
-    async def _reached_after(self, step: Step) -> ThinkingEnd | None:
-        """Return the limit that is reached with a step."""
+    async def _decision(self, step: Step) -> MonitorDecision:
+        """Return what the monitor says of the next step."""
+        if self._monitor is None:
+            return "go_on"
+        return await self._monitor.read(step, self.left, self._after(step))
+
+    def _reached(self) -> ThinkingEnd | None:
+        """Return the limit that is reached with the steps so far."""
         if self._num_tokens >= self._max_tokens:
             return "tokens"
         if self._limit.max_steps is not None and self._num_steps >= self._limit.max_steps:
             return "steps"
-        if self._monitor is not None and await self._monitor.ends_after(step, self.left):
-            return "monitor"
         return None
 
     def _last_steps(self, pending: Sequence[Step], ended_by: ThinkingEnd) -> list[Step]:
         """Return what ends the thinking, from the steps after the last boundary within the limits."""
         if ended_by != "model":
             kept = [] if self._num_tokens else self._cut(pending)
-            return [*map(self._take, kept), *self._closing_steps()]
+            closing = self._monitor.closing if ended_by == "monitor" and self._monitor is not None else None
+            return [*map(self._take, kept), *self._closing_steps(closing)]
         *before, last = pending
         taken = [self._take(step) for step in before]
-        if last.finish == "stop":
-            return [*taken, *self._own_closing(last)]
         if not self._limit.closer:
             return [*taken, self._take(last)]
+        if last.finish == "stop":
+            return [*taken, *self._own_closing(last)]
         # The model ended its text and never began the answer.
         return [*taken, *map(self._take, self._cut((last,))), *self._closing_steps()]
 
@@ -183,12 +217,15 @@ class LimitedThinking:
         self.is_answered = self.left.max_tokens > 0
         return steps
 
-    def _closing_steps(self) -> list[Step]:
+    def _closing_steps(self, closing: str | None = None) -> list[Step]:
         """Return the inserted closing tag, if it has room; a text that ends with it has it as a stop."""
+        if closing == "":
+            return [Step("", (), "inserted", "eos", self._tokenizer.tokenizer_id)]
         if not self._can_close:
             return []
+        closing = self._limit.closing if closing is None else closing
         ends_line = self._text.endswith("\n")
-        closing = self._limit.closing.lstrip("\n") if ends_line else self._limit.closing
+        closing = closing.lstrip("\n") if ends_line else closing
         step = self._inserted(closing)
         if self._limit.stands_alone:
             step = replace(step, text="", finish="stop")

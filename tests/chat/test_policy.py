@@ -9,7 +9,7 @@ import pytest
 
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.base import Policy
-from reason_spec.chat.policy import choose_strategies, exact_strategy, strategy_under
+from reason_spec.chat.policy import choose_strategies, exact_strategy, exit_under, strategy_under
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
 from reason_spec.errors import RequestError, SettingsError
 from reason_spec.settings import load_settings
@@ -25,13 +25,19 @@ def accelerator(
     shared: bool = True,
     hints: bool = True,
     acceptance: str = "exact",
+    exit_rule: str = "none",
 ) -> Iterator[Accelerator]:
     target = ScriptedEngine("target", StoryScript(1))
     target.takes_hints = hints
     tokenizer = ScriptedTokenizer() if shared else ScriptedTokenizer(r"\w+|\W")
     draft = ScriptedEngine("draft", StoryScript(1), tokenizer=tokenizer) if with_draft else None
     settings = load_settings(
-        flags={"strategy.name": name, "verifier.name": "auto", "strategy.acceptance": acceptance}
+        flags={
+            "strategy.name": name,
+            "verifier.name": "auto",
+            "strategy.acceptance": acceptance,
+            "exit.rule": exit_rule,
+        }
     )
     yield Accelerator(settings, target, draft, None, (name,))
 
@@ -182,3 +188,42 @@ def test_relaxed_acceptance_is_refused_where_it_cannot_be_had() -> None:
         running.generator.strategy()
     with accelerator("autoregressive", acceptance="cascade") as running:
         assert running.generator.strategy().loss_class == "exact"
+
+
+@pytest.mark.parametrize(
+    ("rule", "policy", "situation", "expected"),
+    [
+        ("none", Policy(), {}, "none"),
+        ("policy", Policy(), {}, "policy"),
+        ("policy", Policy(exit="none"), {}, "none"),
+        ("none", Policy(exit="deer"), {}, "deer"),
+        ("policy", Policy(off=True), {}, "none"),
+        ("policy", Policy(loss_class="routed"), {}, "none"),
+        ("policy", Policy(loss_class="shortened"), {}, "policy"),
+        ("none", Policy(loss_class="shortened"), {}, "none"),
+        ("policy", Policy(), {"offers_tools": True}, "none"),
+        ("policy", Policy(), {"is_constrained": True}, "none"),
+        ("policy", Policy(), {"is_constrained": True, "thinks": True}, "policy"),
+        ("policy", Policy(), {"is_biased": True, "thinks": True}, "policy"),
+        ("policy", Policy(), {"may_exit": False}, "none"),
+        ("none", Policy(exit="policy"), {"may_exit": False}, "policy"),
+    ],
+)
+def test_free_text_may_end_early_where_settings_or_request_say_so(
+    rule: str, policy: Policy, situation: dict[str, bool], expected: str
+) -> None:
+    names = ("thinks", "offers_tools", "is_constrained", "is_biased", "ends_at_tokens")
+    usual = {**dict.fromkeys(names, False), "draft_has_room": True}
+    with accelerator(exit_rule=rule) as running:
+        chosen = choose_strategies(running, policy, **{**usual, **situation})
+        assert chosen.exit.rule == expected
+        assert (chosen.loss_class == "shortened") == (expected != "none")
+        assert chosen.without_drafts(running, "load").exit.rule == expected
+
+
+def test_a_request_for_early_exit_keeps_to_its_loss_class_and_threshold() -> None:
+    with accelerator() as running:
+        assert exit_under(running, Policy(exit="policy", exit_threshold=0.99)).threshold == 0.99
+        with pytest.raises(RequestError, match="shortened") as error:
+            exit_under(running, Policy(exit="policy", loss_class="verified"))
+    assert error.value.param == "reason_spec.exit"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.exit.reading import Mention, Question, read_number, read_sentences, stem
+from reason_spec.exit.reading import Mention, Question, read_number, read_sentences, states_as_answer, stem
 
 QUESTION = Question.of("Ana has 3 apples and eats 20% of 10 pears. How many pears are left in total?")
 
@@ -65,3 +65,19 @@ def test_any_text_is_read(text: str) -> None:
 def test_stems_keep_three_letters(word: str) -> None:
     assert word.startswith(stem(word))
     assert len(stem(word)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("The answer is 172.\n\n", True),
+        ("**Final answer:** $172$\n", True),
+        ("So the answer is \\boxed{172} apples.\n", True),
+        ("The answer is 12. No, it is 172.\n", False),
+        ("So she has 172 apples.\n", False),
+        ("The answer will come next: 171 + 1.\n", False),
+        ("\\boxed{12}, so the answer is 172.\n", False),
+    ],
+)
+def test_an_answer_is_stated_as_such_in_a_box_or_by_its_name(step: str, expected: bool) -> None:
+    assert states_as_answer(step, "172") is expected

@@ -166,12 +166,30 @@ def test_trusted_clients_choose_and_are_told(pair: Serving) -> None:
     assert last.metrics["speculative_decoding"]["num_draft_tokens"] > 0
 
 
+def test_trusted_clients_may_have_an_answer_end_early(pair: Serving) -> None:
+    options = {"strategy": "autoregressive", "exit": "policy", "exit_threshold": 0.0}
+    whole = ask(pair, extra_body={"reason_spec": {"strategy": "autoregressive"}})
+    short = ask(pair, extra_body={"reason_spec": options})
+    told = short.reason_spec
+    assert (told["loss_class"], told["step_loss_class"]) == ("shortened", "exact")
+    assert told["early_exit"]["rule"] == "policy"
+    assert told["early_exit"]["step"] >= 1
+    assert 0 <= told["early_exit"]["chance"] <= 1
+    assert "The answer is" in short.choices[0].message.content
+    assert whole.reason_spec["early_exit"] is None
+    chunks = streamed(pair, extra_body={"reason_spec": options})
+    assert text_of(chunks) == short.choices[0].message.content
+
+
 @pytest.mark.parametrize(
     ("options", "param"),
     [
         ({"strategy": "lookahed"}, "reason_spec.strategy"),
         ({"verifier": "semantc"}, "reason_spec.verifier"),
         ({"depht": 2}, "reason_spec.depht"),
+        ({"exit": "perhaps"}, "reason_spec.exit"),
+        ({"exit": "policy", "loss_class": "exact"}, "reason_spec.exit"),
+        ({"exit_threshold": 2}, "reason_spec.exit_threshold"),
         ({"depth": -1}, "reason_spec.depth"),
     ],
 )

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from reason_spec.chat.base import ChatEnd, SpeculationReport
 from reason_spec.control.load_controller import LoadController
+from reason_spec.events import EarlyExit
 from reason_spec.server.admission import Admission
 from reason_spec.server.metrics import Metrics
 from reason_spec.settings import LoadControlSettings, ServerSettings
@@ -142,3 +143,13 @@ def test_every_server_counts_for_itself() -> None:
     first.shed("rate")
     assert "reason_spec:shed_requests_total{what=rate}" not in values(second)
     assert not [name for name in REGISTRY._names_to_collectors if "reason_spec" in name]
+
+
+def test_early_exits_and_the_tokens_of_trials_are_counted() -> None:
+    metrics = Metrics("small")
+    metrics.observe(END, seconds=3.0)
+    early = replace(REPORT, early_exit=EarlyExit("deer", 4, "10", 0.97), num_probe_tokens=12)
+    metrics.observe(replace(END, report=early), seconds=3.0)
+    found = values(metrics)
+    assert found["reason_spec:early_exits_total{rule=deer}"] == 1
+    assert found["reason_spec:probe_tokens_total"] == 12

@@ -105,6 +105,7 @@ def solve(
     virtual_time: bool = False,
     thinking: ThinkingLimit | None = None,
     told: list[tuple[int, str]] | None = None,
+    question: str = PROMPT,
 ) -> Outcome:
     """Solve one problem; ``told`` takes the text that is certain before its step is final."""
 
@@ -120,7 +121,7 @@ def solve(
         await target.start()
         await draft.start()
         request = SolveRequest(
-            question=PROMPT,
+            question=question,
             target_prompt=Prefix(target.tokenizer.encode(PROMPT)),
             draft_prompt=Prefix(draft.tokenizer.encode(PROMPT)),
             max_tokens=max_tokens,

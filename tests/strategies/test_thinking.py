@@ -23,7 +23,7 @@ from reason_spec.strategies.oracle import Oracle
 from reason_spec.strategies.scot import Scot
 from reason_spec.strategies.specreason import Hybrid, SpecReason
 from reason_spec.strategies.speculative_thinking import SpeculativeThinking
-from reason_spec.strategies.thinking import CLOSER, ThinkingLimit
+from reason_spec.strategies.thinking import CLOSER, MonitorDecision, ThinkingLimit
 from reason_spec.types import Sampling, Step
 from reason_spec.verifiers.base import Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
@@ -150,21 +150,31 @@ def test_steps_of_the_thinking_are_counted(make: Make, most: int) -> None:
 
 
 @all_strategies
-def test_a_monitor_reads_each_step_and_ends_the_thinking(make: Make) -> None:
+@pytest.mark.parametrize("decision", ["end_before", "end_after"])
+def test_a_monitor_reads_each_step_and_ends_the_thinking(make: Make, decision: MonitorDecision) -> None:
     read: list[tuple[str, str]] = []
+    closed: list[str] = []
 
     class Second:
-        async def ends_after(self, step: Step, left: SolveRequest) -> bool:
-            assert left.text_before.endswith(step.text)
-            assert left.target_prompt.to_tuple() == TOKENIZER.encode(PROMPT + left.text_before)
-            read.append((step.text, left.question))
-            await asyncio.sleep(0)
-            return len(read) == 2
+        closing = None
 
-    outcome = think(make, ThinkingLimit(monitor=lambda request: Second()))
+        async def read(self, step: Step, before: SolveRequest, after: SolveRequest) -> MonitorDecision:
+            assert before.text_before + step.text == after.text_before
+            for left in (before, after):
+                assert left.target_prompt.to_tuple() == TOKENIZER.encode(PROMPT + left.text_before)
+            read.append((step.text, after.question))
+            await asyncio.sleep(0)
+            return decision if len(read) == 2 else "go_on"
+
+        async def close(self) -> None:
+            closed.append("closed")
+
+    outcome = think(make, ThinkingLimit(monitor=lambda *_: Second()))
     first, second, *_ = split_steps(THOUGHT)
+    kept = first + second if decision == "end_after" else first
     assert read == [(first, PROMPT), (second, PROMPT)]
-    assert parts(outcome) == (first + second, f"\n\n{ANSWER}")
+    assert closed == ["closed"]
+    assert parts(outcome) == (kept, f"\n\n{ANSWER}")
     assert outcome.recorder.thinking is not None
     assert outcome.recorder.thinking.ended_by == "monitor"
     assert outcome.left_running == 0

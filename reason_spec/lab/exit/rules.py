@@ -7,22 +7,17 @@ confidence of the trial is left out. Both are therefore not the published method
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from reason_spec.exit.features import Candidate
 from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.trials import DEER_TRIGGER, DYNASOR_AGREEING, DYNASOR_DOUBT, DYNASOR_TOKENS
 from reason_spec.exit.values import VALUE_FEATURES
 from reason_spec.lab.exit.traces import ReadTrace
 
-DYNASOR_TOKENS: Final = 64
-DYNASOR_AGREEING: Final = (8, 5, 3, 2)
-"""Agreeing probes of its levels, mild to high."""
 CHARACTERS_PER_TOKEN: Final = 4
-_DEER_TRIGGER: Final = re.compile(r"\W*(?:wait|alternatively)\b", re.IGNORECASE)
-_DYNASOR_DOUBT: Final = re.compile(r"\b(?:wait|hold|but|okay|no|hmm)\b", re.IGNORECASE)
 _LAST_CONCLUSION: Final = VALUE_FEATURES.index("is_last_conclusion")
 
 
@@ -66,7 +61,7 @@ def deer_text(read: ReadTrace) -> Stop | None:
     """Stop before the first step that begins with a trigger word of DEER, once a value is stated."""
     for step, text in enumerate(read.steps[1:]):
         value = stated(read.candidates[step])
-        if value is not None and _DEER_TRIGGER.match(text):
+        if value is not None and DEER_TRIGGER.match(text):
             return Stop(step, value.text)
     return None
 
@@ -82,7 +77,7 @@ def dynasor_text(num_agreeing: int) -> Rule:
                 continue
             next_probe = end - end % spacing + spacing
             value = stated(candidates)
-            if value is None or _DYNASOR_DOUBT.search(read.steps[step]):
+            if value is None or DYNASOR_DOUBT.search(read.steps[step]):
                 agreeing, last = 0, None
                 continue
             agreeing = agreeing + 1 if last is not None and value.value == last else 1

@@ -1,0 +1,229 @@
+"""Play stored answers of a model back at the times of its passes, with and without early exit.
+
+    python benchmarks/early_exit_played.py TRACES --group NAME [--problems 40] [--rules none policy ...]
+        [--strategies autoregressive lookahead hybrid] [--agreement 0.7] [--pass-ms 30 29 34]
+        [--draft-ms 5] [--policy FILE] [--json FILE]
+
+TRACES are stored answers as `reason-spec exit train` reads them; their thinking ends with ``</think>``. The
+target writes the stored text in virtual time: its passes of 1, 4 and 8 tokens take --pass-ms, longer ones in
+proportion. Asked for a trial answer, or for the answer after an early end, it writes the value that the
+policy finds likeliest in its text: a stored text cannot be asked. The rules with trials are therefore not the
+published methods here; but every token of a trial is paid for. The draft writes each step of the stored text
+with the chance --agreement, else another step that is never accepted. Seconds are those of the passes alone.
+"""
+
+from __future__ import annotations
+
+import virtual_clock  # isort: skip  # noqa: F401 - before anything of reason_spec
+
+import argparse
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from reason_spec.accelerator import Accelerator, Solution
+from reason_spec.accelerator.thinking import OPENER
+from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
+from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
+from reason_spec.lab.virtual_time import VirtualTimeLoop
+from reason_spec.settings import ExitSettings, Settings, load_settings
+from reason_spec.strategies.early_exit import policy_of
+from reason_spec.strategies.thinking import CLOSER
+from reason_spec.tasks.grading import Grader
+from reason_spec.types import Sampling
+
+TASK: Final = "gsm8k"
+VERIFIERS: Final = {"lookahead": "exact", "specreason": "likelihood", "hybrid": "likelihood+exact"}
+_SIZES: Final = (1, 4, 8)
+
+
+class PlayedText:
+    """The script of one stored answer; with ``agreement`` below 1 some steps of the thinking are others."""
+
+    def __init__(self, read: ReadTrace, values: Sequence[str], agreement: float = 1.0) -> None:
+        self._steps, self._values, self._agreement = read.steps, values, agreement
+        self._end = read.trace.response.partition(read.trace.thinking)[2]
+
+    def __call__(self, text: str, sampling: Sampling) -> str:
+        written = text.partition(f"{OPENER}\n")[2]
+        thinking, closed, answer = written.partition(CLOSER)
+        value = self._value_after(thinking)
+        if closed:
+            own = self._end.partition(CLOSER)[2]
+            early = f"\n\nThe answer is \\boxed{{{value}}}."
+            whole = own if thinking == "".join(self._steps) + self._end.partition(CLOSER)[0] else early
+            return whole[len(answer) :] if whole.startswith(answer) else whole.lstrip()
+        for prompt in (DEER_PROMPT, DYNASOR_PROMPT):
+            if thinking.endswith(prompt):
+                value = self._value_after(thinking.removesuffix(prompt))
+                return f"{value}}}\n" if prompt.endswith("{") else f"{{{value}}}\n"
+        return self._rest_of(thinking)
+
+    def _rest_of(self, thinking: str) -> str:
+        told, rest = "", []
+        for number, step in enumerate(self._steps):
+            told += step
+            if len(told) > len(thinking):
+                begun = thinking[len(told) - len(step) :]
+                rest.append(self._step(number, step)[len(begun) :])
+        return "".join(rest) + self._end[max(0, len(thinking) - len(told)) :]
+
+    def _step(self, number: int, step: str) -> str:
+        digest = hashlib.sha256(f"{number} {step}".encode()).digest()
+        agrees = int.from_bytes(digest[:4], "big") < self._agreement * 2**32
+        return step if agrees else f"Or else, {number}.\n\n"
+
+    def _value_after(self, thinking: str) -> str:
+        length, value = 0, ""
+        for step, one in zip(self._steps, self._values, strict=True):
+            length += len(step)
+            if length > len(thinking.rstrip()) + 2:
+                break
+            value = one
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answers of one strategy under one rule; times and counts are means a problem."""
+
+    strategy: str
+    rule: str
+    seconds: float
+    tokens: float
+    probe_tokens: float
+    passes: float
+    right: int
+    ended_early: int
+    problems: int
+
+
+class Played(NamedTuple):
+    """A stored answer, and the likeliest value after each step of its thinking."""
+
+    read: ReadTrace
+    values: tuple[str, ...]
+
+
+def with_values(reads: Sequence[ReadTrace], policy: ExitPolicy) -> Iterator[Played]:
+    for read in reads:
+        best = [policy.best(candidates) for candidates in read.candidates]
+        yield Played(read, tuple("" if one is None else one.answer for one in best))
+
+
+def engines(played: Played, options: argparse.Namespace) -> tuple[ScriptedEngine, ScriptedEngine]:
+    def target_seconds(num_tokens: int) -> float:
+        if num_tokens > _SIZES[-1]:
+            return float(options.pass_ms[-1]) * num_tokens / _SIZES[-1] / 1000
+        return float(np.interp(num_tokens, _SIZES, options.pass_ms)) / 1000
+
+    tokenizer = ScriptedTokenizer(thinking=True)
+    target = ScriptedEngine(
+        "target", PlayedText(*played), tokenizer=tokenizer, seconds_per_pass=target_seconds
+    )
+    script = PlayedText(*played, options.agreement)
+    seconds = options.draft_ms / 1000
+    return target, ScriptedEngine("draft", script, tokenizer=tokenizer, seconds_per_pass=seconds)
+
+
+def settings_of(strategy: str, rule: str, options: argparse.Namespace) -> Settings:
+    flags: dict[str, Any] = {
+        "strategy.name": strategy,
+        "strategy.planner": False,
+        "load_control.use": "off",
+        "suffix.use": "none",
+        "verifier.name": VERIFIERS.get(strategy, "auto"),
+        "exit.rule": rule,
+        "exit.policy": options.policy,
+        "sampling.max_tokens": 8192,
+    }
+    return load_settings(flags={name: value for name, value in flags.items() if value is not None})
+
+
+def play(played: Played, settings: Settings, options: argparse.Namespace) -> Solution:
+    async def run() -> Solution:
+        async with Accelerator(settings, *engines(played, options), None) as accelerator:
+            return await accelerator.answer(played.read.trace.question)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(run())
+
+
+def measure(
+    answers: Sequence[Played], strategy: str, rule: str, options: argparse.Namespace, grader: Grader
+) -> Row:
+    settings = settings_of(strategy, rule, options)
+    found = [play(played, settings, options) for played in answers]
+    grades = [
+        grader.grade(one.text, played.read.trace.answer, TASK).correct
+        for one, played in zip(found, answers, strict=True)
+    ]
+
+    def mean(numbers: Sequence[float]) -> float:
+        return sum(numbers) / len(answers)
+
+    return Row(
+        strategy=strategy,
+        rule=rule,
+        seconds=mean([one.seconds for one in found]),
+        tokens=mean([one.num_tokens for one in found]),
+        probe_tokens=mean([one.recorder.num_probe_tokens for one in found]),
+        passes=mean([one.recorder.target_usage.num_passes for one in found]),
+        right=sum(grade is True for grade in grades),
+        ended_early=sum(one.recorder.early_exit is not None for one in found),
+        problems=len(answers),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", type=Path)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--problems", type=int, default=40)
+    parser.add_argument("--rules", nargs="+", default=["none", "policy", "probes", "deer", "dynasor"])
+    parser.add_argument("--strategies", nargs="+", default=["autoregressive", "lookahead", "hybrid"])
+    parser.add_argument("--agreement", type=float, default=0.7)
+    parser.add_argument("--pass-ms", type=float, nargs=3, default=[30.0, 29.0, 34.0])
+    parser.add_argument("--draft-ms", type=float, default=5.0)
+    parser.add_argument("--policy", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    traces = read_traces(options.traces, TASK, groups=[options.group])
+    reads = read_steps([trace for trace in traces if CLOSER in trace.response][: options.problems])
+    answers = list(with_values(reads, policy_of(ExitSettings(rule="policy", policy=options.policy))))
+    rows: list[Row] = []
+    with Grader() as grader:
+        for strategy in options.strategies:
+            for rule in options.rules:
+                rows.append(measure(answers, strategy, rule, options, grader))
+                sys.stderr.write(f"{strategy}, {rule}: {rows[-1].seconds:.1f} s\n")
+    sys.stdout.write(
+        "| strategy | rule | seconds | speed-up | tokens | of trials | passes | right | ended early |\n"
+        "|---|---|---|---|---|---|---|---|---|\n"
+    )
+    for row in rows:
+        speedup = rows[0].seconds / row.seconds
+        sys.stdout.write(
+            f"| {row.strategy} | {row.rule} | {row.seconds:.1f} | {speedup:.2f} | {row.tokens:.0f} "
+            f"| {row.probe_tokens:.0f} | {row.passes:.0f} | {row.right} of {row.problems} "
+            f"| {row.ended_early} |\n"
+        )
+    if options.json is not None:
+        content = {"pass_ms": options.pass_ms, "draft_ms": options.draft_ms, "agreement": options.agreement}
+        rated = [{**asdict(row), "speedup": rows[0].seconds / row.seconds} for row in rows]
+        options.json.write_text(json.dumps({**content, "rows": rated}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
