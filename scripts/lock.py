@@ -28,7 +28,7 @@ EXTRAS = {
     "harness": ("dev", "inspect", "harness", "ray"),
 }
 """The extras of the package that an environment has."""
-VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI"}
+VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER"}
 """Environments without the package itself, and the variable of the Makefile with their requirement."""
 OLDEST_PYTHON = "3.11"
 # Builds of the last three for a CPU torch are nowhere to be had; those that come with vLLM break imports of
@@ -63,8 +63,9 @@ def first_line(name: str) -> str:
 
 @contextmanager
 def uv(folder: Path) -> Iterator[str]:
-    """Yield the command uv: that of the machine, else one that is installed for as long as it is needed."""
-    found = shutil.which("uv")
+    """Yield the command uv: of this environment or the machine, else one for as long as it is needed."""
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.is_file() else shutil.which("uv")
     if found is None:
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "-qq", "--target", folder / "uv", "uv"], check=True
