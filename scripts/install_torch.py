@@ -66,7 +66,9 @@ def uv_install(*arguments: str) -> bool:
             uv = str(Path(folder, "bin", "uv"))
         command = [uv, "pip", "install", "--quiet", "--python", sys.executable, *arguments]
         environment = {"UV_HTTP_RETRIES": "1", **os.environ}
-        return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False).returncode == 0
+        return (
+            subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False).returncode == 0
+        )
 
 
 def install_cpu_build(version: str) -> bool:

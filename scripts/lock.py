@@ -30,6 +30,8 @@ EXTRAS = {
 """The extras of the package that an environment has."""
 VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER"}
 """Environments without the package itself, and the variable of the Makefile with their requirement."""
+OURS = "reason-spec"
+"""Distributions of this repository are installed from it."""
 OLDEST_PYTHON = "3.11"
 # Builds of the last three for a CPU torch are nowhere to be had; those that come with vLLM break imports of
 # model classes.
@@ -52,7 +54,8 @@ def wanted(name: str) -> list[str]:
         return [makefile_variables()[VARIABLES[name]]]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
-    return [*project["dependencies"], *(line for extra in EXTRAS[name] for line in optional[extra])]
+    lines = [*project["dependencies"], *(line for extra in EXTRAS[name] for line in optional[extra])]
+    return [line for line in lines if not line.startswith(OURS)]
 
 
 def first_line(name: str) -> str:
