@@ -15,9 +15,11 @@ VENV_CREWAI   ?= .venv-crewai
 CREWAI        ?= crewai>=1.15,<2
 OLDEST        ?= transformers==5.16.1
 INSTALLER     ?= uv>=0.9
+DOCS          ?= furo>=2025 myst-parser>=4 sphinx>=8 sphinxcontrib-mermaid>=1
 TORCH_VERSION ?= 2.13.0
 # Evaluation harnesses and Ray bring some hundred packages more.
 VENV_HARNESS  ?= .venv-harness
+VENV_DOCS     ?= .venv-docs
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
 # The interpreter .venv is made from: the first of these that is new enough.
@@ -49,7 +51,7 @@ REAL_COMPARE := --compare autoregressive,token_recycling
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness test-packages check lint types imports format install lock dist cpu agents harness chromium router clean
+.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness test-packages check lint types imports format install lock dist docs cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,8 +135,13 @@ dist: $(INSTALLED)  ## Build wheels and source archives into dist/ (VERSION=1.2.
 test-packages: $(INSTALLED)  ## Build all packages, install them into an empty environment and solve there
 	@$(BIN)/python -m pytest -m packages $(PYTEST_ARGS) tests/test_packages.py
 
+docs:  ## Make the documentation as a site with search, in build/docs; a dead link is an error
+	@$(MAKE) --no-print-directory VENV=$(VENV_DOCS) $(VENV_DOCS)/.docs
+	@$(VENV_DOCS)/bin/sphinx-build -q -W --keep-going -b html -c docs/site -d build/doctrees . build/docs
+	@echo "The site is in build/docs"
+
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) $(VENV_DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -186,6 +193,10 @@ $(VENV)/.agents: $(VENV)/.uv $(PROJECTS) requirements/agents.txt scripts/install
 $(VENV)/.crewai: $(VENV)/.uv requirements/crewai.txt
 	@echo "Installing CrewAI"
 	@$(call locked,requirements/crewai.txt)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.uv requirements/docs.txt
+	@$(call locked,requirements/docs.txt)
 	@touch $@
 
 $(VENV)/.harness: $(VENV)/.uv $(PROJECTS) requirements/harness.txt scripts/install_torch.py

@@ -28,8 +28,8 @@ EXTRAS = {
     "harness": ("dev", "inspect", "harness", "ray"),
 }
 """The extras of the package that an environment has."""
-VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER"}
-"""Environments without the package itself, and the variable of the Makefile with their requirement."""
+VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER", "docs": "DOCS"}
+"""Environments without the package itself, and the variable of the Makefile with their requirements."""
 OURS = "reason-spec"
 """Distributions of this repository are installed from it."""
 OLDEST_PYTHON = "3.11"
@@ -51,7 +51,7 @@ def makefile_variables() -> dict[str, str]:
 def wanted(name: str) -> list[str]:
     """Return the requirements of an environment, from `pyproject.toml` and the Makefile."""
     if name in VARIABLES:
-        return [makefile_variables()[VARIABLES[name]]]
+        return makefile_variables()[VARIABLES[name]].split()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in EXTRAS[name] for line in optional[extra])]

@@ -61,13 +61,16 @@ def prometheus(server: ServeProcess, tmp_path: Path) -> Iterator[httpx2.Client]:
         pytest.skip("needs prometheus (Debian's package of that name)")
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     (job,) = config["scrape_configs"]
-    job |= {"scrape_interval": "250ms", "scrape_timeout": "200ms"}
+    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
     job["static_configs"] = [{"targets": [server.url.removeprefix("http://")]}]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     process = subprocess.Popen(
-        [program, "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address={address}"],
+        [
+            program, "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+            f"--web.listen-address={address}",
+        ],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -86,6 +89,8 @@ def ask(client: httpx2.Client, query: str) -> list[Any]:
         response = client.get("/query", params={"query": query})
     except httpx2.TransportError:
         return []
+    if response.status_code == 503:
+        return []  # it is starting
     assert response.status_code == 200, f"{query}: {response.text}"
     found: list[Any] = response.json()["data"]["result"]
     return found
