@@ -1,4 +1,4 @@
-"""Sphinx: the pages of this repository as a site with search. They are written for GitHub as well, in CommonMark.
+"""Sphinx: the pages of this repository as a site with search. They are for GitHub as well, in CommonMark.
 
 `make docs` runs it from the root of the repository, so links to files outside this folder hold.
 """
