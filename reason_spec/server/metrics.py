@@ -36,6 +36,11 @@ class Metrics:
         self._drafts = counter("vllm:spec_decode_num_drafts", "Passes of the target that checked drafts.")
         self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Draft tokens that the target checked.")
         self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted.")
+        self._by_position = self._labelled(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Passes that accepted this draft token.",
+            "position",
+        )
         self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._success = self._labelled("vllm:request_success", "Answers by finish reason.", "finished_reason")
@@ -73,6 +78,9 @@ class Metrics:
         self._drafts.inc(sum(report.target_usage.acceptance_histogram))
         self._drafted.inc(report.target_usage.num_drafted_tokens)
         self._accepted.inc(report.target_usage.num_accepted_draft_tokens)
+        histogram = report.target_usage.acceptance_histogram
+        for position in range(len(histogram) - 1):
+            self._by_position.labels(self._model, str(position)).inc(sum(histogram[position + 1 :]))
         self._success.labels(self._model, end.finish).inc()
         self._whole.observe(seconds)
         if first_token is not None:
