@@ -25,7 +25,7 @@ EXTRAS = {
     "dev": ("dev",),
     "cpu": ("dev", "cpu"),
     "agents": ("dev", "agents"),
-    "harness": ("dev", "inspect", "harness", "guidellm", "ray"),
+    "harness": ("dev", "inspect", "harness", "guidellm", "ray", "ray-serve"),
 }
 """The extras of the package that an environment has."""
 VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER", "docs": "DOCS"}
