@@ -61,7 +61,7 @@ RayOption = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        help="Several pairs behind the address, with Ray Serve: local:N for N on this machine, auto, or HOST:PORT.",
+        help="Several pairs behind the address, with Ray Serve: local:N (here), auto, or HOST:PORT.",
         metavar="WHERE",
         rich_help_panel=_SERVER,
         show_default=False,

@@ -8,7 +8,7 @@ from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 
 class SessionRouter(ConsistentHashRouter):
-    """Requests of one session go to one replica, which has their prefixes and texts; others to the least loaded.
+    """Keeps a session at one replica, which has its prefixes; other requests go to the least loaded.
 
     A session is what the header ``x-session-id`` names. Its replica follows from a hash of it, equal in all
     processes; if that replica is full or gone, the next one on the ring takes the request.
