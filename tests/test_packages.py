@@ -18,6 +18,8 @@ from reason_spec.errors import DataError
 from reason_spec.shipped import shipped_weights
 from tests.test_house import PACKAGE, ROOMS, ROOT, project_files
 
+pytestmark = pytest.mark.packages
+
 WEIGHTS = "reason-spec-weights"
 VERSION = "9.8.7"
 """As of a tag."""
@@ -188,7 +190,6 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Envir
 SOLVE = ("solve", "--sample", "--limit", "2", "--max-tokens", "192", "--fresh")
 
 
-@pytest.mark.packages
 @pytest.mark.timeout(600)
 def test_wheels_in_an_empty_environment_solve_with_the_pair_and_find_the_models(
     environment: Environment,
@@ -201,7 +202,6 @@ def test_wheels_in_an_empty_environment_solve_with_the_pair_and_find_the_models(
     assert len((environment.folder / "wheel" / "results.jsonl").read_text().splitlines()) == 2, shown
 
 
-@pytest.mark.packages
 @pytest.mark.timeout(600)
 def test_source_archives_in_the_same_environment_solve_too(environment: Environment, built: Built) -> None:
     archives = sorted(map(str, built.folder.glob("*.tar.gz")))
