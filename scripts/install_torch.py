@@ -55,28 +55,38 @@ def pip_install(*arguments: str, show_errors: bool = True) -> bool:
     return subprocess.run(command, stderr=errors, check=False).returncode == 0
 
 
-def install_cpu_build_with_uv(version: str) -> bool:
-    """Let uv fetch the CPU build: unlike pip it knows by itself where those are published."""
+def uv_install(*arguments: str) -> bool:
+    """Run uv for this environment: its own uv, that of the machine, else one for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="reason-spec-uv-") as folder:
-        uv = shutil.which("uv")
+        beside = Path(sys.executable).with_name("uv")
+        uv = str(beside) if beside.is_file() else shutil.which("uv")
         if uv is None:
             if not pip_install("--target", folder, "uv", show_errors=False):
                 return False
             uv = str(Path(folder, "bin", "uv"))
-        command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--torch-backend", "cpu"]
+        command = [uv, "pip", "install", "--quiet", "--python", sys.executable, *arguments]
         environment = {"UV_HTTP_RETRIES": "1", **os.environ}
-        result = subprocess.run(
-            [*command, f"torch=={version}"], env=environment, stderr=subprocess.DEVNULL, check=False
+        return (
+            subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False).returncode == 0
         )
-        return result.returncode == 0
 
 
 def install_cpu_build(version: str) -> bool:
-    """Install a build without CUDA from wherever pip is set up to look, else through uv."""
+    """Install a build without CUDA from wherever pip is set up to look, else from where uv knows it.
+
+    uv also goes first where pip has a folder to look in: it unpacks a wheel once for all environments.
+    """
     if platform.system() != "Linux":
         return pip_install(f"torch=={version}")
-    # The local version label keeps pip from taking the CUDA build of the same number.
-    return pip_install(f"torch=={version}+cpu", show_errors=False) or install_cpu_build_with_uv(version)
+    # The local version label keeps both from taking the CUDA build of the same number.
+    build = f"torch=={version}+cpu"
+    places = os.environ.get("PIP_FIND_LINKS", "").split()
+    folders = [f"--find-links={place}" for place in places]
+    return (
+        (bool(folders) and uv_install(*folders, build))
+        or pip_install(build, show_errors=False)
+        or uv_install("--torch-backend", "cpu", f"torch=={version}")
+    )
 
 
 def explain_failure(build: str, version: str, installed: bool) -> str:

@@ -25,11 +25,13 @@ EXTRAS = {
     "dev": ("dev",),
     "cpu": ("dev", "cpu"),
     "agents": ("dev", "agents"),
-    "harness": ("dev", "inspect", "harness", "ray"),
+    "harness": ("dev", "inspect", "harness", "guidellm", "ray", "ray-serve"),
 }
 """The extras of the package that an environment has."""
-VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI"}
-"""Environments without the package itself, and the variable of the Makefile with their requirement."""
+VARIABLES = {"oldest": "OLDEST", "crewai": "CREWAI", "uv": "INSTALLER", "docs": "DOCS"}
+"""Environments without the package itself, and the variable of the Makefile with their requirements."""
+OURS = "reason-spec"
+"""Distributions of this repository are installed from it."""
 OLDEST_PYTHON = "3.11"
 # Builds of the last three for a CPU torch are nowhere to be had; those that come with vLLM break imports of
 # model classes.
@@ -49,10 +51,11 @@ def makefile_variables() -> dict[str, str]:
 def wanted(name: str) -> list[str]:
     """Return the requirements of an environment, from `pyproject.toml` and the Makefile."""
     if name in VARIABLES:
-        return [makefile_variables()[VARIABLES[name]]]
+        return makefile_variables()[VARIABLES[name]].split()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
-    return [*project["dependencies"], *(line for extra in EXTRAS[name] for line in optional[extra])]
+    lines = [*project["dependencies"], *(line for extra in EXTRAS[name] for line in optional[extra])]
+    return [line for line in lines if not line.startswith(OURS)]
 
 
 def first_line(name: str) -> str:
@@ -63,8 +66,9 @@ def first_line(name: str) -> str:
 
 @contextmanager
 def uv(folder: Path) -> Iterator[str]:
-    """Yield the command uv: that of the machine, else one that is installed for as long as it is needed."""
-    found = shutil.which("uv")
+    """Yield the command uv: of this environment or the machine, else one for as long as it is needed."""
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.is_file() else shutil.which("uv")
     if found is None:
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "-qq", "--target", folder / "uv", "uv"], check=True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from reason_spec.errors import SettingsError, unknown_name
@@ -53,6 +53,7 @@ ANSWER_FIELDS: Final = (
     "label", "output", "solution",
 )  # fmt: skip
 ID_FIELDS: Final = ("id", "unique_id", "problem_id", "question_id", "uid", "idx", "index", "problem_idx")
+_TURN_FIELDS: Final = ("turns", "messages")
 LEVEL_FIELDS: Final = ("level", "difficulty", "operations")
 """``operations`` is the field of the demonstration pair's files."""
 
@@ -65,6 +66,7 @@ class Record:
     answer: str | None
     id: str | None
     level: str | None = None
+    category: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ class Task:
     """One kind of problem file.
 
     Field names are matched case-insensitively; the first one with a value is used. The text of
-    ``context_field`` precedes the question (SVAMP's ``Body``).
+    ``context_field`` precedes the question (SVAMP's ``Body``). With a ``category_field``, each category is a
+    task of its own in results, named ``NAME/CATEGORY``; ``category_groups`` joins some. Of several turns or
+    messages the first is the question. Without a ``boxed_instruction`` the question alone is asked.
     """
 
     name: str
@@ -81,6 +85,8 @@ class Task:
     question_fields: tuple[str, ...] = QUESTION_FIELDS
     answer_fields: tuple[str, ...] = ANSWER_FIELDS
     context_field: str | None = None
+    category_field: str | None = None
+    category_groups: Mapping[str, str] = field(default_factory=dict)
     boxed_instruction: str = (
         "Work through the problem step by step and finish with the final answer in \\boxed{}."
     )
@@ -99,7 +105,7 @@ class Task:
             raise FieldError(
                 "answer", f"is missing or empty (looked for {expected}, ...; found {_names(record)})"
             )
-        return Record(question, answer, _read_id(record), _read_level(record))
+        return Record(question, answer, _read_id(record), _read_level(record), self._read_category(record))
 
     def read_answer(self, record: Mapping[str, Any]) -> str | None:
         """Return the reference answer of a record, None if it has none.
@@ -121,23 +127,30 @@ class Task:
         Raises:
             SettingsError: ``style`` is unknown.
         """
-        if style == "plain":
+        if style not in get_args(PromptStyle):
+            raise SettingsError(
+                f"Unknown prompt style {style!r}; choose one of: {', '.join(get_args(PromptStyle))}."
+            )
+        if style == "plain" or not self.boxed_instruction:
             return question
         if style == "boxed":
             return f"{question}\n\n{self.boxed_instruction}"
-        if style == "examples":
-            return f"{_EXAMPLES}Question: {question}\nAnswer:"
-        raise SettingsError(
-            f"Unknown prompt style {style!r}; choose one of: {', '.join(get_args(PromptStyle))}."
-        )
+        return f"{_EXAMPLES}Question: {question}\nAnswer:"
 
     def extract(self, response: str) -> str | None:
         """Return the final answer of a response as it is written there, None if there is none."""
         return find_answer(response, self.kind)
 
+    def _read_category(self, record: Mapping[str, Any]) -> str | None:
+        for name, value in _fields(record, (self.category_field,) if self.category_field else ()):
+            text = _answer_text(name, value)
+            return self.category_groups.get(text, text) or None
+        return None
+
     def _read_question(self, record: Mapping[str, Any]) -> str:
         empty: str | None = None
-        for name, value in _fields(record, self.question_fields):
+        for name, given in _fields(record, self.question_fields):
+            value = _first_turn(given) if name.lower() in _TURN_FIELDS else given
             if value is None or (isinstance(value, str) and not value.strip()):
                 empty = empty or name
             elif isinstance(value, str):
@@ -191,6 +204,12 @@ def _answer_text(name: str, value: object) -> str:
     return str(value).strip()
 
 
+def _first_turn(value: object) -> object:
+    """Return the text of the first turn; the value itself where there is none, to be refused."""
+    first = value[0] if isinstance(value, list) and value else value
+    return first.get("content", value) if isinstance(first, dict) else first
+
+
 def _read_id(record: Mapping[str, Any]) -> str | None:
     for _, value in _fields(record, ID_FIELDS):
         if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
@@ -240,14 +259,14 @@ def task_names() -> tuple[str, ...]:
 
 
 def get_task(name: str | Task) -> Task:
-    """Return the task with this name; a ``Task`` is returned unchanged.
+    """Return the task with this name, or of this category (``spec_bench/qa``); a ``Task`` as it is.
 
     Raises:
         SettingsError: there is no such task; the message lists the names.
     """
     if isinstance(name, Task):
         return name
-    task = _TASKS.get(name.strip().lower())
+    task = _TASKS.get(name.strip().lower().partition("/")[0])
     if task is None:
         raise unknown_name("task", name, _TASKS)
     return task
@@ -284,3 +303,25 @@ register_task(
     Task("svamp", "elementary word problems: Body, Question, Answer", "number", context_field="body")
 )
 register_task(Task("multiarith", "word problems of several operations: input, target", "number"))
+_SPEC_BENCH: Final = Task(
+    "spec_bench",
+    "Spec-Bench: speed alone, by its six tasks (arXiv 2401.07851)",
+    "expression",
+    question_fields=_TURN_FIELDS,
+    answer_fields=(),
+    category_field="category",
+    category_groups=dict.fromkeys(
+        ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"), "mt_bench"
+    ),
+    boxed_instruction="",
+)
+register_task(_SPEC_BENCH)
+register_task(
+    replace(
+        _SPEC_BENCH,
+        name="speed_bench",
+        description="SPEED-Bench, its qualitative split as JSON lines: speed alone, by its categories",
+        question_fields=("messages", "turns"),
+        category_groups={},
+    )
+)

@@ -90,7 +90,8 @@ def collect_problems(
             continue
         seen.add((record.question, record.answer))
         unique_id = ids.take(record.id or str(line))
-        problems.append(Problem(unique_id, record.question, record.answer, resolved.name, record.level))
+        named = f"{resolved.name}/{record.category}" if record.category else resolved.name
+        problems.append(Problem(unique_id, record.question, record.answer, named, record.level))
         if limit is not None and len(problems) >= limit:
             break
     if not problems:

@@ -1,31 +1,22 @@
-"""The shape of the project itself: links, names, imports, packaging, and what it must not mention."""
+"""The shape of the project itself: links, names, imports, and what it must not mention."""
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
 import re
-import shutil
-import stat
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import reason_spec
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "reason_spec"
 ROOMS = ("routers", "verifiers", "tasks")
-MOST_WHEEL_BYTES = 40_000_000
-"""Nearly all of it is the demonstration pair and the encoder of `semantic`."""
 LINKED = [room for room in ROOMS if (ROOT / room).is_dir()]
 HEAVY = {"torch", "transformers", "sentence_transformers", "sklearn", "scipy", "math_verify", "sympy", "vllm"}
 
@@ -199,84 +190,6 @@ def test_nothing_but_torch_itself_can_bring_cuda_packages() -> None:
                 waiting += [(child, ""), *((child, wanted) for wanted in requirement.extras)]
     assert {"transformers", "sentence-transformers", "sympy"} <= seen
     assert [name for name in sorted(seen) if re.match(r"nvidia-|cuda-|triton$|torchvision$", name)] == []
-
-
-# Packaging -----------------------------------------------------------------------------------
-
-
-class Built(NamedTuple):
-    """A copy of the project's files, and what was built from it."""
-
-    tree: Path
-    wheel: Path
-    sdist: Path
-    wheel_from_sdist: Path
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("dist")
-    tree = folder / "tree"
-    for path in project_files():
-        copy = tree / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy, follow_symlinks=False)
-    build(tree, folder, "wheel", "sdist")
-    (wheel,) = folder.glob("*.whl")
-    (sdist,) = folder.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
-    (unpacked,) = (folder / "unpacked").iterdir()
-    build(unpacked, folder / "again", "wheel")
-    (wheel_from_sdist,) = (folder / "again").glob("*.whl")
-    return Built(tree, wheel, sdist, wheel_from_sdist)
-
-
-def build(source: Path, target: Path, *kinds: str) -> None:
-    options = [option for kind in kinds for option in ("-t", kind)]
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(target), *options]
-    result = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def packaged_place(path: Path, tree: Path) -> str:
-    """Return where a file of the tree belongs in site-packages."""
-    place = path.relative_to(tree)
-    return (place if place.parts[0] == "reason_spec" else Path("reason_spec", place)).as_posix()
-
-
-def test_a_wheel_puts_the_package_alone_into_site_packages(built: Built) -> None:
-    information = f"reason_spec-{reason_spec.__version__}.dist-info"
-    with zipfile.ZipFile(built.wheel) as wheel:
-        assert {name.split("/")[0] for name in wheel.namelist()} == {"reason_spec", information}
-        assert not any("smollm2" in name for name in wheel.namelist())
-        entry_points = wheel.read(f"{information}/entry_points.txt").decode()
-    assert "reason-spec = reason_spec.__main__:main" in entry_points
-    assert built.wheel.stat().st_size < MOST_WHEEL_BYTES
-
-
-def test_a_wheel_holds_the_rooms_and_their_data_as_real_files(built: Built) -> None:
-    with zipfile.ZipFile(built.wheel) as wheel:
-        assert not any(stat.S_ISLNK(file.external_attr >> 16) for file in wheel.infolist())
-        packed = {name: wheel.read(name) for name in wheel.namelist() if name.startswith("reason_spec/")}
-    sources: list[Path] = []
-    for room in ("reason_spec", *ROOMS):
-        sources += [path for path in (built.tree / room).rglob("*") if path.is_file()]
-    expected = {packaged_place(path, built.tree): path.read_bytes() for path in sources}
-    assert packed.keys() == expected.keys()
-    assert [name for name, content in expected.items() if packed[name] != content] == []
-    assert "reason_spec/py.typed" in packed
-
-
-def test_both_ways_to_a_wheel_pack_the_same_files(built: Built) -> None:
-    with zipfile.ZipFile(built.wheel) as first, zipfile.ZipFile(built.wheel_from_sdist) as second:
-        assert sorted(first.namelist()) == sorted(second.namelist())
-
-
-def test_the_source_archive_holds_no_links(built: Built) -> None:
-    with tarfile.open(built.sdist) as archive:
-        assert [member.name for member in archive if member.issym() or member.islnk()] == []
 
 
 # What the project must not mention -----------------------------------------------------------

@@ -20,7 +20,8 @@ from reason_spec.errors import DataError, EngineError, SettingsError
 from reason_spec.settings import EngineSettings, Settings
 from reason_spec_models import model_folders
 from tests.engines.real_models import SMOLLM2, real_model
-from tests.test_house import ROOT, build, project_files, run_python
+from tests.test_house import ROOT, project_files, run_python
+from tests.test_packages import build
 
 SOURCE = ROOT / "reason-spec-models"
 PACKAGE = SOURCE / "reason_spec_models"

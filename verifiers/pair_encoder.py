@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from reason_spec.errors import SettingsError
+from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.batching import Batcher
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS: Final = 256
 MODEL, TOKENIZER, CONFIG = "model.onnx", "tokenizer.json", "calibration.json"
-PACKAGED: Final = Path(__file__).parent / "weights"
 _QUESTION_CHARS: Final = 100
 """The end of the question: what is asked stands there."""
 _CLS, _SEP = "[CLS]", "[SEP]"
@@ -120,7 +120,7 @@ class PairEncoder:
         """Args:
         folder: what ``reason-spec verifier train`` wrote; None: the packaged one.
         """
-        self._folder = PACKAGED if folder is None else folder
+        self._folder = shipped_weights("semantic") if folder is None else folder
         # A pair is read alone (`run_model`), so no call should wait for others.
         self._batcher = Batcher(self._read_batch, "pair-encoder", max_batch=1, gather_seconds=0)
         self._session: onnxruntime.InferenceSession | None = None

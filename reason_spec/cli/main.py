@@ -20,6 +20,7 @@ from reason_spec.cli.router import router_app
 from reason_spec.cli.server import SERVE_HELP, keys_app, serve
 from reason_spec.cli.settings import settings
 from reason_spec.cli.solve import SOLVE_HELP, solve
+from reason_spec.cli.top import TOP_HELP, top
 from reason_spec.cli.tune import tune_app
 from reason_spec.cli.verifier import verifier_app
 
@@ -40,6 +41,7 @@ app.add_typer(keys_app, name="keys")
 app.command(help=SOLVE_HELP)(solve)
 app.command("eval", help=EVAL_HELP)(evaluate)
 app.command(help=SERVE_HELP)(serve)
+app.command(help=TOP_HELP)(top)
 app.command(help=PLAN_HELP)(plan)
 app.command(help=REPORT_HELP)(report)
 for command in (grade, verify, settings, doctor):

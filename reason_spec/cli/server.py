@@ -57,6 +57,18 @@ EngineOption = Annotated[
 ]
 
 
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="Several pairs behind the address, with Ray Serve: local:N (here), auto, or HOST:PORT.",
+        metavar="WHERE",
+        rich_help_panel=_SERVER,
+        show_default=False,
+    ),
+]
+
+
 @takes_flags(*SERVER_FLAGS, *STRATEGY_FLAGS, "max_tokens")
 def serve(
     flags: Flags,
@@ -65,6 +77,7 @@ def serve(
     api_keys: ApiKeysOption = None,
     cache: CacheOption = None,
     engine: EngineOption = None,
+    ray: RayOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Serve with OpenAI's interface."""
@@ -80,11 +93,18 @@ def serve(
     from reason_spec.server.run import Server
 
     screen = Screen(quiet=quiet)
-    server = Server(
-        settings,
-        start=lambda accelerator: start_engines(accelerator, settings, screen),
-        say=lambda text: None if quiet else screen.write(text),
-    )
+
+    def say(text: str) -> None:
+        if not quiet:
+            screen.write(text)
+
+    if ray is not None:
+        from reason_spec.lab.cluster.replicas import serve_on_ray
+        from reason_spec.lab.cluster.runner import Cluster
+
+        asyncio.run(serve_on_ray(settings, Cluster.parse(ray), say))
+        return
+    server = Server(settings, start=lambda accelerator: start_engines(accelerator, settings, screen), say=say)
     asyncio.run(server.run())
 
 

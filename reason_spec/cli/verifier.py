@@ -135,9 +135,12 @@ def _train_encoder(
     import shutil
 
     from reason_spec.lab.verifier_training.recipe import train_verifier
-    from reason_spec.verifiers.pair_encoder import PACKAGED, check_folder
+    from reason_spec.shipped import shipped_weights
+    from reason_spec.verifiers.pair_encoder import check_folder
 
-    trained = PACKAGED if start == "packaged" else None if start == "minilm" else Path(start)
+    trained = (
+        shipped_weights("semantic") if start == "packaged" else None if start == "minilm" else Path(start)
+    )
     if trained is not None:
         # Before the pairs are made, which takes a minute.
         check_folder(trained)

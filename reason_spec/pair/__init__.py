@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from reason_spec.errors import DataError
+from reason_spec.shipped import shipped_weights
 
 _FOLDER = Path(__file__).resolve().parent
 SAMPLE_PATH = _FOLDER / "sample.jsonl"
@@ -22,7 +23,7 @@ def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:
         DataError: the weights are not there, or were fetched as Git LFS pointers.
     """
     assert role in ("draft", "target", "judge"), role
-    folder = _FOLDER / "weights" / role
+    folder = shipped_weights("pair") / role
     weights = folder / "model.safetensors"
     remedy = (
         f"Install the package again, or train it with: python -m reason_spec.lab.pair.train --model {role} "
@@ -37,12 +38,12 @@ def embedded_path(role: Literal["draft", "target", "judge"]) -> Path:
 
 def reward_path() -> Path:
     """Return the folder of the reward head that reads the embedded target."""
-    return _FOLDER / "weights" / "reward"
+    return shipped_weights("pair") / "reward"
 
 
 def router_path() -> Path:
     """Return the router that was trained on steps of the demonstration pair."""
-    return _FOLDER / "weights" / "router.json"
+    return shipped_weights("pair") / "router.json"
 
 
 __all__ = ["SAMPLE_PATH", "embedded_path", "reward_path", "router_path"]

@@ -12,6 +12,7 @@ from reason_spec.accelerator.adaptation import DraftAdaptation, Outcome
 from reason_spec.chat.base import ChatEnd
 from reason_spec.control.load_controller import MODES, LoadController
 from reason_spec.server.admission import Admission, Shed
+from reason_spec.settings import SpeculationMode
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
@@ -35,6 +36,11 @@ class Metrics:
         self._drafts = counter("vllm:spec_decode_num_drafts", "Passes of the target that checked drafts.")
         self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Draft tokens that the target checked.")
         self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted.")
+        self._by_position = self._labelled(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Passes that accepted this draft token.",
+            "position",
+        )
         self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._success = self._labelled("vllm:request_success", "Answers by finish reason.", "finished_reason")
@@ -47,6 +53,9 @@ class Metrics:
         self._late = counter("reason_spec:late_drafts", "Drafted steps that came too late for a verdict.")
         self._exits = self._labelled("reason_spec:early_exits", "Answers that a rule ended early.", "rule")
         self._probe_tokens = counter("reason_spec:probe_tokens", "Tokens of trial answers.")
+        self._timed = counter(
+            "reason_spec:answer_seconds", "Time of answers with an estimate of the target alone."
+        )
         self._saved = counter("reason_spec:seconds_saved", "Time saved against the target alone.")
         self._lost = counter("reason_spec:seconds_lost", "Time lost against the target alone.")
         self._discarded = self._labelled("reason_spec:discarded_tokens", "Tokens discarded.", "engine")
@@ -71,6 +80,9 @@ class Metrics:
         self._drafts.inc(sum(report.target_usage.acceptance_histogram))
         self._drafted.inc(report.target_usage.num_drafted_tokens)
         self._accepted.inc(report.target_usage.num_accepted_draft_tokens)
+        histogram = report.target_usage.acceptance_histogram
+        for position in range(len(histogram) - 1):
+            self._by_position.labels(self._model, str(position)).inc(sum(histogram[position + 1 :]))
         self._success.labels(self._model, end.finish).inc()
         self._whole.observe(seconds)
         if first_token is not None:
@@ -89,6 +101,7 @@ class Metrics:
             self._discarded.labels(self._model, engine).inc(usage.num_discarded_tokens)
         if report.target_alone_seconds is not None:
             saved = report.target_alone_seconds - report.seconds
+            self._timed.inc(report.seconds)
             (self._saved if saved > 0 else self._lost).inc(abs(saved))
 
     def watch(self, queue: Admission) -> None:
@@ -109,6 +122,17 @@ class Metrics:
 
         self._gauge("reason_spec:speculation_mode", "0 target alone, 1 draft tokens, 2 draft steps.", mode)
         self._gauge("reason_spec:speculation_mode_changes", "Changes of the speculation mode.", num_changes)
+        seconds = Gauge(
+            "reason_spec:speculation_mode_seconds", "Time with answers, by speculation mode.",
+            ["model_name", "mode"], registry=self.registry,
+        )  # fmt: skip
+        for name in MODES:
+
+            def seconds_in(name: SpeculationMode = name) -> float:
+                controller = read()
+                return math.nan if controller is None else controller.seconds_in_mode[name]
+
+            seconds.labels(self._model, name).set_function(seconds_in)
 
     def watch_adaptation(self, adaptation: DraftAdaptation) -> None:
         """Show which version of the draft is used."""

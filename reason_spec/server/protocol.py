@@ -198,12 +198,10 @@ class NamedTool(Part):
 class StreamOptions(Part):
     """Additions to a stream."""
 
-    refused: ClassVar[Mapping[str, Refusal]] = {
-        "continuous_usage_stats": Refusal("usage comes once, at the end; give 'include_usage'", (False,))
-    }
-
     include_usage: bool | None = Field(default=None, description="a last chunk with the usage")
     include_obfuscation: bool | None = Field(default=None, description="ignored: nothing is padded")
+    # GuideLLM always sends it, and does without.
+    continuous_usage_stats: bool | None = Field(default=None, description="ignored: usage comes at the end")
 
 
 class TextFormat(Part):

@@ -1,11 +1,10 @@
-"""The life of the server: listen, load, serve, drain, and save the suffix cache."""
+"""The life of the server's process: listen, load, serve, drain at a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import json
-import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
@@ -13,21 +12,11 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from reason_spec.accelerator import Accelerator
-from reason_spec.accelerator.adaptation import draft_to_adapt, open_adaptation
-from reason_spec.chat.service import Chat
-from reason_spec.errors import ReasonSpecError, SettingsError
-from reason_spec.server.admission import Admission
-from reason_spec.server.api_request import target_name
-from reason_spec.server.app import Operation, create_app, starting_app
+from reason_spec.errors import SettingsError
 from reason_spec.server.connection import http_config
-from reason_spec.server.guard import Guard
-from reason_spec.server.keys import load_keys
 from reason_spec.server.logs import configure_logging
-from reason_spec.server.metrics import Metrics
+from reason_spec.server.service import Service, Start
 from reason_spec.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 _QUESTION = (
@@ -35,9 +24,8 @@ _QUESTION = (
     "among 6 cousins. Pia has 5 marbles fewer than each cousin does. How many marbles does Pia have?"
 )
 
-Start = Callable[[Accelerator], Awaitable[None]]
-"""Starts an accelerator and may show the progress."""
 Say = Callable[[str], None]
+"""Shows a line to the operator."""
 
 
 class Server:
@@ -55,25 +43,10 @@ class Server:
 
     def __init__(self, settings: Settings, *, start: Start, say: Say) -> None:
         self.settings = settings
-        self._start_engines = start
         self._say = say
-        self._keys = load_keys(settings.server, settings.suffix.tenant)
-        self._accelerator = Accelerator.from_settings(settings)
-        self._draft_to_adapt = None
-        if settings.server.learn_folder is not None:
-            self._draft_to_adapt = draft_to_adapt(settings, self._accelerator.generator.strategy())
+        self._service = Service(settings, start)
         self._socket = listen(settings.server.host, settings.server.port)
-        self._names = settings.server.served_models or (target_name(settings.target),)
-        self._metrics = Metrics(self._names[0])
-        self._operation = Operation(self._metrics)
         self._stopped = asyncio.Event()
-
-    def _sheds(self) -> bool:
-        """Shed speculation by the load alone while the load controller does not know what passes cost."""
-        controller = self._accelerator.load_controller
-        return self.settings.load_control.use == "on" and not (
-            controller is not None and controller.knows_costs
-        )
 
     @property
     def url(self) -> str:
@@ -90,73 +63,36 @@ class Server:
         """
         settings = self.settings.server
         configure_logging(with_values=settings.log_prompts)
-        self._admission = Admission(settings, self._metrics, sheds=self._sheds)
-        self._metrics.watch(self._admission)
-        self._metrics.watch_controller(lambda: self._accelerator.load_controller)
-        self._guard = Guard(
-            starting_app(self._operation), self._keys, settings, on_response=self._metrics.responded
-        )
-        listener = _Listener(http_config(self._guard, settings))
+        listener = _Listener(http_config(self._service.guard, settings))
         serving = asyncio.create_task(listener.serve([self._socket]))
         try:
             with self._signals():
-                if await self._unless_stopped(self._start()):
+                if await self._unless_stopped(self._service.start()):
                     await self._serve()
         finally:
             listener.should_exit = True
             await serving
-            await self._accelerator.close()
-
-    async def _start(self) -> None:
-        await self._start_engines(self._accelerator)
-        if self._accelerator.suffix_sessions is not None:
-            await asyncio.to_thread(self._accelerator.suffix_sessions.load, self._keys.tenants)
-        if (draft := self._draft_to_adapt) is not None:
-            bundle = self._accelerator.bundle
-            bundle.adaptation = await open_adaptation(
-                self.settings, draft, bundle.target, bundle.draft, self._metrics.draft_tried
-            )
-            self._metrics.watch_adaptation(bundle.adaptation)
-        app = create_app(
-            Chat(self._accelerator),
-            self._accelerator,
-            self.settings.server,
-            admission=self._admission,
-            metrics=self._metrics,
-            operation=self._operation,
-        )
-        engines = (self._accelerator.target, self._accelerator.draft)
-        self._operation.engines = tuple(engine for engine in engines if engine is not None)
-        for engine in self._operation.engines:
-            engine.keep_alive()
-        self._guard.app = app
-        self._operation.phase = "ready"
+            await self._service.close()
 
     async def _serve(self) -> None:
-        self._say(f"{self._names[0]} is served at {self.url}; Ctrl-C stops. Try:\n  {self._example()}")
+        self._say(f"{self._service.name} is served at {self.url}; Ctrl-C stops. Try:\n  {self._example()}")
         while not self._stopped.is_set():
             try:
                 await asyncio.wait_for(self._stopped.wait(), self.settings.server.save_seconds)
             except TimeoutError:
                 # So that a kill loses little.
-                if (sessions := self._accelerator.suffix_sessions) is not None:
-                    await asyncio.to_thread(sessions.save)
+                await self._service.save()
         await self._drain()
 
     async def _drain(self) -> None:
         """Let running requests end. New ones get a 503 with the reason, unlike at a closed port."""
-        self._operation.phase = "draining"
-        self._admission.drain()
         seconds = self.settings.server.drain_seconds
-        if number := self._guard.num_requests:
+        if number := self._service.guard.num_requests:
             requests = "1 request" if number == 1 else f"{number} requests"
             self._say(
                 f"Stopping: {requests} running, {seconds:g} s to end; a second signal ends all at once."
             )
-        if late := await self._guard.drain(seconds):
-            logger.warning("%d requests were not complete after %g seconds and were cancelled", late, seconds)
-        # Requests of a hanging engine end with its worker.
-        await self._accelerator.close()
+        await self._service.drain(seconds)
 
     async def _unless_stopped(self, work: Awaitable[None]) -> bool:
         """Do work that a signal may end early; return whether it was completed."""
@@ -183,32 +119,24 @@ class Server:
             for number in ends:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL)
-            if self._operation.phase == "starting":
+            if self._service.operation.phase == "starting":
                 # Loading cannot always be interrupted.
-                self._operation.phase = "draining"
+                self._service.operation.phase = "draining"
                 self._say("Stopping before the models are loaded; a second signal ends all at once.")
             self._stopped.set()
 
         for number in ends:
             loop.add_signal_handler(number, stop)
         if self.settings.server.api_keys_file is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._read_keys_again)
+            loop.add_signal_handler(signal.SIGHUP, self._service.read_keys_again)
         try:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
 
-    def _read_keys_again(self) -> None:
-        try:
-            self._guard.keys = load_keys(self.settings.server, self.settings.suffix.tenant)
-        except ReasonSpecError as error:
-            logger.warning("the keys stay as they were: %s", error)
-        else:
-            logger.info("the keys were read again")
-
     def _example(self) -> str:
-        body = json.dumps({"model": self._names[0], "messages": [{"role": "user", "content": _QUESTION}]})
-        key = "" if self._keys.anyone is not None else "-H 'Authorization: Bearer KEY' "
+        body = json.dumps({"model": self._service.name, "messages": [{"role": "user", "content": _QUESTION}]})
+        key = "" if self._service.guard.keys.anyone is not None else "-H 'Authorization: Bearer KEY' "
         return f"curl {self.url}/chat/completions -H 'Content-Type: application/json' {key}-d '{body}'"
 
 

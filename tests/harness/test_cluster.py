@@ -41,7 +41,7 @@ TWO = Cluster("local", 2)
 @pytest.fixture(scope="module", autouse=True)
 def _connected() -> Iterator[None]:
     """One cluster for all tests here: a connection that is there already is used."""
-    with cluster._connected(TWO):
+    with cluster.connected(TWO):
         yield
 
 

@@ -29,6 +29,7 @@ def test_the_recipe_scores_the_served_pair(pair_server: ServeProcess, tmp_path: 
         "HF_DATASETS_OFFLINE": "1",
         "HOME": str(tmp_path),
     }
+    before = len(pair_server.log())
     done = subprocess.run(
         ["bash", str(RECIPE), "--limit", "4"], cwd=tmp_path, env=environment,
         capture_output=True, text=True, check=False, timeout=280,
@@ -44,5 +45,5 @@ def test_the_recipe_scores_the_served_pair(pair_server: ServeProcess, tmp_path: 
         # The last number of the answer is what was scored, and not one of the steps before it.
         assert re.findall(r"-?[0-9]+", record["resps"][0][0])[-1] == record["filtered_resps"][0]
     assert any("The answer is" in record["resps"][0][0] for record in records)
-    served = [line for line in pair_server.log() if line.get("path") == "/v1/chat/completions"]
+    served = [line for line in pair_server.log()[before:] if line.get("path") == "/v1/chat/completions"]
     assert [line["status"] for line in served] == [200] * 4

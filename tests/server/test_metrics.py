@@ -73,6 +73,9 @@ def test_an_answer_is_counted_under_vllms_names_and_ours() -> None:
         "vllm:spec_decode_num_drafts_total": 20,
         "vllm:spec_decode_num_draft_tokens_total": 80,
         "vllm:spec_decode_num_accepted_tokens_total": 60,
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=0}": 18,
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=2}": 12,
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=3}": 12,
         "vllm:request_success_total{finished_reason=stop}": 1,
         "vllm:request_success_total{finished_reason=length}": 1,
         "vllm:time_to_first_token_seconds_count": 1,
@@ -84,6 +87,7 @@ def test_an_answer_is_counted_under_vllms_names_and_ours() -> None:
         "reason_spec:verdicts_total{decision=accept}": 10,
         "reason_spec:seconds_saved_total": 6,
         "reason_spec:seconds_lost_total": 0,
+        "reason_spec:answer_seconds_total": 4,
         "reason_spec:discarded_tokens_total{engine=draft}": 18,
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
@@ -96,6 +100,7 @@ def test_an_answer_that_took_longer_counts_as_lost_time_and_an_unknown_one_as_no
     found = values(metrics)
     assert found["reason_spec:seconds_lost_total"] == pytest.approx(1.5)
     assert found["reason_spec:seconds_saved_total"] == 0
+    assert found["reason_spec:answer_seconds_total"] == pytest.approx(2.0), "the other has no estimate"
 
 
 def test_gauges_show_the_queue_as_it_is() -> None:
@@ -115,6 +120,10 @@ def test_the_mode_of_the_load_controller_is_shown_once_there_is_one() -> None:
     made.append(LoadController(LoadControlSettings(at_most="tokens"), lambda: None))
     assert values(metrics)["reason_spec:speculation_mode"] == 1
     assert values(metrics)["reason_spec:speculation_mode_changes"] == 0
+    made[0].seconds_in_mode["tokens"] = 3.5
+    found = values(metrics)
+    assert found["reason_spec:speculation_mode_seconds{mode=tokens}"] == 3.5
+    assert found["reason_spec:speculation_mode_seconds{mode=steps}"] == 0
 
 
 def test_versions_of_the_draft_are_counted_by_their_outcome() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -214,10 +215,42 @@ def test_a_task_of_ones_own_can_be_registered_once(tmp_path: Path, monkeypatch: 
 
 
 def test_prompt_styles() -> None:
-    for name in task_names():
+    for name in set(task_names()) - {"spec_bench", "speed_bench"}:
         assert get_task(name).prompt("How many?", "plain") == "How many?"
         boxed = get_task(name).prompt("How many?", "boxed")
         assert boxed.startswith("How many?\n\n")
         assert "\\boxed{}" in boxed
     with pytest.raises(SettingsError, match="plain, boxed"):
         get_task("auto").prompt("How many?", "loud")  # type: ignore[arg-type]
+
+
+def test_categories_of_spec_bench_are_tasks_and_its_first_turns_are_the_questions() -> None:
+    sample = Path(__file__).parents[2] / "benchmarks" / "spec_bench_sample.jsonl"
+    problems = load_problems(sample, "spec_bench", require_answer=False).problems
+    counts = Counter(problem.task for problem in problems)
+    names = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+    assert counts == {f"spec_bench/{name}": 10 for name in names}
+    first = json.loads(sample.read_text().splitlines()[0])
+    assert problems[0].question == first["turns"][0].strip()
+    assert all(problem.answer is None for problem in problems)
+    for style in ("plain", "boxed"):
+        assert get_task(problems[0].task).prompt("Why?", style) == "Why?"
+
+
+def test_speed_bench_is_read_by_messages_or_turns(tmp_path: Path) -> None:
+    lines = [
+        {
+            "category": "coding",
+            "messages": [{"role": "user", "content": "Sort."}, {"role": "user", "content": "?"}],
+        },
+        {"category": "math", "turns": ["Add.", "Again."]},
+    ]
+    path = _write(tmp_path, "\n".join(map(json.dumps, lines)).encode())
+    problems = load_problems(path, "speed_bench", require_answer=False).problems
+    assert [(problem.task, problem.question) for problem in problems] == [
+        ("speed_bench/coding", "Sort."),
+        ("speed_bench/math", "Add."),
+    ]
+    broken = _write(tmp_path, b'{"category": "math", "turns": []}', "broken.jsonl")
+    with pytest.raises(DataError, match=r"'turns'.*a list"):
+        load_problems(broken, "speed_bench", require_answer=False)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from reason_spec.errors import SettingsError
+from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.pair_encoder import (
     CONFIG,
     MAX_TOKENS,
-    PACKAGED,
     TOKENIZER,
     Calibration,
     PairEncoder,
@@ -23,7 +23,7 @@ from reason_spec.verifiers.pair_encoder import (
 )
 
 QUESTION = "How many apples does Ana have?"
-TOKENS = Tokenizer.from_file(str(PACKAGED / TOKENIZER))
+TOKENS = Tokenizer.from_file(str(shipped_weights("semantic") / TOKENIZER))
 SEP = TOKENS.token_to_id("[SEP]")
 
 
@@ -83,7 +83,7 @@ def test_a_folder_without_an_encoder_is_refused_with_its_name(tmp_path: Path, co
 
 async def test_a_damaged_model_is_refused_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps({"slope": 1, "offset": 0, "threshold": 0.5}))
-    (tmp_path / TOKENIZER).write_bytes((PACKAGED / TOKENIZER).read_bytes())
+    (tmp_path / TOKENIZER).write_bytes((shipped_weights("semantic") / TOKENIZER).read_bytes())
     (tmp_path / "model.onnx").write_bytes(b"nothing")
     with pytest.raises(SettingsError, match="holds no encoder of step pairs"):
         await PairEncoder(tmp_path).start()

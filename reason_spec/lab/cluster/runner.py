@@ -146,9 +146,9 @@ async def run_on_ray(
         with_timelines=keep_timeline is not None,
     )
     weights = asdict(digest_weights(settings))
-    with _connected(cluster):
+    with connected(cluster):
         driver = Driver(units, assignment, weights, retries, keep_timeline, notify)
-        async with aclosing(driver.run(_slots(cluster))) as results:
+        async with aclosing(driver.run(slots(cluster))) as results:
             async for result in results:
                 yield result
 
@@ -167,7 +167,7 @@ def require_ray() -> Any:
 
 
 @contextmanager
-def _connected(cluster: Cluster) -> Iterator[None]:
+def connected(cluster: Cluster) -> Iterator[None]:
     """Connect to a cluster, or start one; an existing connection is used and kept."""
     # Ray reports usage to its makers by default, and gives workers a niceness of 15, which would distort
     # times.
@@ -197,7 +197,7 @@ def _connected(cluster: Cluster) -> Iterator[None]:
         ray.shutdown()
 
 
-def _slots(cluster: Cluster) -> list[Slot]:
+def slots(cluster: Cluster) -> list[Slot]:
     """Return the slots of the cluster's present machines.
 
     Raises:
@@ -207,17 +207,17 @@ def _slots(cluster: Cluster) -> list[Slot]:
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call,unused-ignore]
     count = cluster.workers_per_machine
-    slots: list[Slot] = []
+    found: list[Slot] = []
     for node in nodes:
         resources: Mapping[str, float] = node["Resources"] if node["Alive"] else {}
         if num_cpus := resources.get("CPU", 0.0):
             amounts = (_share(num_cpus, count), _share(resources.get("GPU", 0.0), count))
             machine = str(node["NodeManagerHostname"])
             shares = (MachineShare(index, count) for index in range(count))
-            slots += [Slot(node["NodeID"], machine, share, *amounts) for share in shares]
-    if not slots:
+            found += [Slot(node["NodeID"], machine, share, *amounts) for share in shares]
+    if not found:
         raise SettingsError("no machine of the Ray cluster has a CPU for a worker: see `ray status`")
-    return slots
+    return found
 
 
 def _share(amount: float, count: int) -> float:

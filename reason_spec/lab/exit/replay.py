@@ -6,15 +6,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-import reason_spec.verifiers
 from reason_spec.evaluation.statistics import Interval, clopper_pearson_upper
 from reason_spec.lab.exit.rules import Rule, Stop
 from reason_spec.lab.exit.traces import ReadTrace
+from reason_spec.shipped import shipped_weights
 from reason_spec.tasks.base import Task, get_task
 from reason_spec.tasks.grading import Grader
 
@@ -168,8 +167,7 @@ class Replay:
 def _tokenizer() -> Any:
     from tokenizers import Tokenizer
 
-    folder = Path(reason_spec.verifiers.__file__).parent
-    tokenizer = Tokenizer.from_file(str(folder / "weights" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(shipped_weights("semantic") / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -18,8 +18,9 @@ from reason_spec.lab.verifier_training.mining import StepPair
 from reason_spec.lab.verifier_training.recipe import split_by_problem, train_verifier
 from reason_spec.lab.verifier_training.source import read_pairs
 from reason_spec.lab.verifier_training.training import TrainingPlan, train_encoder
+from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.encoder import find_packaged_model
-from reason_spec.verifiers.pair_encoder import PACKAGED, TOKENIZER, PairEncoder, encode_pair, load_model
+from reason_spec.verifiers.pair_encoder import TOKENIZER, PairEncoder, encode_pair, load_model
 from tests.cli_runner import fail, succeed
 
 NAMES = ("Ana", "Ben", "Cleo", "Dan", "Eva", "Hugo")
@@ -124,7 +125,7 @@ def test_a_written_encoder_can_be_trained_further(start: Path, tmp_path: Path) -
         # Seven bits for the range of a column.
         assert float((one - other).abs().max()) <= float(one.abs().max()) / 100, name
     with pytest.raises(SettingsError, match="another shape"):
-        load_written(again, PACKAGED)
+        load_written(again, shipped_weights("semantic"))
     with pytest.raises(SettingsError, match="holds no encoder"):
         load_written(again, tmp_path / "none")
 

@@ -1,0 +1,133 @@
+"""Several pairs behind one address with Ray Serve: a pair in each replica, and who gets which request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from reason_spec.accelerator.cores import available_cores
+from reason_spec.errors import EngineError, MissingDependencyError, ReasonSpecError, SettingsError
+from reason_spec.lab.cluster.runner import Cluster, connected, slots
+from reason_spec.lab.cluster.worker import MachineShare
+from reason_spec.server.keys import load_keys
+from reason_spec.server.logs import configure_logging
+from reason_spec.server.service import Service
+from reason_spec.settings import Settings
+
+APPLICATION = "reason-spec"
+_ROUTER = "reason_spec.lab.cluster.session_router.SessionRouter"
+_HEALTH_SECONDS = 5.0
+
+
+class Replica:
+    """A pair, in a process of Ray Serve.
+
+    Args:
+        settings: the resolved tree as JSON values; names of files in it are relative to ``folder``.
+        num_shares: replicas on one machine; each takes its share of the cores, by its rank.
+
+    Raises:
+        EngineError: a model could not be loaded.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it before the replica gets requests
+        self, settings: dict[str, Any], folder: str, num_shares: int
+    ) -> None:
+        from ray import serve
+
+        with suppress(OSError):
+            os.chdir(folder)
+        rank = serve.get_replica_context().rank.local_rank % num_shares
+        cores = MachineShare(rank, num_shares).of(available_cores())
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)
+        tree = Settings.model_validate(settings)
+        configure_logging(with_values=tree.server.log_prompts)
+        self._service = Service(tree)
+        try:
+            await self._service.start()
+        except ReasonSpecError as error:
+            # It has one text, which Ray can carry to any Python.
+            raise EngineError(str(error)) from None
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return self._service.guard
+
+    async def check_health(self) -> None:
+        """Have Ray replace this replica where its target is gone for good.
+
+        Raises:
+            EngineError: the target is dead or hangs.
+        """
+        if not self._service.operation.is_ready:
+            raise EngineError("; ".join(self._service.operation.troubles.values()) or "not ready")
+
+    async def __del__(self) -> None:
+        await self._service.drain(self._service.settings.server.drain_seconds)
+
+
+def deploy(settings: Settings, cluster: Cluster) -> str:
+    """Start the replicas of a cluster that is connected, and the address before them; return its base URL.
+
+    Raises:
+        MissingDependencyError: Ray Serve is not installed.
+        SettingsError: the address can be reached by others and there is no key, no port is named, or the
+            replicas did not start.
+    """
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise MissingDependencyError("ray[serve]", "serving on a cluster", "ray-serve") from error
+    load_keys(settings.server, settings.suffix.tenant)
+    host, port = settings.server.host, settings.server.port
+    if port == 0:
+        raise SettingsError("server.port = 0: with --ray, name the port")
+    places = slots(cluster)
+    serve.start(http_options={"host": host, "port": port, "request_timeout_s": None})
+    deployment = serve.deployment(
+        name="pair",
+        num_replicas=len(places),
+        max_replicas_per_node=cluster.workers_per_machine,
+        # Requests wait in the replica, where tenants take turns.
+        max_ongoing_requests=settings.server.max_running_requests + settings.server.max_queued_requests,
+        request_router_config={"request_router_class": _ROUTER},
+        health_check_period_s=_HEALTH_SECONDS,
+        graceful_shutdown_timeout_s=settings.server.drain_seconds + 5,
+        ray_actor_options={
+            "num_cpus": min(place.num_cpus for place in places),
+            "num_gpus": min(place.num_gpus for place in places),
+        },
+    )(serve.ingress()(Replica))
+    application = deployment.bind(
+        settings.model_dump(mode="json"), str(Path.cwd()), cluster.workers_per_machine
+    )
+    try:
+        serve.run(application, name=APPLICATION, route_prefix="/", blocking=False)
+    except RuntimeError as error:
+        raise SettingsError(f"the pairs could not be started: {error}") from None
+    return f"http://{host}:{port}/v1"
+
+
+async def serve_on_ray(settings: Settings, cluster: Cluster, say: Callable[[str], None]) -> None:
+    """Serve until a signal stops it.
+
+    Raises:
+        MissingDependencyError: Ray Serve is not installed.
+        SettingsError: see `deploy`; or the cluster cannot be reached.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with connected(cluster):
+        from ray import serve
+
+        url = await asyncio.to_thread(deploy, settings, cluster)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        say(f"{cluster.workers_per_machine} pairs a machine are served at {url}; Ctrl-C stops.")
+        await stopped.wait()
+        await asyncio.to_thread(serve.shutdown)
