@@ -109,6 +109,11 @@ class ReadOnlyTools:
                 )
             self._rules.setdefault(found[1], []).append((found[2] or "", found[3] or ""))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools that have a rule."""
+        return tuple(self._rules)
+
     def __call__(self, call: Call) -> bool:
         for argument, value in self._rules.get(call.name, ()):
             if not argument or call.values.get(argument) in (normal_json(value), value):

@@ -43,6 +43,13 @@ def log_odds(hits: float, tries: float, prior: float = 0.1, weight: float = 2.0)
     return log(chance / (1 - chance))
 
 
+class Turn(NamedTuple):
+    """What a turn of the model answers: the last event's source, and the words of the last user's text."""
+
+    trigger: str
+    words: set[str]
+
+
 @dataclass
 class ToolCounts:
     """Which tool follows which event and which words, counted over past conversations."""
@@ -54,11 +61,12 @@ class ToolCounts:
     tries: Counter[Shape] = field(default_factory=Counter)
     hits: Counter[Shape] = field(default_factory=Counter)
 
-    def learn_next(self, history: History, tool: str) -> None:
-        self.next_by_trigger[history.trigger][tool] += 1
-        if history.trigger == "user":
+    def learn_next(self, turn: Turn, tool: str) -> None:
+        """Learn which tool was called in a turn; ``""`` for none."""
+        self.next_by_trigger[turn.trigger][tool] += 1
+        if turn.trigger == "user":
             self.texts[tool] += 1
-            self.words[tool].update(words_of(history))
+            self.words[tool].update(turn.words)
 
     def trigger_odds(self, tool: str, trigger: str) -> float:
         counts = self.next_by_trigger.get(trigger, Counter())

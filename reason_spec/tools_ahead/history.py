@@ -27,7 +27,13 @@ class Entry:
 class History:
     """The prefix of a conversation; it only grows."""
 
-    def __init__(self, aliases: Aliases) -> None:
+    def __init__(self, aliases: Aliases, kept: list[Entry] | None = None) -> None:
+        """Begin an empty history.
+
+        Args:
+            kept: the entries of the same conversation with the same aliases, which are not made again.
+        """
+        self._kept = kept or []
         self.entries: list[Entry] = []
         self.by_source: dict[str, list[int]] = defaultdict(list)
         self.with_key: dict[str, list[int]] = defaultdict(list)
@@ -49,10 +55,7 @@ class History:
             self._own.learn(event.text)
         if self._year is None and isinstance(event, (Said, Returned)):
             self._year = year_of(event.text)
-        entry = Entry(event, source_of(event), self.turn)
-        for value in values_of(event, (self._learnt, self._own), self._year):
-            entry.by_origin[value.origin].append(value)
-            entry.by_key[value.key].append(value)
+        entry = self._kept[place] if place < len(self._kept) else self._entry_of(event)
         for key in entry.by_key:
             self.with_key[key].append(place)
         self.by_source[entry.source].append(place)
@@ -60,6 +63,13 @@ class History:
             self.calls[event.call.key].append(place)
             self.num_calls[event.call.name] += 1
         self.entries.append(entry)
+
+    def _entry_of(self, event: Event) -> Entry:
+        entry = Entry(event, source_of(event), self.turn)
+        for value in values_of(event, (self._learnt, self._own), self._year):
+            entry.by_origin[value.origin].append(value)
+            entry.by_key[value.key].append(value)
+        return entry
 
     def extend(self, events: Iterable[Event]) -> None:
         for event in events:

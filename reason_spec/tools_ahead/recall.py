@@ -23,7 +23,10 @@ class Past:
 
     keys: frozenset[str]
     calls: tuple[Call, ...]
-    order: dict[str, int] = field(default_factory=dict)
+    order: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.order = {call.key: number for number, call in reversed(list(enumerate(self.calls)))}
 
 
 class Recalled(NamedTuple):
@@ -43,7 +46,7 @@ class Memory:
     """Finds past conversations by the values that users and calls have named."""
 
     def __init__(self) -> None:
-        self._past: list[Past] = []
+        self.past: list[Past] = []
         self._with_key: dict[str, list[int]] = defaultdict(list)
 
     def learn(self, history: History, calls: Sequence[Call]) -> None:
@@ -52,27 +55,34 @@ class Memory:
         Args:
             calls: its calls to read-only tools.
         """
-        past = Past(frozenset(spoken_keys(history)), tuple(calls))
-        for number, call in enumerate(calls):
-            past.order.setdefault(call.key, number)
+        self.add(Past(frozenset(spoken_keys(history)), tuple(calls)))
+
+    def add(self, past: Past) -> None:
         for key in past.keys:
-            self._with_key[key].append(len(self._past))
-        self._past.append(past)
+            self._with_key[key].append(len(self.past))
+        self.past.append(past)
+
+    def with_one_more(self, past: Past) -> Memory:
+        """Return a memory that also holds another conversation."""
+        more = Memory()
+        for one in (*self.past, past):
+            more.add(one)
+        return more
 
     def recall(self, history: History) -> list[Recalled]:
         """Return calls of the nearest past conversations."""
         likeness: Counter[int] = Counter()
         for key in spoken_keys(history):
             holders = self._with_key.get(key, ())
-            if holders and len(holders) <= max(2.0, _COMMON * len(self._past)):
-                weight = math.log(len(self._past) / len(holders))
+            if holders and len(holders) <= max(2.0, _COMMON * len(self.past)):
+                weight = math.log(len(self.past) / len(holders))
                 for number in holders:
                     likeness[number] += weight  # type: ignore[assignment, unused-ignore]
         nearest = likeness.most_common(NEAREST)
         total = sum(weight for _, weight in nearest)
         found: dict[str, tuple[Call, float, float, bool]] = {}
         for number, weight in nearest:
-            past = self._past[number]
+            past = self.past[number]
             following = 1 + max((past.order[key] for key in history.calls if key in past.order), default=-1)
             for place, call in enumerate(past.calls):
                 _, best, share, is_next = found.get(call.key, (call, 0.0, 0.0, False))

@@ -18,14 +18,14 @@ from reason_spec.tools_ahead.calls import Call
 from reason_spec.tools_ahead.history import Entry, History
 from reason_spec.tools_ahead.values import Value
 
-MAX_SHAPES: Final = 30
+MAX_SHAPES: Final = 14
 """Of a tool, those with the most conversations."""
-MAX_CANDIDATES: Final = 40
+MAX_CANDIDATES: Final = 16
 """Calls that a shape proposes at one point."""
-_MAX_ENTRIES: Final = 6
+_MAX_ENTRIES: Final = 4
 """Latest events of a source in which a shape looks for values."""
 _MAX_PLACES: Final = 10
-_MAX_ROWS: Final = 400
+_MAX_ROWS: Final = 100
 _MAX_ORIGINS: Final = 3
 _CONSTANT: Final = "="
 

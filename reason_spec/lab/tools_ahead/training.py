@@ -97,8 +97,8 @@ def train(
 
     Args:
         precision: the threshold is chosen for it, on conversations that were held out.
-        with_trials: the other trials of a task are among these others, as they will be in use; where no task
-            has two trials, that makes no difference.
+        with_trials: the other trials of a task are among these others, as they will be in use. Where no task
+            has two trials, they are invented.
     """
     import sklearn
 
@@ -109,8 +109,10 @@ def train(
     def fold_of(one: Recorded) -> object:
         return one.trial if by_trial else tasks[one.task] % FOLDS
 
-    moments = held_out_moments(pool, fold_of, is_read_only, advance)
-    scores = held_out_scores(moments, fold_of_task)
+    twins = with_trials and not by_trial
+    moments = held_out_moments(pool, fold_of, is_read_only, advance, twins=twins)
+    folds = np.tile(fold_of_task, 2 if twins else 1)
+    scores = held_out_scores(moments, folds)[-len(pool) :]
     threshold = threshold_for(precision, pool, scores, clock, is_read_only)
     versions = {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__}
     trained = {**(about or {}), "conversations": len(pool), "tasks": len(tasks), "versions": versions}
