@@ -53,7 +53,7 @@ from reason_spec.lab.tools_ahead.training import scores_of, train
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
 from reason_spec.suffix.traces import Conversation, TraceMessage, read_traces
-from reason_spec.tools_ahead.calls import ReadOnlyTools, Said
+from reason_spec.tools_ahead.calls import ReadOnlyTools
 from reason_spec.tools_ahead.predictor import Knowledge
 
 READ_ONLY: Final = (
@@ -384,14 +384,6 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
         sys.stdout.write(f"{row['case']}: {tools}; by stage {row['right_by_stage']}\n")
 
 
-def without_texts(traces: Sequence[Trace]) -> Iterator[Recorded]:
-    """Yield the calls and results alone, as a proxy between client and tools sees them."""
-    for trace in traces:
-        one = trace.recorded
-        events = tuple(event for event in one.events if not isinstance(event, Said))
-        yield Recorded(f"{one.task}, calls", one.trial, events)
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
@@ -415,9 +407,9 @@ def main() -> None:
         is_read_only = ReadOnlyTools(options.read_only or READ_ONLY)
         tests = read_all(options.files, vocabulary)
         if options.save_model:
-            pool = [*(trace.recorded for trace in tests), *without_texts(tests)]
+            pool = [one for trace in tests for one in (trace.recorded, trace.recorded.calls_only)]
             about = {"files": [file.name for file in options.files], "precision": options.precision}
-            model = train(pool, is_read_only, clock, precision=options.precision, with_trials=False, about=about)
+            model = train(pool, is_read_only, clock, precision=options.precision, with_trials=True, about=about)
             options.save_model.write_text(model.to_json())
             return
         learn = read_all(options.learn, vocabulary) if options.learn else tests

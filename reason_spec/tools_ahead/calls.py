@@ -139,3 +139,8 @@ def events_of(messages: Iterable[TraceMessage]) -> Iterator[Event]:
             yield Said(speaker, message.text)
         pending = [call_of(call) for call in message.calls or message.written_calls]
         yield from (Called(call) for call in pending if call is not None)
+
+
+def tool_events(events: Iterable[Event]) -> list[Event]:
+    """Return calls and results alone, which is what a proxy sees of a conversation."""
+    return [event for event in events if not isinstance(event, Said)]

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from reason_spec.errors import ReasonSpecError
-from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, Returned, Said
+from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, Returned, tool_events
 from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge
@@ -79,8 +79,10 @@ class McpProxy:
         self._ahead: dict[str, Future[Message]] = {}
         self._cancelled: set[str | int] = set()
         self._num_own = 0
+        self._meta: Message = {}
         self._server: asyncio.subprocess.Process | None = None
         self._failure: str | None = None
+        self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._write_to_client: Callable[[bytes], None] = lambda _: None
 
@@ -131,6 +133,10 @@ class McpProxy:
             self._answer(identity, error=self._failure)
             return
         call = _call_of(message) if method == "tools/call" else None
+        if call is not None:
+            # Newer versions of the protocol name version and client in every request.
+            self._meta = dict(message["params"].get("_meta") or {})
+            self._meta.pop("progressToken", None)
         is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
         if call is not None and not is_write and (ahead := self._held.take(call)) is not None:
             self._observe(Called(call))
@@ -184,6 +190,8 @@ class McpProxy:
             if message is not None:
                 self._note(message)
         status = await server.wait()
+        if self._is_ending:
+            return
         self._fail(f"the MCP server {' '.join(self._command)!r} has ended with exit status {status}; start it again")
 
     def _is_own(self, message: Message) -> bool:
@@ -194,7 +202,9 @@ class McpProxy:
         result = message.get("result")
         if future.cancelled():
             return True
-        if isinstance(result, dict) and not result.get("isError"):
+        # A result of another type asks the client for something, which nobody has called for yet.
+        is_whole = isinstance(result, dict) and result.get("resultType", "complete") == "complete"
+        if is_whole and not result.get("isError"):
             future.set_result(result)
         else:
             future.set_exception(ReasonSpecError("the tool has failed"))
@@ -241,10 +251,9 @@ class McpProxy:
 
     async def _learn_past(self) -> None:
         """Learn from the past anew: only now is it known which of its calls change nothing."""
-        if not self._past:
-            return
         knowledge = await asyncio.to_thread(Knowledge.of, self._past, self.may_run_ahead)
         self._predictor = self._learned(knowledge, self._events)
+        self._log(f"learned {len(self._past)} past conversations")
 
     def _observe(self, event: Event) -> None:
         self._events.append(event)
@@ -261,7 +270,9 @@ class McpProxy:
         self._num_own += 1
         identity = f"{_OWN_ID}{self._num_own}"
         self._ahead[identity] = future = Future()
-        params = {"name": call.name, "arguments": call.arguments}
+        params: Message = {"name": call.name, "arguments": call.arguments}
+        if self._meta:
+            params["_meta"] = self._meta
         message = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": params}
         self._spawn(self._to_server(_line(message)))
         return future
@@ -293,6 +304,7 @@ class McpProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, server: asyncio.subprocess.Process, serving: asyncio.Task[None]) -> None:
+        self._is_ending = True
         if server.stdin is not None:
             server.stdin.close()
         try:
@@ -318,18 +330,13 @@ def annotated_tools(tools: Iterable[Mapping[str, Any]]) -> set[str]:
     return found
 
 
-def tool_events(events: Iterable[Event]) -> list[Event]:
-    """Return calls and results alone, which is what a proxy sees of a conversation."""
-    return [event for event in events if not isinstance(event, Said)]
-
-
 def result_text(result: Mapping[str, Any]) -> str:
     """Return the structured content of a tool's result as JSON, else its texts."""
     structured = result.get("structuredContent")
     if structured is not None:
         # Servers wrap a result that is no object.
-        only = structured.get("result") if set(structured) == {"result"} else None
-        return json.dumps(structured if only is None else only, ensure_ascii=False)
+        value = structured["result"] if set(structured) == {"result"} else structured
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return "\n".join(part.get("text", "") for part in result.get("content") or ())
 
 

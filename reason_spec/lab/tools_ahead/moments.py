@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from reason_spec.suffix.traces import Conversation
-from reason_spec.tools_ahead.calls import Call, Called, Event, events_of
+from reason_spec.tools_ahead.calls import Call, Called, Event, events_of, tool_events
 from reason_spec.tools_ahead.features import Streamed
 from reason_spec.tools_ahead.history import History
 from reason_spec.tools_ahead.predictor import CallPredictor, IsReadOnly, Knowledge, Row, starts_turn
@@ -26,6 +26,12 @@ class Recorded:
     task: str
     trial: str
     events: tuple[Event, ...]
+
+
+    @property
+    def calls_only(self) -> Recorded:
+        """Calls and results alone, as a proxy between a client and its tools sees them."""
+        return Recorded(self.task, self.trial, tuple(tool_events(self.events)))
 
 
 @dataclass(frozen=True, slots=True)

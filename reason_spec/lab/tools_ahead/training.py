@@ -93,25 +93,22 @@ def train(
     about: dict[str, Any] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> CallModel:
-    """Train a model on a pool, with every conversation seen by the knowledge of others.
+    """Train a model on a pool, with every conversation seen by the knowledge of other tasks.
 
     Args:
         precision: the threshold is chosen for it, on conversations that were held out.
-        with_trials: the other trials of a task are among these others, as they will be in use. Where no task
-            has two trials, they are invented.
+        with_trials: in use, other trials of a task may be known. Half of the training then knows one for
+            each conversation, and the threshold is chosen there. They are invented (see `invented_trial`),
+            since most pools have one trial a task.
     """
     import sklearn
 
     tasks = {task: number for number, task in enumerate(sorted({one.task for one in pool}))}
-    fold_of_task = np.array([tasks[one.task] % FOLDS for one in pool], np.int64)
-    by_trial = with_trials and len(pool) > len(tasks)
-
-    def fold_of(one: Recorded) -> object:
-        return one.trial if by_trial else tasks[one.task] % FOLDS
-
-    twins = with_trials and not by_trial
-    moments = held_out_moments(pool, fold_of, is_read_only, advance, twins=twins)
-    folds = np.tile(fold_of_task, 2 if twins else 1)
+    moments = held_out_moments(
+        pool, lambda one: tasks[one.task] % FOLDS, is_read_only, advance, twins=with_trials
+    )
+    folds = np.array([tasks[one.task] % FOLDS for one in pool], np.int64)
+    folds = np.tile(folds, 2 if with_trials else 1)
     scores = held_out_scores(moments, folds)[-len(pool) :]
     threshold = threshold_for(precision, pool, scores, clock, is_read_only)
     versions = {"reason-spec": reason_spec.__version__, "scikit-learn": sklearn.__version__}
