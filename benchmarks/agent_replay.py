@@ -3,30 +3,31 @@
     python benchmarks/agent_replay.py FILE... [--learn FILE...] [--json FILE]
     python benchmarks/agent_replay.py FILE... --save-model MODEL
 
-Files are results of tau-bench, ``.traj`` files of SWE-agent, or jsonl with messages in OpenAI's form. There is one row for
-each case:
+Files are results of tau-bench, ``.traj`` files of SWE-agent, or jsonl with messages in OpenAI's form. There
+is one row for each case:
 
-- ``other_trials``: learned from the files of ``--learn``, whatever their task, without the conversation itself
-  and those of its trial in the same file;
+- ``other_trials``: learned from the files of ``--learn``, whatever their task, without the conversation
+  itself and those of its trial in the same file;
 - ``other_tasks``: learned from them without the task; five folds of tasks.
 
 Without ``--learn`` the files themselves are learned from. Shapes of calls, the model of their chance and its
-threshold all come from these conversations; the threshold is chosen for ``--precision`` on conversations that the
-model was not fitted to. At each moment the predictor has seen the conversation up to there.
+threshold all come from these conversations; the threshold is chosen for ``--precision`` on conversations
+that the model was not fitted to. At each moment the predictor has seen the conversation up to there.
 
 A call may start when the model's turn begins, when it has written the name of a tool, and after each complete
-argument. A right call is one whose result the model then asks for: the same tool and arguments, before any call
-that may change something, and within ``--max-age``. It is in time by construction: it began before the model
-had written the call. ``precision`` is the share of calls run ahead that were right; ``share_run_ahead`` the share of
-the model's read-only calls that were run ahead and right. ``seconds_saved`` is the sum over all conversations, by
-the seconds that a tool takes; ``seconds`` what they take without anything run ahead.
+argument. A right call is one whose result the model then asks for: the same tool and arguments, before any
+call that may change something, and within ``--max-age``. It is in time by construction: it began before the
+model had written the call. ``precision`` is the share of calls run ahead that were right;
+``share_run_ahead`` the share of the model's read-only calls that were run ahead and right. ``seconds_saved``
+is the sum over all conversations, by the seconds that a tool takes; ``seconds`` what they take without
+anything run ahead.
 
 ``tokens_per_pass`` and ``steps`` are of the suffix cache, which has learned the same conversations: a tree of
-``BUDGET`` draft tokens a pass, and whole steps (paragraphs and calls) that it proposes and that were right. Tokens are tekken's
-where mistral-common is installed, else pieces of words.
+``BUDGET`` draft tokens a pass, and whole steps (paragraphs and calls) that it proposes and that were right.
+Tokens are tekken's where mistral-common is installed, else pieces of words.
 
-``--save-model`` trains on all conversations, with and without the texts around the calls, and writes the file that
-`reason_spec.tools_ahead.model` reads.
+``--save-model`` trains on all conversations, with and without the texts around the calls, and writes the
+file that `reason_spec.tools_ahead.model` reads.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -59,8 +60,8 @@ from reason_spec.tools_ahead.predictor import Knowledge
 READ_ONLY: Final = (
     # tau-bench, airline and retail
     "get_user_details get_reservation_details search_direct_flight search_onestop_flight list_all_airports "
-    "find_user_id_by_email find_user_id_by_name_zip get_order_details get_product_details list_all_product_types "
-    "calculate think "
+    "find_user_id_by_email find_user_id_by_name_zip get_order_details get_product_details "
+    "list_all_product_types calculate think "
     # SWE-agent
     "find_file search_dir ls cat str_replace_editor(command=view)"
 ).split()
@@ -99,7 +100,11 @@ class Vocabulary:
 
     def mark(self, name: str) -> int:
         """Return a token that stands in no text."""
-        return int(self._tekken.get_special_token(name)) if self._tekken is not None else self._piece(f"\0{name}")
+        return (
+            int(self._tekken.get_special_token(name))
+            if self._tekken is not None
+            else self._piece(f"\0{name}")
+        )
 
     def _piece(self, text: str) -> int:
         return self._pieces.setdefault(text, len(self._pieces))
@@ -115,7 +120,9 @@ class Vocabulary:
                     tokens = [*tokens, self.mark("[TOOL_CALLS]"), *self.encode(json.dumps(calls))]
                 found.append(Segment("output", [*tokens, self.mark("</s>")]))
             elif message.role == "tool":
-                found.append(Segment("tool", [self.mark("[TOOL_RESULTS]"), *tokens, self.mark("[/TOOL_RESULTS]")]))
+                found.append(
+                    Segment("tool", [self.mark("[TOOL_RESULTS]"), *tokens, self.mark("[/TOOL_RESULTS]")])
+                )
             else:
                 found.append(Segment("prompt", [self.mark("[INST]"), *tokens, self.mark("[/INST]")]))
         return found
@@ -264,7 +271,9 @@ def calibration(ahead: Sequence[Ahead]) -> list[dict[str, float]]:
         mine = [one for one in ahead if tenth <= min(one.chance * 10, 9.99) < tenth + 1]
         if mine:
             chance = float(np.mean([one.chance for one in mine]))
-            found.append({"n": len(mine), "chance": chance, "right": sum(a.is_used for a in mine) / len(mine)})
+            found.append(
+                {"n": len(mine), "chance": chance, "right": sum(a.is_used for a in mine) / len(mine)}
+            )
     return found
 
 
@@ -295,7 +304,9 @@ def measure(
         result.num_pool.append(len(pool))
         for test in mine:
             scores = scores_of(model, moments_of(knowledge, test.recorded.events))
-            result.replayed.append((test.recorded, replays(test.recorded, scores, model.threshold, clock, is_read_only)))
+            result.replayed.append(
+                (test.recorded, replays(test.recorded, scores, model.threshold, clock, is_read_only))
+            )
         replay_cache(mine, pool, vocabulary, result)
     return result
 
@@ -309,7 +320,9 @@ def replays(
     }
 
 
-def replay_cache(tests: Sequence[Trace], pool: Sequence[Trace], vocabulary: Vocabulary, result: CaseResult) -> None:
+def replay_cache(
+    tests: Sequence[Trace], pool: Sequence[Trace], vocabulary: Vocabulary, result: CaseResult
+) -> None:
     """Write the answers of conversations with a suffix cache that has learned the pool."""
     # Each conversation is a tenant that reads the pool's: none learns from another one.
     cache = SuffixCache(SuffixSettings(tenant="pool", reads=("pool",), max_bytes=1 << 34))
@@ -359,7 +372,9 @@ def _count_steps(session: Any, answer: list[int], vocabulary: Vocabulary, result
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table()
-    headings = "case|read-only|ahead|right|precision|share|saved s at 0.1|1|5|of s at 1|tokens/pass|steps right"
+    headings = (
+        "case|read-only|ahead|right|precision|share|saved s at 0.1|1|5|of s at 1|tokens/pass|steps right"
+    )
     for heading in headings.split("|"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for row in rows:
@@ -369,7 +384,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             str(row["n_read_only"]),
             str(row["n_run_ahead"]),
             str(row["n_right"]),
-            *(f"{row[name]:.3f}" if row[name] is not None else "-" for name in ("precision", "share_run_ahead")),
+            *(
+                f"{row[name]:.3f}" if row[name] is not None else "-"
+                for name in ("precision", "share_run_ahead")
+            ),
             *(f"{row['seconds_saved'][f'{at:g}']:.1f}" for at in LATENCIES),
             f"{row['seconds']['1']:.0f}",
             f"{row['tokens_per_pass']:.2f}",
@@ -385,11 +403,18 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--learn", nargs="+", type=Path, metavar="FILE", help="learn from these instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows; - for stdout alone")
-    parser.add_argument("--read-only", nargs="+", metavar="RULE", help="NAME or NAME(ARGUMENT=VALUE); default: of the known benchmarks")
+    parser.add_argument(
+        "--read-only",
+        nargs="+",
+        metavar="RULE",
+        help="NAME or NAME(ARGUMENT=VALUE); default: of the known benchmarks",
+    )
     parser.add_argument("--precision", type=float, default=0.8)
     parser.add_argument("--tokens-per-second", type=float, default=50.0, help="of the model")
     parser.add_argument("--user-seconds", type=float, default=10.0, help="that a user takes for a text")
@@ -402,14 +427,18 @@ def main() -> None:
     options = _options()
     vocabulary = Vocabulary()
     count_tokens = counting_once(lambda text: len(vocabulary.encode(text)))
-    clock = Clock(count_tokens, options.tokens_per_second, LATENCIES[1], options.user_seconds, options.max_age)
+    clock = Clock(
+        count_tokens, options.tokens_per_second, LATENCIES[1], options.user_seconds, options.max_age
+    )
     try:
         is_read_only = ReadOnlyTools(options.read_only or READ_ONLY)
         tests = read_all(options.files, vocabulary)
         if options.save_model:
             pool = [one for trace in tests for one in (trace.recorded, trace.recorded.calls_only)]
             about = {"files": [file.name for file in options.files], "precision": options.precision}
-            model = train(pool, is_read_only, clock, precision=options.precision, with_trials=True, about=about)
+            model = train(
+                pool, is_read_only, clock, precision=options.precision, with_trials=True, about=about
+            )
             options.save_model.write_text(model.to_json())
             return
         learn = read_all(options.learn, vocabulary) if options.learn else tests

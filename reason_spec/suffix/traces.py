@@ -1,4 +1,4 @@
-"""Reads files of past conversations: messages in OpenAI's format, tau-bench's results, SWE-agent's trajectories."""
+"""Reads past conversations: messages in OpenAI's format, results of tau-bench, trajectories of SWE-agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from pydantic import (
 )
 
 from reason_spec.errors import DataError
-from reason_spec.jsonl import BadLine, FieldError, JsonItem, check_unicode, is_document, parse_items, read_values
+from reason_spec.jsonl import (
+    BadLine,
+    FieldError,
+    JsonItem,
+    check_unicode,
+    is_document,
+    parse_items,
+    read_values,
+)
 from reason_spec.suffix.base import Source
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -156,9 +164,9 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
     """Read a file of past conversations, also gzip.
 
     A line is an object with ``messages``, or a list of messages. A message has a ``role`` and a ``content``,
-    text or a list of text parts; an assistant's may have ``tool_calls`` and ``reasoning``. Results of tau-bench
-    (``traj``, with ``task_id`` and ``trial``) are lines too. A ``.traj`` file of SWE-agent is one conversation,
-    its ``history``; its name is the task.
+    text or a list of text parts; an assistant's may have ``tool_calls`` and ``reasoning``. Results of
+    tau-bench (``traj``, with ``task_id`` and ``trial``) are lines too. A ``.traj`` file of SWE-agent is one
+    conversation, its ``history``; its name is the task.
 
     Args:
         skip_bad: collect unusable lines in ``bad_lines`` instead of raising.

@@ -173,7 +173,8 @@ class Situation:
             float(history.turn),
             float(history.trigger == "user"),
             float(peers.rank[number]),
-            peers.best[call.name] - max((best for tool, best in peers.best.items() if tool != call.name), default=-5.0),
+            peers.best[call.name]
+            - max((best for tool, best in peers.best.items() if tool != call.name), default=-5.0),
             float(len(call.values)),
             float(call.name == self._last_tool),
         )
@@ -187,7 +188,7 @@ class Situation:
         return self._odds[tool]
 
     def shape_rates(self, candidate: Candidate) -> tuple[float, float, float]:
-        """Return the log-odds of the best shape, the calls that it proposed, and the second best's log-odds."""
+        """Return the best shape's log-odds and number of tries, and the second best's log-odds."""
         counts = self._counts
         ranked = sorted(
             (
@@ -201,7 +202,7 @@ class Situation:
         return ranked[0][0], ranked[0][1], ranked[1][0] if len(ranked) > 1 else -5.0
 
     def place_in_list(self, candidate: Candidate) -> tuple[float, float, float, float]:
-        """Return place and size of its longest list, the share of it made, and whether it is the first left."""
+        """Return place and size of its longest list, the share made of it, and whether it is the next."""
         lists = [(proposed, shape) for shape, proposed in candidate.proposals if proposed.entry >= 0]
         if not lists:
             return 0.0, 0.0, 0.0, 0.0

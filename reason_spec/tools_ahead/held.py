@@ -163,7 +163,7 @@ class HeldResults:
                 self._num_used,
                 self._saved,
                 self._wasted,
-                {why: number for why, number in self._dropped.items()},
+                {**self._dropped},
             )
 
     # The lock is held in what follows, except where said otherwise.

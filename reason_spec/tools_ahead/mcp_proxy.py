@@ -1,10 +1,10 @@
 """A proxy between an MCP client and an MCP server over stdio that runs likely read-only calls ahead.
 
-Messages are relayed as the lines that they are (JSON-RPC 2.0, one message a line). The proxy adds calls of its own,
-whose ids only it knows, and answers a call of the client whose result it already has. The protocol needs
-no package. A call may run ahead if the server's annotations say ``readOnlyHint`` and do not deny
-``idempotentHint``: MCP's specification gives ``idempotentHint`` a meaning for tools that write, and a write that
-nobody asked for is wrong however often it may be repeated.
+Messages are relayed as the lines that they are (JSON-RPC 2.0, one message a line). The proxy adds calls of
+its own, whose ids only it knows, and answers a call of the client whose result it already has. The protocol
+needs no package. A call may run ahead if the server's annotations say ``readOnlyHint`` and do not deny
+``idempotentHint``: MCP's specification gives ``idempotentHint`` a meaning for tools that write, and a write
+that nobody asked for is wrong however often it may be repeated.
 """
 
 from __future__ import annotations
@@ -90,11 +90,13 @@ class McpProxy:
         """Whether a call changes nothing, by the server's annotations or by the rules."""
         return call.name in self._annotated or self._rules(call)
 
-    async def run(self, client: asyncio.StreamReader, write_to_client: Callable[[bytes], None]) -> AheadReport:
+    async def run(
+        self, client: asyncio.StreamReader, write_to_client: Callable[[bytes], None]
+    ) -> AheadReport:
         """Relay until the client ends; return the report.
 
-        A server that ends does not end the proxy: every open and every later request is answered with an error
-        that names the command and its exit status.
+        A server that ends does not end the proxy: every open and every later request is answered with an
+        error that names the command and its exit status.
 
         Raises:
             ReasonSpecError: the server cannot be started.
@@ -158,9 +160,7 @@ class McpProxy:
         self._waiting[identity] = waiting
         await self._to_server(line)
 
-    async def _answer_from(
-        self, ahead: Future[Used], identity: str | int, call: Call, line: bytes
-    ) -> None:
+    async def _answer_from(self, ahead: Future[Used], identity: str | int, call: Call, line: bytes) -> None:
         """Answer a call with the result of the one that ran ahead; make it if that failed."""
         done = asyncio.wrap_future(ahead)
         await asyncio.wait([done])
@@ -192,7 +192,9 @@ class McpProxy:
         status = await server.wait()
         if self._is_ending:
             return
-        self._fail(f"the MCP server {' '.join(self._command)!r} has ended with exit status {status}; start it again")
+        self._fail(
+            f"the MCP server {' '.join(self._command)!r} has ended with exit status {status}; start it again"
+        )
 
     def _is_own(self, message: Message) -> bool:
         """Take the answer to a call of the proxy's own."""
@@ -290,7 +292,9 @@ class McpProxy:
             # `_read_server` sees the end too, and says so.
             return
 
-    def _answer(self, identity: str | int, *, result: Message | None = None, error: str | None = None) -> None:
+    def _answer(
+        self, identity: str | int, *, result: Message | None = None, error: str | None = None
+    ) -> None:
         message: Message = {"jsonrpc": "2.0", "id": identity}
         if error is None:
             message["result"] = result

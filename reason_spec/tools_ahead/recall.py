@@ -33,7 +33,8 @@ class Recalled(NamedTuple):
     """A call of like conversations.
 
     ``likeness`` is that of the most alike one, in nats of shared distinctive values; ``share`` how many of
-    the nearest made the call, weighted by likeness; ``is_next`` whether it follows the last call that both made.
+    the nearest made the call, weighted by likeness; ``is_next`` whether it follows the last call that both
+    made.
     """
 
     call: Call

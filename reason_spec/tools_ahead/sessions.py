@@ -51,7 +51,8 @@ class SpeculativeTools:
     ) -> None:
         """Args:
         tools: by name.
-        read_only: rules ``NAME`` or ``NAME(ARGUMENT=VALUE)`` for calls that change nothing, and may therefore be
+        read_only: rules ``NAME`` or ``NAME(ARGUMENT=VALUE)`` for calls that change nothing, and may
+        therefore be
             made in vain.
         past: earlier conversations as events (`reason_spec.tools_ahead.calls.events_of`). All tenants
             learn from them.
@@ -141,8 +142,8 @@ class ToolSession:
     def follow(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Take the whole conversation in OpenAI's form, before the model writes, and start likely calls.
 
-        Returns at once; the prediction runs in a thread of its own. A conversation that was changed in its past
-        is read anew, and results are dropped.
+        Returns at once; the prediction runs in a thread of its own. A conversation that was changed in its
+        past is read anew, and results are dropped.
 
         Raises:
             pydantic.ValidationError: a message has another form.

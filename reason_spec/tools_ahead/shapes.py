@@ -55,9 +55,7 @@ class Shape:
 
     @cached_property
     def constants(self) -> dict[str, str]:
-        return {
-            argument: origin[1:] for argument, origin in self.bindings if origin.startswith(_CONSTANT)
-        }
+        return {argument: origin[1:] for argument, origin in self.bindings if origin.startswith(_CONSTANT)}
 
     @cached_property
     def _hash(self) -> int:

@@ -1,6 +1,7 @@
 """Values of a conversation with the place that each comes from.
 
-A place is named by the kind of its event and a path without list positions: ``result get_user reservations[]``,
+A place is named by the kind of its event and a path without list positions: ``result get_user
+reservations[]``,
 ``argument search date``, ``user A9:6`` (a word of six capitals and digits in a user's text).
 """
 
@@ -31,7 +32,8 @@ _MONTHS: Final = {
 }
 _MONTH: Final = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE: Final = re.compile(
-    rf"\b(?:{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH})\b(?:,? (\d{{4}}))?",
+    rf"\b(?:{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH})\b"
+    r"(?:,? (\d{4}))?",
     re.IGNORECASE,
 )
 _ISO_DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)")

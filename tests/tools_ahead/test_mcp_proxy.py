@@ -39,7 +39,7 @@ class Shop:
     async def serves(self, num_calls: int) -> None:
         """Wait until the server has served so many calls."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.served) < num_calls:
+            while len(self.served) < num_calls:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     @asynccontextmanager
@@ -68,7 +68,7 @@ async def ready(client: Any, shop: Shop) -> None:
     """List the tools, and wait until the past is learned."""
     await client.list_tools()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while "learned" not in shop.log_file.read_text():
+        while "learned" not in shop.log_file.read_text():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

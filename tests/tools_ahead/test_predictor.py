@@ -54,7 +54,9 @@ def test_what_comes_later_changes_no_prediction() -> None:
     for cut in range(3, len(whole) + 1):
         full = [m for m in moments_of(known, whole) if m.event < cut]
         part = [m for m in moments_of(known, whole[:cut]) if m.event < cut]
-        assert [(m.event, m.stage, m.keys, m.rows) for m in part] == [(m.event, m.stage, m.keys, m.rows) for m in full]
+        assert [(m.event, m.stage, m.keys, m.rows) for m in part] == [
+            (m.event, m.stage, m.keys, m.rows) for m in full
+        ]
 
 
 def test_a_row_has_all_features() -> None:

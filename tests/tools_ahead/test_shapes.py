@@ -33,7 +33,9 @@ def test_a_shape_proposes_each_item_of_another_conversations_list() -> None:
 
 def test_arguments_of_one_list_item_stay_together() -> None:
     flights = '{"flights": [{"no": "A1", "day": "Mon"}, {"no": "B2", "day": "Tue"}]}'
-    shape = Shape("look", (Binding("day", "result trip flights[].day"), Binding("no", "result trip flights[].no")))
+    shape = Shape(
+        "look", (Binding("day", "result trip flights[].day"), Binding("no", "result trip flights[].no"))
+    )
     history = history_of(Said("user", "x"), Returned(Call.of("trip", {}), flights))
     pairs = [(p.call.arguments["no"], p.call.arguments["day"]) for p in proposals_of(shape, history)]
     assert pairs == [("A1", "Mon"), ("B2", "Tue")]

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from reason_spec.tools_ahead.calls import normal_json
 from reason_spec.tools_ahead.streaming import complete_arguments
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+)
 
 
 @given(st.dictionaries(st.text(max_size=4), SCALARS, max_size=4), st.sampled_from([None, 2]))
-def test_every_beginning_gives_complete_arguments_of_the_whole(arguments: dict[str, object], indent: int | None) -> None:
+def test_every_beginning_gives_complete_arguments_of_the_whole(
+    arguments: dict[str, object], indent: int | None
+) -> None:
     text = json.dumps(arguments, indent=indent)
     whole = {key: normal_json(value) for key, value in arguments.items()}
     sizes = []

@@ -23,7 +23,10 @@ def test_a_result_gives_its_leaves_with_paths_and_positions() -> None:
 
 
 def test_words_of_texts_are_named_by_their_form_and_the_word_before() -> None:
-    assert origins(Said("user", "My id is mia_li_3668."), "mia_li_3668") == {"user a_a_9", "user a_a_9 after is"}
+    assert origins(Said("user", "My id is mia_li_3668."), "mia_li_3668") == {
+        "user a_a_9",
+        "user a_a_9 after is",
+    }
     assert origins(Said("user", "Look at 8JX2WO"), "8JX2WO") == {"user A9:6", "user A9:6 after at"}
     assert kind_of("hello") is None
     assert kind_of("I") is None

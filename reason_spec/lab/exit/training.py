@@ -220,7 +220,8 @@ def _fit_model(rows: Floats, table: LabelledCandidates, seen: NDArray[np.int64],
     counts = np.bincount(table.answer, minlength=len(table.problem))
     seen = seen[table.weight[seen] > 0]
     weights = table.weight[seen] / np.sqrt(counts[table.answer[seen]])
-    return fit_boosting(rows[seen].astype(np.float32), table.final[seen], weights / weights.mean(), _MODEL_FIT, seed)
+    few = rows[seen].astype(np.float32)
+    return fit_boosting(few, table.final[seen], weights / weights.mean(), _MODEL_FIT, seed)
 
 
 def fit_boosting(

@@ -27,7 +27,6 @@ class Recorded:
     trial: str
     events: tuple[Event, ...]
 
-
     @property
     def calls_only(self) -> Recorded:
         """Calls and results alone, as a proxy between a client and its tools sees them."""
@@ -148,8 +147,8 @@ def held_out_moments(
 def invented_trial(one: Recorded, others: Knowledge, seed: int) -> Past:
     """Return what another trial of a conversation's task might have been.
 
-    For pools with one trial a task, which cannot teach how far two trials agree. Of the calls and the values that
-    users named, `AGREEMENT` stay; other calls become one to the same tool from another conversation.
+    For pools with one trial a task, which cannot teach how far two trials agree. Of the calls and the values
+    that users named, `AGREEMENT` stay; other calls become one to the same tool from another conversation.
     """
     rng = random.Random(seed)
     history = History(others.aliases)

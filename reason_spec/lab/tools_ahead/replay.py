@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from reason_spec.lab.tools_ahead.moments import Recorded, Scores
-from reason_spec.tools_ahead.calls import Call, Called, Event, Returned, Said
+from reason_spec.tools_ahead.calls import Call, Called, Event, Said
 from reason_spec.tools_ahead.predictor import IsReadOnly
 
 CountTokens = Callable[[str], int]
@@ -18,7 +18,7 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The speeds of a replay: tokens a second, and seconds of a tool, of a user's text and of a result's age."""
+    """Tokens a second, and the seconds of a tool, of a user's text and of a result's age."""
 
     count_tokens: CountTokens
     tokens_per_second: float = 50.0
@@ -57,7 +57,7 @@ class Ahead(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A read-only call of the model. ``saved`` are the seconds that its early start saves, None if it had none."""
+    """A read-only call of the model, with the seconds that its early start saves; None if it had none."""
 
     tool: str
     stage: int | None
