@@ -184,8 +184,8 @@ def parts_of(case: str, tests: Sequence[Trace], learn: Sequence[Trace]) -> list[
     by_pool: dict[tuple[int, ...], Part] = {}
     for trial in sorted({test.recorded.trial for test in tests}):
         mine = [test for test in tests if test.recorded.trial == trial]
-        own = {test.recorded.events for test in mine}
-        pool = {number: one for number, one in enumerate(learn) if one.recorded.events not in own}
+        own = {test.recorded for test in mine}
+        pool = {number: one for number, one in enumerate(learn) if one.recorded not in own}
         by_pool.setdefault(tuple(pool), Part([], list(pool.values()))).tests.extend(mine)
     return list(by_pool.values())
 
@@ -295,29 +295,43 @@ def measure(
     parts = parts_of(case, tests, learn)
     for number, (mine, pool) in enumerate(parts):
         sys.stderr.write(f"{case}, part {number + 1} of {len(parts)}: {len(mine)} from {len(pool)}\n")
-        events = [one.recorded for one in pool]
-        model = train(
-            events, is_read_only, clock, precision=precision + MARGIN, with_trials=case == "other_trials"
-        )
-        knowledge = Knowledge.of([one.events for one in events], is_read_only)
-        result.thresholds.append(model.threshold)
         result.num_pool.append(len(pool))
+        foresee = learned_scores([one.recorded for one in pool], case, is_read_only, clock, precision, result)
         for test in mine:
-            scores = scores_of(model, moments_of(knowledge, test.recorded.events))
-            result.replayed.append(
-                (test.recorded, replays(test.recorded, scores, model.threshold, clock, is_read_only))
-            )
+            scores = foresee(test.recorded)
+            by_latency = {
+                seconds: replay(
+                    test.recorded,
+                    scores,
+                    result.thresholds[-1],
+                    replace(clock, tool_seconds=seconds),
+                    is_read_only,
+                )
+                for seconds in LATENCIES
+            }
+            result.replayed.append((test.recorded, by_latency))
         replay_cache(mine, pool, vocabulary, result)
     return result
 
 
-def replays(
-    one: Recorded, scores: Sequence[Scores], threshold: float, clock: Clock, is_read_only: ReadOnlyTools
-) -> dict[float, Replayed]:
-    return {
-        seconds: replay(one, scores, threshold, replace(clock, tool_seconds=seconds), is_read_only)
-        for seconds in LATENCIES
-    }
+def learned_scores(
+    pool: Sequence[Recorded],
+    case: str,
+    is_read_only: ReadOnlyTools,
+    clock: Clock,
+    precision: float,
+    result: CaseResult,
+) -> Callable[[Recorded], list[Scores]]:
+    """Learn a pool, note the threshold, and return what scores a conversation; an empty pool foresees nothing."""
+    if not pool:
+        sys.stderr.write("there is nothing to learn from; name files with --learn\n")
+        result.thresholds.append(1.0)
+        return lambda _: []
+    with_trials = case == "other_trials"
+    model = train(pool, is_read_only, clock, precision=precision + MARGIN, with_trials=with_trials)
+    knowledge = Knowledge.of([one.events for one in pool], is_read_only)
+    result.thresholds.append(model.threshold)
+    return lambda one: scores_of(model, moments_of(knowledge, one.events))
 
 
 def replay_cache(
