@@ -322,7 +322,7 @@ def learned_scores(
     precision: float,
     result: CaseResult,
 ) -> Callable[[Recorded], list[Scores]]:
-    """Learn a pool, note the threshold, and return what scores a conversation; an empty pool foresees nothing."""
+    """Learn a pool, note the threshold, and return what scores a conversation; nothing without a pool."""
     if not pool:
         sys.stderr.write("there is nothing to learn from; name files with --learn\n")
         result.thresholds.append(1.0)
