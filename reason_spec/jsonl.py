@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 from reason_spec.errors import DataError
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz", ".gz")
+DOCUMENT_SUFFIXES = (".traj", ".traj.gz")
+"""Files that hold one JSON value, over many lines."""
 Parsed = TypeVar("Parsed")
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -58,6 +60,11 @@ def read_records(path: str | Path, wanted: str) -> Iterator[JsonItem | BadLine]:
             yield item
 
 
+def is_document(path: Path) -> bool:
+    """Whether a file of this name holds one JSON value."""
+    return path.name.lower().endswith(DOCUMENT_SUFFIXES)
+
+
 def read_values(path: str | Path, wanted: str) -> Iterator[JsonItem | BadLine]:
     """Yield the JSON values of a file in order, and a ``BadLine`` for each line without one.
 
@@ -75,8 +82,11 @@ def read_values(path: str | Path, wanted: str) -> Iterator[JsonItem | BadLine]:
     try:
         with path.open("rb") as raw:
             stream = _decompressed(path, raw)
-            if path.name.lower().removesuffix(".gz").endswith(".json") and _starts_array(path, stream):
-                yield from _array_items(path, stream)
+            if is_document(path):
+                yield JsonItem(1, _whole_value(path, stream))
+            elif path.name.lower().removesuffix(".gz").endswith(".json") and _starts_array(path, stream):
+                items = _whole_value(path, stream)
+                yield from (JsonItem(number, value) for number, value in enumerate(items, start=1))
             else:
                 yield from _lines(stream)
     except OSError as error:
@@ -186,7 +196,7 @@ def _check_kind(path: Path, wanted: str) -> None:
         raise DataError(f"{path} is a folder; name a file in it ({', '.join(SUFFIXES[:4])}).")
     if not path.exists():
         raise DataError(f"{path}: there is no such file.")
-    if path.is_file() and path.suffix and not path.name.lower().endswith(SUFFIXES):
+    if path.is_file() and path.suffix and not path.name.lower().endswith((*SUFFIXES, *DOCUMENT_SUFFIXES)):
         raise DataError(
             f"{path}: files of the kind {path.suffix!r} are not read. Give JSON lines: {wanted}, "
             f"named {', '.join(SUFFIXES[:3])} (also .gz)."
@@ -239,9 +249,9 @@ def _starts_array(path: Path, stream: BinaryIO) -> bool:
     return head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] == b"["
 
 
-def _array_items(path: Path, stream: BinaryIO) -> Iterator[JsonItem]:
+def _whole_value(path: Path, stream: BinaryIO) -> Any:
     try:
-        items = json.loads(stream.read().decode("utf-8-sig"))
+        return json.loads(stream.read().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 (byte {error.start + 1} of the file).") from error
     except json.JSONDecodeError as error:
@@ -253,5 +263,3 @@ def _array_items(path: Path, stream: BinaryIO) -> Iterator[JsonItem]:
         raise DataError(
             f"{path}: cannot be read as a JSON array ({type(error).__name__}: {error})."
         ) from error
-    for number, value in enumerate(items, start=1):
-        yield JsonItem(number, value)

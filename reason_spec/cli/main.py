@@ -14,6 +14,7 @@ from reason_spec.cli.draft import draft_app
 from reason_spec.cli.eval import EVAL_HELP, evaluate
 from reason_spec.cli.exit import exit_app
 from reason_spec.cli.grade import grade, verify
+from reason_spec.cli.mcp import MCP_HELP, mcp
 from reason_spec.cli.plan import PLAN_HELP, plan
 from reason_spec.cli.report import REPORT_HELP, report
 from reason_spec.cli.router import router_app
@@ -44,6 +45,7 @@ app.command(help=SERVE_HELP)(serve)
 app.command(help=TOP_HELP)(top)
 app.command(help=PLAN_HELP)(plan)
 app.command(help=REPORT_HELP)(report)
+app.command(help=MCP_HELP)(mcp)
 for command in (grade, verify, settings, doctor):
     app.command()(command)
 

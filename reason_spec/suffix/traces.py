@@ -1,10 +1,10 @@
-"""Reads files of past conversations: JSON lines with messages in OpenAI's format."""
+"""Reads past conversations: messages in OpenAI's format, results of tau-bench, trajectories of SWE-agent."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -20,7 +20,15 @@ from pydantic import (
 )
 
 from reason_spec.errors import DataError
-from reason_spec.jsonl import BadLine, FieldError, JsonItem, check_unicode, parse_items, read_values
+from reason_spec.jsonl import (
+    BadLine,
+    FieldError,
+    JsonItem,
+    check_unicode,
+    is_document,
+    parse_items,
+    read_values,
+)
 from reason_spec.suffix.base import Source
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -69,6 +77,10 @@ class TraceMessage(_Part):
     text: str = Field(default="", validation_alias="content")
     reasoning: str = Field(default="", validation_alias=AliasChoices("reasoning_content", "reasoning"))
     calls: tuple[TraceCall, ...] = Field(default=(), validation_alias="tool_calls", strict=False)
+    action: str = ""
+    """SWE-agent: the command that the model wrote into its text."""
+    message_type: str = ""
+    """SWE-agent: ``observation`` for what a command printed, in whatever role."""
 
     @field_validator("text", mode="before")
     @classmethod
@@ -81,7 +93,7 @@ class TraceMessage(_Part):
             raise ValueError("holds a part that is not text; only texts are learnt")
         return "".join(texts)
 
-    @field_validator("reasoning", "calls", mode="before")
+    @field_validator("reasoning", "calls", "action", "message_type", mode="before")
     @classmethod
     def _present(cls, value: Any, info: ValidationInfo) -> Any:
         return cls.model_fields[str(info.field_name)].default if value is None else value
@@ -89,6 +101,17 @@ class TraceMessage(_Part):
     @property
     def source(self) -> Source:
         return SOURCE_OF[self.role]
+
+    @property
+    def is_observation(self) -> bool:
+        """Whether a message of the role ``user`` is a tool's result."""
+        return self.role == "user" and self.message_type == "observation"
+
+    @property
+    def written_calls(self) -> tuple[TraceCall, ...]:
+        """The command that the text holds, as a call whose tool is the command's first word."""
+        command = self.action.strip()
+        return (TraceCall(name=command.split()[0], arguments={"command": command}),) if command else ()
 
     @property
     def text_with_calls(self) -> str:
@@ -101,7 +124,11 @@ class TraceMessage(_Part):
 
 
 class _Line(_Part):
-    messages: tuple[TraceMessage, ...] = Field(min_length=1, strict=False)
+    messages: tuple[TraceMessage, ...] = Field(
+        min_length=1, strict=False, validation_alias=AliasChoices("messages", "traj", "history")
+    )
+    task_id: str | int | None = None
+    trial: str | int | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -111,10 +138,15 @@ class _Line(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A past conversation and its line in the file."""
+    """A past conversation and its line in the file.
+
+    ``task`` and ``trial`` are those of a benchmark, if the file names them.
+    """
 
     line: int
     messages: tuple[TraceMessage, ...]
+    task: str | None = None
+    trial: str | None = None
 
     @property
     def num_answers(self) -> int:
@@ -132,7 +164,9 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
     """Read a file of past conversations, also gzip.
 
     A line is an object with ``messages``, or a list of messages. A message has a ``role`` and a ``content``,
-    text or a list of text parts; an assistant's may have ``tool_calls`` and ``reasoning``.
+    text or a list of text parts; an assistant's may have ``tool_calls`` and ``reasoning``. Results of
+    tau-bench (``traj``, with ``task_id`` and ``trial``) are lines too. A ``.traj`` file of SWE-agent is one
+    conversation, its ``history``; its name is the task.
 
     Args:
         skip_bad: collect unusable lines in ``bad_lines`` instead of raising.
@@ -144,6 +178,8 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
     bad_lines: list[BadLine] = []
     items = read_values(path, _WANTED)
     conversations = tuple(parse_items(items, path, _read_conversation, bad_lines, skip_bad=skip_bad))
+    if is_document(path):
+        conversations = tuple(replace(one, task=path.name.split(".")[0]) for one in conversations)
     if not conversations:
         first = f"; line {bad_lines[0].line}: {bad_lines[0].reason}" if bad_lines else ""
         raise DataError(f"{path}: holds no conversation{first}. It needs {_WANTED}.")
@@ -153,11 +189,13 @@ def read_traces(path: Path, *, skip_bad: bool = False) -> Traces:
 def _read_conversation(item: JsonItem) -> Conversation:
     check_unicode("messages", json.dumps(item.value, ensure_ascii=False))
     try:
-        return Conversation(item.line, _Line.model_validate(item.value).messages)
+        line = _Line.model_validate(item.value)
     except ValidationError as error:
         mistake = error.errors()[0]
         place = ".".join(map(str, mistake["loc"])) or "line"
         raise FieldError(place, f"is unusable ({mistake['msg']})", mistake["input"]) from None
+    task, trial = (None if name is None else str(name) for name in (line.task_id, line.trial))
+    return Conversation(item.line, line.messages, task, trial)
 
 
 def openai_messages(messages: Sequence[TraceMessage], *, calls: bool, tools: bool) -> list[dict[str, Any]]:

@@ -54,6 +54,44 @@ def embedded() -> HuggingFaceTokenizer:
 # Reading -------------------------------------------------------------------------------------
 
 
+def test_results_of_tau_bench_are_read_with_task_and_trial(tmp_path: Path) -> None:
+    results = [{"task_id": 3, "trial": 1, "reward": 0.0, "info": {}, "traj": MESSAGES}]
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results, indent=1))
+    (conversation,) = read_traces(path).conversations
+    assert (conversation.task, conversation.trial) == ("3", "1")
+    assert len(conversation.messages) == len(MESSAGES)
+
+
+def test_a_trajectory_of_swe_agent_is_one_conversation(tmp_path: Path) -> None:
+    observation = {"role": "user", "content": "app.py", "message_type": "observation", "agent": "main"}
+    action = "find_file app.py\n"
+    history = [
+        {"role": "system", "content": "Fix it.", "agent": "main", "message_type": "system_prompt"},
+        {"role": "assistant", "content": f"Look.\n```\n{action}```", "thought": "Look.", "action": action},
+        observation,
+        {"role": "assistant", "content": "", "action": "view", "tool_calls": [CALL]},
+        {"role": "tool", "content": [{"type": "text", "text": "seven"}], "tool_call_ids": ["c1"]},
+    ]
+    path = tmp_path / "repo__repo-12.traj"
+    path.write_text(json.dumps({"trajectory": [], "history": history, "info": {}}, indent=2))
+    (conversation,) = read_traces(path).conversations
+    assert conversation.task == "repo__repo-12"
+    _, first, seen, second, result = conversation.messages
+    assert first.written_calls == (TraceCall(name="find_file", arguments={"command": "find_file app.py"}),)
+    assert first.text_with_calls == first.text, "the text already holds the command"
+    assert seen.is_observation
+    assert [call.name for call in second.calls] == ["look_up"]
+    assert (result.role, result.text) == ("tool", "seven")
+
+
+def test_a_damaged_trajectory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.traj"
+    path.write_text('{"history": [')
+    with pytest.raises(DataError, match=r"a\.traj, line 1"):
+        read_traces(path)
+
+
 def test_messages_in_every_form_are_read(file: Path) -> None:
     expected = (
         TraceMessage(role="system", text="Be brief."),

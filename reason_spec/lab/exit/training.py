@@ -206,7 +206,7 @@ def train_asked(problems: Sequence[Problem], advance: Advance = lambda: None, se
             f"{MIN_ANSWERS} are needed, with the answer behind #### as in GSM8K"
         )
     x = np.array(rows, np.float32)[:, ASKED_COLUMNS]
-    return _fit(x, np.array(final, bool), None, _ASKED_FIT, seed)
+    return fit_boosting(x, np.array(final, bool), None, _ASKED_FIT, seed)
 
 
 def _with_asked(table: LabelledCandidates, asked: Boosting) -> Floats:
@@ -220,12 +220,14 @@ def _fit_model(rows: Floats, table: LabelledCandidates, seen: NDArray[np.int64],
     counts = np.bincount(table.answer, minlength=len(table.problem))
     seen = seen[table.weight[seen] > 0]
     weights = table.weight[seen] / np.sqrt(counts[table.answer[seen]])
-    return _fit(rows[seen].astype(np.float32), table.final[seen], weights / weights.mean(), _MODEL_FIT, seed)
+    few = rows[seen].astype(np.float32)
+    return fit_boosting(few, table.final[seen], weights / weights.mean(), _MODEL_FIT, seed)
 
 
-def _fit(
+def fit_boosting(
     x: Rows, y: NDArray[np.bool_], weights: Floats | None, options: dict[str, Any], seed: int
 ) -> Boosting:
+    """Fit boosted trees to ``[rows, features]`` and their labels; ``options`` are scikit-learn's."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     model = HistGradientBoostingClassifier(**options, max_bins=_BINS, early_stopping=False, random_state=seed)

@@ -1,0 +1,232 @@
+"""Results of calls that ran ahead: the limits, and which result may stand for which call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from reason_spec.errors import SettingsError
+from reason_spec.tools_ahead.calls import Call
+from reason_spec.tools_ahead.predictor import Prediction
+
+Dropped: TypeAlias = Literal["unused", "stale", "changed", "failed", "too_large"]
+"""Why a result was not used: nobody asked for it, it was too old, something may have changed since, the tool
+failed, or it was larger than the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class AheadLimits:
+    """Limits of one session.
+
+    Attributes:
+        max_calls: calls that run or wait to be used at the same time.
+        max_seconds: seconds that calls ran in vain; then nothing more runs ahead.
+        max_bytes: bytes of the results that are held.
+        max_age: seconds from the start of a call until its result is dropped.
+        threshold: chance from which on a call runs ahead; None: the model's.
+
+    Raises:
+        SettingsError: a limit is negative, or the threshold no chance.
+    """
+
+    max_calls: int = 8
+    max_seconds: float = 60.0
+    max_bytes: int = 4 << 20
+    max_age: float = 60.0
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_calls", "max_seconds", "max_bytes", "max_age"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} is {getattr(self, name)}; give 0 or more")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise SettingsError(f"threshold is {self.threshold}; it is a chance between 0 and 1")
+
+
+class AheadReport(NamedTuple):
+    """What ran ahead in a session, and what became of it.
+
+    ``num_read_only`` are the model's calls that could have been answered, ``num_used`` those that were.
+    ``saved_seconds`` is the time by which these came earlier, ``wasted_seconds`` the run time of results that
+    were dropped, ``dropped`` their number by reason.
+    """
+
+    num_read_only: int
+    num_started: int
+    num_used: int
+    saved_seconds: float
+    wasted_seconds: float
+    dropped: dict[str, int]
+
+
+class Used(NamedTuple):
+    """The result of a call that ran ahead, and its age in seconds."""
+
+    result: Any
+    age: float
+
+
+@dataclass(slots=True)
+class _Ahead:
+    future: Future[Any]
+    started: float
+    finished: float | None = None
+    size: int = 0
+
+
+class HeldResults:
+    """The calls of one session that run ahead, and their results. Thread-safe.
+
+    A result is used once, for a call with the same key, and only while nothing has changed since its start.
+    """
+
+    def __init__(self, limits: AheadLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        # Cancelling a future calls back in the same thread.
+        self._lock = threading.RLock()
+        self._held: dict[str, _Ahead] = {}
+        self._num_writing = 0
+        self._num_read_only = self._num_started = self._num_used = 0
+        self._saved = self._wasted = 0.0
+        self._dropped: dict[Dropped, int] = {}
+
+    def start(
+        self, predictions: Iterable[Prediction], threshold: float, run: Callable[[Call], Future[Any] | None]
+    ) -> list[Call]:
+        """Start the calls whose chance reaches the threshold, within the limits; return them.
+
+        Args:
+            run: starts a call and returns at once; None where nothing can run now.
+        """
+        started = []
+        with self._lock:
+            self._drop_stale()
+            for call, chance in predictions:
+                if chance < threshold or call.key in self._held:
+                    continue
+                future = run(call) if self._has_room() else None
+                if future is None:
+                    break
+                self._held[call.key] = ahead = _Ahead(future, self._clock())
+                self._num_started += 1
+                started.append((call, ahead))
+        for call, ahead in started:
+            # Outside the lock: a future that is already done calls back at once.
+            ahead.future.add_done_callback(lambda _, key=call.key, one=ahead: self._finished(key, one))
+        return [call for call, _ in started]
+
+    def take(self, call: Call) -> Future[Used] | None:
+        """Return the future result for a read-only call of the model; None if none may be used.
+
+        The future raises what the tool raised; the caller then makes the call itself.
+        """
+        with self._lock:
+            self._num_read_only += 1
+            self._drop_stale()
+            ahead = self._held.pop(call.key, None)
+        if ahead is None:
+            return None
+        asked = self._clock()
+        found: Future[Used] = Future()
+        ahead.future.add_done_callback(lambda done: self._hand_over(ahead, asked, done, found))
+        return found
+
+    def begin_write(self) -> None:
+        """Drop all results: a call that may change something begins. Nothing starts until `end_write`."""
+        with self._lock:
+            self._num_writing += 1
+            self._drop_all("changed")
+
+    def end_write(self) -> None:
+        with self._lock:
+            self._num_writing -= 1
+
+    def drop_all(self, why: Dropped = "changed") -> None:
+        with self._lock:
+            self._drop_all(why)
+
+    def close(self) -> AheadReport:
+        """Drop all results and return the report."""
+        self.drop_all("unused")
+        return self.report()
+
+    def report(self) -> AheadReport:
+        with self._lock:
+            return AheadReport(
+                self._num_read_only,
+                self._num_started,
+                self._num_used,
+                self._saved,
+                self._wasted,
+                {**self._dropped},
+            )
+
+    # The lock is held in what follows, except where said otherwise.
+
+    def _has_room(self) -> bool:
+        limits = self._limits
+        return (
+            self._num_writing == 0
+            and len(self._held) < limits.max_calls
+            and self._wasted < limits.max_seconds
+            and sum(ahead.size for ahead in self._held.values()) < limits.max_bytes
+        )
+
+    def _drop_stale(self) -> None:
+        oldest = self._clock() - self._limits.max_age
+        for key in [key for key, ahead in self._held.items() if ahead.started < oldest]:
+            self._drop(key, "stale")
+
+    def _drop_all(self, why: Dropped) -> None:
+        for key in list(self._held):
+            self._drop(key, why)
+
+    def _drop(self, key: str, why: Dropped) -> None:
+        self._count_dropped(self._held.pop(key), why)
+
+    def _count_dropped(self, ahead: _Ahead, why: Dropped) -> None:
+        self._dropped[why] = self._dropped.get(why, 0) + 1
+        ended = self._clock() if ahead.finished is None else ahead.finished
+        self._wasted += ended - ahead.started
+        ahead.future.cancel()
+
+    def _finished(self, key: str, ahead: _Ahead) -> None:
+        """Called without the lock, from the thread that ran the call."""
+        with self._lock:
+            ahead.finished = self._clock()
+            if self._held.get(key) is not ahead:
+                return
+            if ahead.future.cancelled() or ahead.future.exception() is not None:
+                self._drop(key, "failed")
+                return
+            ahead.size = size_of(ahead.future.result())
+            others = sum(other.size for other in self._held.values() if other is not ahead)
+            if others + ahead.size > self._limits.max_bytes:
+                self._drop(key, "too_large")
+
+    def _hand_over(self, ahead: _Ahead, asked: float, done: Future[Any], found: Future[Used]) -> None:
+        """Called without the lock, from any thread."""
+        error = RuntimeError("cancelled") if done.cancelled() else done.exception()
+        with self._lock:
+            now = self._clock()
+            if ahead.finished is None:
+                ahead.finished = now
+            if error is None:
+                self._num_used += 1
+                self._saved += min(ahead.finished, asked) - ahead.started
+            else:
+                self._count_dropped(ahead, "failed")
+        if error is None:
+            found.set_result(Used(done.result(), now - ahead.started))
+        else:
+            found.set_exception(error)
+
+
+def size_of(result: object) -> int:
+    """Return the bytes of a result as text, about what it takes to keep it."""
+    return len(result if isinstance(result, (str, bytes)) else repr(result))

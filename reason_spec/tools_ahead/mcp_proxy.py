@@ -1,0 +1,383 @@
+"""A proxy between an MCP client and an MCP server over stdio that runs likely read-only calls ahead.
+
+Messages are relayed as the lines that they are (JSON-RPC 2.0, one message a line). The proxy adds calls of
+its own, whose ids only it knows, and answers a call of the client whose result it already has. The protocol
+needs no package. A call may run ahead if the server's annotations say ``readOnlyHint`` and do not deny
+``idempotentHint``: MCP's specification gives ``idempotentHint`` a meaning for tools that write, and a write
+that nobody asked for is wrong however often it may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from reason_spec.errors import ReasonSpecError
+from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, Returned, tool_events
+from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
+from reason_spec.tools_ahead.model import CallModel
+from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge
+
+Message: TypeAlias = dict[str, Any]
+MAX_LINE: Final = 64 << 20
+"""Bytes of a message."""
+RAN_AHEAD: Final = "reason-spec/ran-ahead"
+"""Key in a result's ``_meta`` with the age of a result that ran ahead, in seconds."""
+SERVER_ENDED: Final = -32000
+"""JSON-RPC's first code for errors of an implementation."""
+_OWN_ID: Final = "reason-spec/ahead/"
+_GRACE: Final = 5.0
+"""Seconds in which a server may end after its input has ended."""
+
+
+class _Waiting(NamedTuple):
+    """A request of the client that the server works on."""
+
+    method: str
+    call: Call | None
+    is_write: bool
+
+
+class McpProxy:
+    """One client and one server; all methods run in one event loop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        model: CallModel,
+        *,
+        past: Iterable[Sequence[Event]] = (),
+        read_only: Iterable[str] = (),
+        limits: AheadLimits | None = None,
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Args:
+        command: starts the server.
+        past: earlier conversations; of them only calls and results are learned, for a proxy sees no texts.
+        read_only: rules for calls that may run ahead, beside the server's annotations.
+        log: takes one line for each call that runs ahead, for what became of it, and for the server's end.
+
+        Raises:
+            SettingsError: a rule has an unknown form.
+        """
+        self._command = list(command)
+        self._limits = AheadLimits() if limits is None else limits
+        self._threshold = model.threshold if self._limits.threshold is None else self._limits.threshold
+        self._rules = ReadOnlyTools(read_only)
+        self._annotated: set[str] = set()
+        self._log = log
+        self._held = HeldResults(self._limits)
+        self._model = model
+        self._past = [tool_events(events) for events in past]
+        self._predictor = self._learned(Knowledge(self.may_run_ahead), ())
+        self._events: list[Event] = []
+        self._waiting: dict[str | int, _Waiting] = {}
+        self._ahead: dict[str, Future[Message]] = {}
+        self._cancelled: set[str | int] = set()
+        self._num_own = 0
+        self._meta: Message = {}
+        self._server: asyncio.subprocess.Process | None = None
+        self._failure: str | None = None
+        self._is_ending = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._write_to_client: Callable[[bytes], None] = lambda _: None
+
+    def may_run_ahead(self, call: Call) -> bool:
+        """Whether a call changes nothing, by the server's annotations or by the rules."""
+        return call.name in self._annotated or self._rules(call)
+
+    async def run(
+        self, client: asyncio.StreamReader, write_to_client: Callable[[bytes], None]
+    ) -> AheadReport:
+        """Relay until the client ends; return the report.
+
+        A server that ends does not end the proxy: every open and every later request is answered with an
+        error that names the command and its exit status.
+
+        Raises:
+            ReasonSpecError: the server cannot be started.
+        """
+        self._write_to_client = write_to_client
+        try:
+            self._server = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=MAX_LINE
+            )
+        except OSError as error:
+            raise ReasonSpecError(
+                f"the MCP server {self._command[0]!r} cannot be started ({error.strerror or error})"
+            ) from error
+        serving = asyncio.create_task(self._read_server(self._server))
+        try:
+            while line := await client.readline():
+                await self._from_client(line)
+        finally:
+            await self._end(self._server, serving)
+        return self._held.close()
+
+    # From the client ---------------------------------------------------------------------------
+
+    async def _from_client(self, line: bytes) -> None:
+        message = _parsed(line)
+        if message is None:
+            await self._to_server(line)
+            return
+        method, identity = message.get("method"), message.get("id")
+        if method == "notifications/cancelled":
+            self._cancel((message.get("params") or {}).get("requestId", ""))
+        if method is None or identity is None:
+            await self._to_server(line)
+            return
+        if self._failure is not None:
+            self._answer(identity, error=self._failure)
+            return
+        call = _call_of(message) if method == "tools/call" else None
+        if call is not None:
+            # Newer versions of the protocol name version and client in every request.
+            self._meta = dict(message["params"].get("_meta") or {})
+            self._meta.pop("progressToken", None)
+        is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
+        if call is not None and not is_write and (ahead := self._held.take(call)) is not None:
+            self._observe(Called(call))
+            self._spawn(self._answer_from(ahead, identity, call, line))
+            return
+        if is_write:
+            self._held.begin_write()
+        if call is not None:
+            self._observe(Called(call))
+        await self._forward(line, identity, _Waiting(str(method), call, is_write))
+
+    def _cancel(self, identity: str | int) -> None:
+        self._cancelled.add(identity)
+        waiting = self._waiting.pop(identity, None)
+        if waiting is not None and waiting.is_write:
+            self._held.end_write()
+
+    async def _forward(self, line: bytes, identity: str | int, waiting: _Waiting) -> None:
+        self._waiting[identity] = waiting
+        await self._to_server(line)
+
+    async def _answer_from(self, ahead: Future[Used], identity: str | int, call: Call, line: bytes) -> None:
+        """Answer a call with the result of the one that ran ahead; make it if that failed."""
+        done = asyncio.wrap_future(ahead)
+        await asyncio.wait([done])
+        if identity in self._cancelled:
+            return
+        if done.exception() is not None:
+            if self._failure is not None:
+                self._answer(identity, error=self._failure)
+            else:
+                await self._forward(line, identity, _Waiting("tools/call", call, False))
+            return
+        result, age = done.result()
+        self._log(f"used: {call.key}, {age:.2f} s after its start")
+        meta = {**(result.get("_meta") or {}), RAN_AHEAD: {"age_seconds": round(age, 3)}}
+        self._answer(identity, result={**result, "_meta": meta})
+        self._returned(call, result)
+
+    # From the server ---------------------------------------------------------------------------
+
+    async def _read_server(self, server: asyncio.subprocess.Process) -> None:
+        assert server.stdout is not None
+        while line := await server.stdout.readline():
+            message = _parsed(line)
+            if message is not None and self._is_own(message):
+                continue
+            self._write_to_client(line)
+            if message is not None:
+                self._note(message)
+        status = await server.wait()
+        if self._is_ending:
+            return
+        self._fail(
+            f"the MCP server {' '.join(self._command)!r} has ended with exit status {status}; start it again"
+        )
+
+    def _is_own(self, message: Message) -> bool:
+        """Take the answer to a call of the proxy's own."""
+        future = self._ahead.pop(str(message.get("id")), None) if "method" not in message else None
+        if future is None:
+            return False
+        result = message.get("result")
+        if future.cancelled():
+            return True
+        # A result of another type asks the client for something, which nobody has called for yet.
+        is_whole = isinstance(result, dict) and result.get("resultType", "complete") == "complete"
+        if is_whole and not result.get("isError"):
+            future.set_result(result)
+        else:
+            future.set_exception(ReasonSpecError("the tool has failed"))
+        return True
+
+    def _note(self, message: Message) -> None:
+        """Learn from a message of the server that went to the client."""
+        if message.get("method") == "notifications/tools/list_changed":
+            self._annotated.clear()
+        if message.get("method") in ("notifications/resources/updated", "notifications/tools/list_changed"):
+            self._held.drop_all()
+        waiting = self._waiting.pop(message.get("id", ""), None) if "method" not in message else None
+        if waiting is None:
+            return
+        result = message.get("result")
+        if waiting.is_write:
+            self._held.end_write()
+        if waiting.method == "tools/list" and isinstance(result, dict):
+            self._annotated.update(annotated_tools(result.get("tools") or ()))
+            self._spawn(self._learn_past())
+        if waiting.call is not None and isinstance(result, dict):
+            self._returned(waiting.call, result)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        self._log(reason)
+        for identity, waiting in list(self._waiting.items()):
+            if waiting.is_write:
+                self._held.end_write()
+            self._answer(identity, error=reason)
+        self._waiting.clear()
+        ahead, self._ahead = self._ahead, {}
+        for future in ahead.values():
+            if not future.cancelled():
+                future.set_exception(ReasonSpecError(reason))
+
+    # Running ahead -----------------------------------------------------------------------------
+
+    def _learned(self, knowledge: Knowledge, events: Iterable[Event]) -> CallPredictor:
+        predictor = CallPredictor(knowledge, self._model, learns=True)
+        for event in events:
+            predictor.add(event)
+        return predictor
+
+    async def _learn_past(self) -> None:
+        """Learn from the past anew: only now is it known which of its calls change nothing."""
+        knowledge = await asyncio.to_thread(Knowledge.of, self._past, self.may_run_ahead)
+        self._predictor = self._learned(knowledge, self._events)
+        self._log(f"learned {len(self._past)} past conversations")
+
+    def _observe(self, event: Event) -> None:
+        self._events.append(event)
+        self._predictor.add(event)
+
+    def _returned(self, call: Call, result: Message) -> None:
+        self._observe(Returned(call, result_text(result)))
+        if self._failure is None:
+            started = self._held.start(self._predictor.predict(), self._threshold, self._start)
+            for one in started:
+                self._log(f"runs ahead: {one.key}")
+
+    def _start(self, call: Call) -> Future[Message]:
+        self._num_own += 1
+        identity = f"{_OWN_ID}{self._num_own}"
+        self._ahead[identity] = future = Future()
+        params: Message = {"name": call.name, "arguments": call.arguments}
+        if self._meta:
+            params["_meta"] = self._meta
+        message = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": params}
+        self._spawn(self._to_server(_line(message)))
+        return future
+
+    # Lines -------------------------------------------------------------------------------------
+
+    async def _to_server(self, line: bytes) -> None:
+        server = self._server
+        if server is None or server.stdin is None or self._failure is not None:
+            return
+        try:
+            server.stdin.write(line)
+            await server.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            # `_read_server` sees the end too, and says so.
+            return
+
+    def _answer(
+        self, identity: str | int, *, result: Message | None = None, error: str | None = None
+    ) -> None:
+        message: Message = {"jsonrpc": "2.0", "id": identity}
+        if error is None:
+            message["result"] = result
+        else:
+            message["error"] = {"code": SERVER_ENDED, "message": error}
+        self._write_to_client(_line(message))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, server: asyncio.subprocess.Process, serving: asyncio.Task[None]) -> None:
+        self._is_ending = True
+        if server.stdin is not None:
+            server.stdin.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(serving), _GRACE)
+        except TimeoutError:
+            server.terminate()
+            try:
+                await asyncio.wait_for(asyncio.shield(serving), _GRACE)
+            except TimeoutError:
+                server.kill()
+                await serving
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def annotated_tools(tools: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the tools whose annotations allow calls that nobody asked for."""
+    found = set()
+    for tool in tools:
+        hints = tool.get("annotations") or {}
+        if hints.get("readOnlyHint") is True and hints.get("idempotentHint") is not False:
+            found.add(str(tool.get("name")))
+    return found
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """Return the structured content of a tool's result as JSON, else its texts."""
+    structured = result.get("structuredContent")
+    if structured is not None:
+        # Servers wrap a result that is no object.
+        value = structured["result"] if set(structured) == {"result"} else structured
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "\n".join(part.get("text", "") for part in result.get("content") or ())
+
+
+def _call_of(message: Message) -> Call | None:
+    """Return the call of a request; None for one with more than a name and arguments, such as a task."""
+    params = message.get("params") or {}
+    arguments = params.get("arguments") or {}
+    if set(params) - {"name", "arguments", "_meta"} or not isinstance(arguments, dict):
+        return None
+    return Call.of(str(params.get("name")), arguments)
+
+
+def _parsed(line: bytes) -> Message | None:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _line(message: Message) -> bytes:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+async def run_on_stdio(proxy: McpProxy) -> AheadReport:
+    """Run a proxy between this process's standard streams and its server."""
+    reader = asyncio.StreamReader(limit=MAX_LINE)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+
+    def write(line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+    return await proxy.run(reader, write)
+
+
+def report_line(report: AheadReport) -> str:
+    """Return the report as JSON, for a log."""
+    return json.dumps(report._asdict())

@@ -1,0 +1,275 @@
+"""Tools that run ahead of the model, in process: for loops of your own and for agent frameworks."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self, TypeAlias
+
+from reason_spec.errors import SettingsError, did_you_mean
+from reason_spec.suffix.traces import TraceMessage
+from reason_spec.tools_ahead.calls import Call, Event, ReadOnlyTools, events_of
+from reason_spec.tools_ahead.features import Streamed
+from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults
+from reason_spec.tools_ahead.model import CallModel, load_model
+from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, starts_turn
+from reason_spec.tools_ahead.streaming import complete_arguments
+
+Tool: TypeAlias = Callable[..., Any]
+"""Takes the arguments by name, and returns the result or awaits it."""
+
+
+class SpeculativeTools:
+    """A set of tools whose read-only calls are run before the model has written them.
+
+    Learns from the conversations that it is given, and from those of its sessions, by tenant. What a tenant's
+    sessions teach, and all results, stay with that tenant.
+
+    ::
+
+        tools = SpeculativeTools({"search": search, "book": book}, read_only=["search"], past=conversations)
+        with tools.session("ann") as session:
+            while ...:
+                session.follow(messages)          # before each call of the model
+                reply = model(messages)
+                result = session.call("search", {"query": "..."})
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        *,
+        read_only: Iterable[str],
+        past: Iterable[Sequence[Event]] = (),
+        model: CallModel | None = None,
+        limits: AheadLimits | None = None,
+        max_workers: int = 4,
+    ) -> None:
+        """Args:
+        tools: by name.
+        read_only: rules ``NAME`` or ``NAME(ARGUMENT=VALUE)`` for calls that change nothing, and may
+        therefore be
+            made in vain.
+        past: earlier conversations as events (`reason_spec.tools_ahead.calls.events_of`). All tenants
+            learn from them.
+        model: gives the chances; None: the one that ships.
+        max_workers: threads that run calls ahead, of all sessions together.
+
+        Raises:
+            SettingsError: ``read_only`` names a tool that is not among ``tools``.
+        """
+        self.tools = dict(tools)
+        self.is_read_only = ReadOnlyTools(read_only)
+        for name in self.is_read_only.names:
+            if name not in self.tools:
+                guess = did_you_mean(name, self.tools) or "."
+                raise SettingsError(f"read_only names {name!r}, which is no tool of these{guess}")
+        self.model = load_model() if model is None else model
+        self.limits = AheadLimits() if limits is None else limits
+        self.workers = ThreadPoolExecutor(max_workers, thread_name_prefix="tools-ahead")
+        # Of its own, so that no prediction waits behind slow tools.
+        self.predicting = ThreadPoolExecutor(1, thread_name_prefix="tools-ahead-prediction")
+        self._free_workers = threading.BoundedSemaphore(max_workers)
+        self._past = Knowledge.of(past, self.is_read_only)
+        self._by_tenant: dict[str, Knowledge] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop running calls ahead; calls that run are waited for."""
+        self.predicting.shutdown()
+        self.workers.shutdown(cancel_futures=True)
+
+    def session(self, tenant: str = "default") -> ToolSession:
+        """Start a conversation of a tenant."""
+        with self._lock:
+            return ToolSession(self, tenant, self._by_tenant.get(tenant, self._past))
+
+    def run(self, call: Call) -> Future[Any] | None:
+        """Start a call in a thread; None if all are busy: it would begin later than the model's own call."""
+        if not self._free_workers.acquire(blocking=False):
+            return None
+        tool = self.tools[call.name]
+        future = self.workers.submit(lambda: _blocking(tool(**call.arguments)))
+        future.add_done_callback(lambda _: self._free_workers.release())
+        return future
+
+    def learn(self, tenant: str, events: Sequence[Event]) -> None:
+        """Learn a conversation for later sessions of a tenant; takes about a second with 100 past ones."""
+        with self._lock:
+            # Open sessions keep reading what they began with.
+            known = copy.deepcopy(self._by_tenant.get(tenant, self._past))
+        known.learn(events)
+        with self._lock:
+            self._by_tenant[tenant] = known
+
+
+class ToolSession:
+    """One conversation. Its methods may be called from any thread, but not at the same time, except `call`
+    and `acall`."""
+
+    def __init__(self, tools: SpeculativeTools, tenant: str, knowledge: Knowledge) -> None:
+        self._tools = tools
+        self._tenant = tenant
+        self._knowledge = knowledge
+        self._held = HeldResults(tools.limits)
+        self._messages: list[TraceMessage] = []
+        self._predictor = CallPredictor(knowledge, tools.model)
+        self._events: list[Event] = []
+        self._predicting: Future[None] | None = None
+        self._streamed: tuple[str, int] = ("", -1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def report(self) -> AheadReport:
+        """What ran ahead so far."""
+        return self._held.report()
+
+    def follow(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Take the whole conversation in OpenAI's form, before the model writes, and start likely calls.
+
+        Returns at once; the prediction runs in a thread of its own. A conversation that was changed in its
+        past is read anew, and results are dropped.
+
+        Raises:
+            pydantic.ValidationError: a message has another form.
+        """
+        parsed = [TraceMessage.model_validate(message) for message in messages]
+        self.settle()
+        if parsed[: len(self._messages)] != self._messages:
+            self._held.drop_all()
+            self._predictor = CallPredictor(self._knowledge, self._tools.model)
+            self._events = []
+        self._messages = parsed
+        events = list(events_of(parsed))
+        new, self._events = events[len(self._events) :], events
+        self._streamed = ("", -1)
+        self._predict(new, None)
+
+    def stream(self, name: str, arguments: str) -> None:
+        """Take what the model has written of a call: its name, and the JSON of its arguments so far.
+
+        May be called with every token; acts when an argument is complete.
+        """
+        complete = complete_arguments(arguments)
+        if (name, len(complete)) == self._streamed:
+            return
+        self._streamed = (name, len(complete))
+        self.settle()
+        self._predict([], Streamed(name, complete))
+
+    def settle(self) -> None:
+        """Wait until the last prediction has started its calls."""
+        if self._predicting is not None:
+            self._predicting.result()
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Make a call of the model, or return the result of the same call that ran ahead.
+
+        Raises:
+            KeyError: there is no such tool.
+            Exception: what the tool raises.
+        """
+        call, tool = Call.of(name, arguments), self._tools.tools[name]
+        if not self._tools.is_read_only(call):
+            with _Writing(self._held):
+                return _blocking(tool(**arguments))
+        ahead = self._held.take(call)
+        if ahead is not None and ahead.exception() is None:
+            return ahead.result().result
+        return _blocking(tool(**arguments))
+
+    async def acall(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """As `call`, without blocking the event loop; a tool that is no coroutine runs in a thread."""
+        call, tool = Call.of(name, arguments), self._tools.tools[name]
+        if not self._tools.is_read_only(call):
+            with _Writing(self._held):
+                return await _awaited(tool, arguments)
+        ahead = self._held.take(call)
+        if ahead is not None:
+            done = asyncio.wrap_future(ahead)
+            await asyncio.wait([done])
+            if done.exception() is None:
+                return done.result().result
+        return await _awaited(tool, arguments)
+
+    def close(self, *, learn: bool = True) -> AheadReport:
+        """End the conversation; drop results.
+
+        Args:
+            learn: later sessions of the tenant learn from it.
+        """
+        self.settle()
+        if learn and self._events:
+            self._tools.predicting.submit(self._tools.learn, self._tenant, self._events)
+            self._events = []
+        return self._held.close()
+
+    def _predict(self, events: Sequence[Event], streamed: Streamed | None) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        self._predicting = self._tools.predicting.submit(self._start_likely, events, streamed, loop)
+
+    def _start_likely(
+        self, events: Sequence[Event], streamed: Streamed | None, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        for event in events:
+            self._predictor.add(event)
+        if streamed is None and not (events and starts_turn(events[-1])):
+            return
+        threshold = self._tools.limits.threshold
+        if threshold is None:
+            threshold = self._tools.model.threshold
+        predictions = self._predictor.predict(streamed)
+        known = [prediction for prediction in predictions if prediction.call.name in self._tools.tools]
+        self._held.start(known, threshold, lambda call: self._run(call, loop))
+
+    def _run(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> Future[Any] | None:
+        tool = self._tools.tools[call.name]
+        if loop is not None and inspect.iscoroutinefunction(tool):
+            return asyncio.run_coroutine_threadsafe(tool(**call.arguments), loop)
+        return self._tools.run(call)
+
+
+class _Writing:
+    """A call that may change something is running."""
+
+    def __init__(self, held: HeldResults) -> None:
+        self._held = held
+
+    def __enter__(self) -> None:
+        self._held.begin_write()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.end_write()
+
+
+def _blocking(result: Any) -> Any:
+    """Return a result, that of a coroutine after running it in a loop of its own."""
+    return asyncio.run(_wait_for(result)) if inspect.isawaitable(result) else result
+
+
+async def _wait_for(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+async def _awaited(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(tool):
+        return await tool(**arguments)
+    return await asyncio.to_thread(lambda: _blocking(tool(**arguments)))

@@ -1,0 +1,56 @@
+"""An MCP server of a shop, over stdio. Writes each call it serves into the file that is its argument."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from mcp.server import MCPServer
+from mcp_types import ToolAnnotations
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.tools_ahead.some_conversations import order, user
+
+SERVED = Path(sys.argv[1])
+server = MCPServer("shop")
+READS = ToolAnnotations(readOnlyHint=True)
+
+
+def serve(name: str, argument: str) -> None:
+    with SERVED.open("a") as file:
+        file.write(f"{name} {argument}\n")
+
+
+@server.tool(annotations=READS)
+def get_user(user_id: str) -> str:
+    serve("get_user", user_id)
+    return json.dumps(user(int(user_id.rpartition("_")[2])))
+
+
+@server.tool(annotations=READS)
+def get_order(order_id: str) -> str:
+    serve("get_order", order_id)
+    if (SERVED.parent / "broken").exists():
+        raise RuntimeError("the shop is closed")
+    if (SERVED.parent / "slow").exists():
+        time.sleep(0.3)
+    return json.dumps(order(order_id))
+
+
+@server.tool()
+def cancel_order(order_id: str) -> str:
+    serve("cancel_order", order_id)
+    return "done"
+
+
+@server.tool(annotations=ToolAnnotations(readOnlyHint=False, idempotentHint=True))
+def die(reason: str) -> str:
+    os._exit(7)
+
+
+if __name__ == "__main__":
+    server.run("stdio")

@@ -1,0 +1,183 @@
+"""The MCP proxy between a real client and a real server, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, annotated_tools, result_text
+from reason_spec.tools_ahead.model import CallModel
+from tests.tools_ahead.some_conversations import messages_of, order, user
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 60.0
+SHOP = Path(__file__).with_name("mcp_shop.py")
+
+
+class Shop:
+    """The files of one test, and the client's view of the server through the proxy."""
+
+    def __init__(self, folder: Path, model: CallModel) -> None:
+        self.folder = folder
+        self.served_file = folder / "served"
+        self.log_file = folder / "log"
+        (folder / "model.json").write_text(model.to_json())
+        lines = [json.dumps({"messages": messages_of(number)}) for number in range(20)]
+        (folder / "past.jsonl").write_text("\n".join(lines))
+
+    @property
+    def served(self) -> list[str]:
+        return self.served_file.read_text().splitlines() if self.served_file.exists() else []
+
+    async def serves(self, num_calls: int) -> None:
+        """Wait until the server has served so many calls."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.served) < num_calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def client(self, *options: str, proxied: bool = True) -> AsyncIterator[Any]:
+        mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
+        command = [sys.executable, str(SHOP), str(self.served_file)]
+        if proxied:
+            files = ["--model", str(self.folder / "model.json"), "--learn", str(self.folder / "past.jsonl")]
+            command = [sys.executable, str(ROOT / "cli.py"), "mcp", *files, "--log", *options, "--", *command]
+        parameters = mcp.StdioServerParameters(command=command[0], args=command[1:])
+        with self.log_file.open("w") as log:
+            async with mcp.Client(mcp.client.stdio.stdio_client(parameters, errlog=log)) as client:
+                yield client
+
+
+@pytest.fixture
+def shop(tmp_path: Path, shop_model: CallModel) -> Shop:
+    return Shop(tmp_path, shop_model)
+
+
+async def asked(client: Any, name: str, **arguments: str) -> Any:
+    return await client.call_tool(name, arguments)
+
+
+async def ready(client: Any, shop: Shop) -> None:
+    """List the tools, and wait until the past is learned."""
+    await client.list_tools()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while "learned" not in shop.log_file.read_text():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def ran_ahead(result: Any) -> bool:
+    return RAN_AHEAD in (result.meta or {})
+
+
+async def test_orders_run_ahead_once_the_user_is_known(shop: Shop) -> None:
+    orders = user(70)["orders"]
+    async with shop.client() as client:
+        await ready(client, shop)
+        first = await asked(client, "get_user", user_id="nora_70")
+        assert not ran_ahead(first)
+        await shop.serves(1 + len(orders))
+        for one in orders:
+            result = await asked(client, "get_order", order_id=one)
+            assert json.loads(result.content[0].text) == order(one)
+            assert ran_ahead(result)
+    assert sorted(shop.served) == sorted(["get_user nora_70", *(f"get_order {one}" for one in orders)])
+    assert f'"num_used": {len(orders)}' in shop.log_file.read_text()
+
+
+async def test_a_call_that_changes_something_drops_what_ran_ahead(shop: Shop) -> None:
+    orders = user(70)["orders"]
+    async with shop.client() as client:
+        await ready(client, shop)
+        await asked(client, "get_user", user_id="nora_70")
+        await shop.serves(1 + len(orders))
+        await asked(client, "cancel_order", order_id=orders[0])
+        result = await asked(client, "get_order", order_id=orders[0])
+        assert json.loads(result.content[0].text) == order(orders[0])
+    place = shop.served.index(f"cancel_order {orders[0]}")
+    assert f"get_order {orders[0]}" in shop.served[place:], "it was read again after the change"
+
+
+async def test_a_failure_that_ran_ahead_is_not_shown_and_the_call_is_made(shop: Shop) -> None:
+    orders = user(70)["orders"]
+    (shop.folder / "broken").touch()
+    async with shop.client() as client:
+        await ready(client, shop)
+        await asked(client, "get_user", user_id="nora_70")
+        await shop.serves(1 + len(orders))
+        (shop.folder / "broken").unlink()
+        result = await asked(client, "get_order", order_id=orders[0])
+        assert not result.is_error
+        assert not ran_ahead(result)
+    assert shop.served.count(f"get_order {orders[0]}") == 2
+
+
+async def test_a_call_that_still_runs_is_waited_for_and_not_made_twice(shop: Shop) -> None:
+    orders = user(70)["orders"]
+    (shop.folder / "slow").touch()
+    async with shop.client() as client:
+        await ready(client, shop)
+        await asked(client, "get_user", user_id="nora_70")
+        await shop.serves(2)
+        result = await asked(client, "get_order", order_id=shop.served[1].split()[1])
+        assert ran_ahead(result)
+    assert len(set(shop.served)) == len(shop.served)
+    assert len(shop.served) <= 1 + len(orders)
+
+
+async def test_tools_without_a_hint_and_answers_pass_unchanged(shop: Shop) -> None:
+    async with shop.client() as client, shop.client(proxied=False) as direct:
+        assert await client.list_tools() == await direct.list_tools()
+        for name in ("cancel_order", "no_such_tool"):
+            ours = await asked(client, name, order_id="A1")
+            theirs = await asked(direct, name, order_id="A1")
+            assert (ours.content, ours.is_error) == (theirs.content, theirs.is_error)
+
+
+async def test_a_dying_server_is_reported_by_name_and_status(shop: Shop) -> None:
+    mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
+    async with shop.client() as client:
+        await ready(client, shop)
+        for _ in range(2):
+            with pytest.raises(mcp.MCPError, match=r"mcp_shop\.py.* has ended with exit status 7"):
+                await asked(client, "die", reason="test")
+
+
+async def test_a_server_that_cannot_start_is_named() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(ROOT / "cli.py"), "mcp", "--", "no-such-command-here"),
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode != 0
+    assert b"no-such-command-here" in errors
+    assert b"Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("annotations", "may"),
+    [
+        ({"readOnlyHint": True}, True),
+        ({"readOnlyHint": True, "idempotentHint": True}, True),
+        ({"readOnlyHint": True, "idempotentHint": False}, False),
+        ({"readOnlyHint": False, "idempotentHint": True}, False),
+        ({"idempotentHint": True}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_only_tools_that_read_may_run_ahead(annotations: Mapping[str, bool] | None, may: bool) -> None:
+    assert annotated_tools([{"name": "a", "annotations": annotations}]) == ({"a"} if may else set())
+
+
+def test_the_text_of_a_result_is_its_structure_where_there_is_one() -> None:
+    assert result_text({"content": [{"type": "text", "text": "a"}, {"type": "image"}]}) == "a\n"
+    assert result_text({"content": [], "structuredContent": {"result": [1]}}) == "[1]"
+    assert result_text({"content": [], "structuredContent": {"n": 1}}) == '{"n": 1}'

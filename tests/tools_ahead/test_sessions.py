@@ -1,0 +1,222 @@
+"""Tools run ahead in process: the results are those of plain tools, in less time and never across tenants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reason_spec.errors import SettingsError
+from reason_spec.tools_ahead.held import AheadLimits
+from reason_spec.tools_ahead.model import CallModel
+from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
+from tests.tools_ahead.some_conversations import events, messages_of, order, result, user
+
+PAST = [events(number) for number in range(20)]
+
+
+class Shop:
+    """Tools that count what they served, and may fail or wait."""
+
+    def __init__(self) -> None:
+        self.served: list[str] = []
+        self.fails = False
+        self.opened = threading.Event()
+        self.opened.set()
+
+    def get_user(self, user_id: str) -> dict[str, Any]:
+        self.served.append(user_id)
+        return user(int(user_id.rpartition("_")[2]))
+
+    def get_order(self, order_id: str) -> dict[str, Any]:
+        self.served.append(order_id)
+        assert self.opened.wait(20)
+        if self.fails:
+            raise OSError("the shop is closed")
+        return order(order_id)
+
+    def cancel_order(self, order_id: str) -> str:
+        self.served.append(f"cancel {order_id}")
+        return "done"
+
+    @property
+    def tools(self) -> dict[str, Any]:
+        return {"get_user": self.get_user, "get_order": self.get_order, "cancel_order": self.cancel_order}
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def tools(shop: Shop, shop_model: CallModel) -> Iterator[SpeculativeTools]:
+    with SpeculativeTools(
+        shop.tools, read_only=["get_user", "get_order"], past=PAST, model=shop_model
+    ) as made:
+        yield made
+
+
+def until_served(shop: Shop, num_calls: int) -> None:
+    deadline = time.monotonic() + 20
+    while len(shop.served) < num_calls:
+        assert time.monotonic() < deadline, shop.served
+        time.sleep(0.005)
+
+
+def followed(session: ToolSession, number: int, num_messages: int) -> list[dict[str, Any]]:
+    messages = messages_of(number)[:num_messages]
+    session.follow(messages)
+    session.settle()
+    return messages
+
+
+def test_orders_are_read_while_the_model_writes(tools: SpeculativeTools, shop: Shop) -> None:
+    orders = user(70)["orders"]
+    with tools.session() as session:
+        followed(session, 70, 4)
+        until_served(shop, len(orders))
+        assert [session.call("get_order", {"order_id": one}) for one in orders] == [
+            order(one) for one in orders
+        ]
+        assert sorted(shop.served) == sorted(orders), "each was read once"
+        assert session.report.num_used == len(orders)
+
+
+def test_an_agent_sees_the_same_results_as_without(tools: SpeculativeTools, shop: Shop) -> None:
+    with tools.session() as session:
+        for number in (70, 71, 72):
+            messages = messages_of(number, cancels=True)
+            for place, message in enumerate(messages):
+                for made in message.get("tool_calls", ()):
+                    session.follow(messages[:place])
+                    function = made["function"]
+                    arguments = json.loads(function["arguments"])
+                    assert result(session.call(function["name"], arguments)) == messages[place + 1]
+    assert session.report.num_used > 0
+
+
+def test_a_change_drops_results_and_other_sessions_have_none(tools: SpeculativeTools, shop: Shop) -> None:
+    orders = user(70)["orders"]
+    with tools.session("ann") as ann, tools.session("bob") as bob:
+        followed(ann, 70, 4)
+        until_served(shop, len(orders))
+        bob.call("get_order", {"order_id": orders[0]})
+        assert shop.served.count(orders[0]) == 2, "another tenant's result is not used"
+        ann.call("cancel_order", {"order_id": orders[1]})
+        ann.call("get_order", {"order_id": orders[0]})
+        assert shop.served.count(orders[0]) == 3
+        assert ann.report.dropped == {"changed": len(orders)}
+        assert bob.report.num_started == 0
+
+
+def test_a_failure_ahead_is_dropped_and_the_real_call_made(tools: SpeculativeTools, shop: Shop) -> None:
+    orders = user(70)["orders"]
+    shop.fails = True
+    with tools.session() as session:
+        followed(session, 70, 4)
+        until_served(shop, len(orders))
+        with pytest.raises(OSError, match="closed"):
+            session.call("get_order", {"order_id": orders[0]})
+        shop.fails = False
+        assert session.call("get_order", {"order_id": orders[0]}) == order(orders[0])
+        assert session.report.num_used == 0
+
+
+def test_a_running_call_is_waited_for(tools: SpeculativeTools, shop: Shop) -> None:
+    orders = user(70)["orders"]
+    shop.opened.clear()
+    with tools.session() as session:
+        followed(session, 70, 4)
+        until_served(shop, len(orders))
+        threading.Timer(0.05, shop.opened.set).start()
+        assert session.call("get_order", {"order_id": orders[0]}) == order(orders[0])
+        assert shop.served.count(orders[0]) == 1
+
+
+def test_tools_that_are_coroutines_run_in_the_callers_loop(shop_model: CallModel) -> None:
+    loops, served = set(), []
+
+    async def get_order(order_id: str) -> dict[str, Any]:
+        loops.add(asyncio.get_running_loop())
+        served.append(order_id)
+        await asyncio.sleep(0)
+        return order(order_id)
+
+    async def agent() -> None:
+        orders = user(70)["orders"]
+        with SpeculativeTools(
+            {"get_order": get_order}, read_only=["get_order"], past=PAST, model=shop_model
+        ) as made:
+            session = made.session()
+            session.follow(messages_of(70)[:4])
+            async with asyncio.timeout(20):
+                while len(served) < len(orders):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            for one in orders:
+                assert await session.acall("get_order", {"order_id": one}) == order(one)
+            assert len(served) == len(orders)
+            assert loops == {asyncio.get_running_loop()}
+            assert session.close().num_used == len(orders)
+
+    asyncio.run(agent())
+
+
+def test_a_name_in_a_stream_starts_the_call(tools: SpeculativeTools, shop: Shop) -> None:
+    one = user(70)["orders"][1]
+    with tools.session() as session:
+        session.follow(messages_of(70)[:3])
+        session.settle()
+        assert shop.served == []
+        followed(session, 70, 4)
+        for size in range(1, 30):
+            session.stream("get_order", f'{{"order_id": "{one}", '[:size])
+        session.settle()
+        until_served(shop, 1)
+        assert one in shop.served
+
+
+def test_a_past_that_changes_is_read_anew(tools: SpeculativeTools, shop: Shop) -> None:
+    with tools.session() as session:
+        followed(session, 70, 4)
+        until_served(shop, 1)
+        followed(session, 71, 4)
+        until_served(shop, len(user(70)["orders"]) + len(user(71)["orders"]))
+        assert set(shop.served) == {*user(70)["orders"], *user(71)["orders"]}
+
+
+def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: CallModel) -> None:
+    with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
+        for number in range(12):
+            with made.session("ann") as session:
+                session.follow(messages_of(number))
+        made.predicting.submit(lambda: None).result()
+        with made.session("bob") as bob, made.session("ann") as ann:
+            followed(bob, 70, 4)
+            assert bob.report.num_started == 0
+            followed(ann, 70, 4)
+            assert ann.report.num_started == len(user(70)["orders"])
+
+
+def test_limits_hold_in_a_session(shop: Shop, shop_model: CallModel) -> None:
+    limits = AheadLimits(max_calls=1)
+    tools = {"get_user": shop.get_user, "get_order": shop.get_order}
+    with SpeculativeTools(tools, read_only=list(tools), past=PAST, model=shop_model, limits=limits) as made:
+        session = made.session()
+        followed(session, 70, 4)
+        assert session.close().num_started == 1
+
+
+def test_a_rule_for_an_unknown_tool_is_refused_with_a_guess(shop: Shop) -> None:
+    with pytest.raises(SettingsError, match=r"'get_ordr'.*get_order"):
+        SpeculativeTools(shop.tools, read_only=["get_ordr"])
+
+
+def test_messages_of_another_form_are_refused(tools: SpeculativeTools) -> None:
+    with tools.session() as session, pytest.raises(ValueError, match="role"):
+        session.follow([{"content": "x"}])
