@@ -195,7 +195,9 @@ class Generator:
         options = request.thinking
         if not isinstance(options, ThinkingOptions):
             return options
-        thinking = None if request.written else self.thinking_of(request, prompts)
+        if request.written or not options.ask_for_limits(self.settings.thinking):
+            return None
+        thinking = self.thinking_of(request, prompts)
         if thinking is None:
             return None
         return options.limit(thinking, self.settings.thinking, self.target.tokenizer.chat_template)
