@@ -195,9 +195,9 @@ class Generator:
         options = request.thinking
         if not isinstance(options, ThinkingOptions):
             return options
-        if request.written:
-            return None
         ends_early = self.exit_of(request)
+        if request.written or not (ends_early.is_on or options.ask_for_limits(self.settings.thinking)):
+            return None
         thinking = self.thinking_of(request, prompts)
         if thinking is None:
             is_free = ends_early.is_on and not request.is_restricted
