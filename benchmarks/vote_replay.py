@@ -1,16 +1,17 @@
 """Replay given samples of problems, and count what a decided vote saves.
 
     python benchmarks/vote_replay.py FILE [--field response] [--task math500] [--certainties 1 0.95 0.9]
-        [--orders 20] [--seed 0] [--json [FILE]]
+        [--batches 1 4 8] [--orders 20] [--seed 0] [--json [FILE]]
 
 Each line of FILE is a problem with its samples, a list of texts in ``--field``. No model runs. The rule is
-that of `eval --stop-samples`. ``in turn``: samples are drawn one after another, in ``--orders`` random orders
-of each problem. ``at once``: all are written at the same pace, so the shortest end first, and the others are
-cancelled when the vote is decided.
+that of `eval --stop-samples`. Samples are drawn in ``--orders`` random orders of each problem, in batches as
+by `--concurrency`: those of a batch are written at the same pace, so the shortest end first, and the others
+are cancelled when the vote is decided.
 
 ``written`` is the share of all characters that are written until the vote, those of cancelled samples
-included. ``passes`` is, at once, the length of the longest sample that ended over that of the longest of
-all: the share of the time. ``same`` is the share of votes with an answer of the vote of all samples.
+included. ``passes`` adds the lengths of the longest texts of the batches, over that of the longest sample:
+the time beside that of all samples in one batch, if a pass takes as long for one sample as for all. ``same``
+is the share of votes with an answer of the vote of all samples.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Means over problems, and over orders where samples are drawn in turn."""
+    """Means over problems and orders."""
 
-    drawing: str
+    batch: int
     certainty: float
     num_problems: int
     num_samples: float
     drawn: float
     written: float
-    passes: float | None
+    passes: float
     same: float
 
 
@@ -72,31 +73,32 @@ def winners(samples: Iterable[Sample]) -> set[object]:
     return {answer for answer, count in counts.items() if count == most}
 
 
-def num_needed(samples: Sequence[Sample], certainty: float) -> int:
-    """Return after how many samples, in this order, the vote is decided."""
+def vote_of(samples: Sequence[Sample], certainty: float, batch: int) -> Vote:
+    """Return the vote of samples that are drawn in this order, so many at a time."""
     rule = StopRule(len(samples), certainty)
     counts: Counter[object] = Counter()
-    for number, sample in enumerate(samples, start=1):
-        if sample.answer is not None:
-            counts[sample.answer] += 1
-        if rule.decides(list(counts.values()), number):
-            return number
-    return len(samples)
-
-
-def vote_of(samples: Sequence[Sample], certainty: float, *, at_once: bool) -> Vote:
-    """Return the vote of samples that end in this order."""
-    number = num_needed(samples, certainty)
-    finished = samples[:number]
-    longest = max(sample.length for sample in finished)
-    written = sum(sample.length for sample in finished)
-    if at_once:
-        written = sum(min(sample.length, longest) for sample in samples)
+    finished: list[Sample] = []
+    written = passes = 0
+    for start in range(0, len(samples), batch):
+        running = sorted(samples[start : start + batch], key=lambda sample: sample.length)
+        last = running[-1]
+        is_decided = False
+        for sample in running:
+            finished.append(sample)
+            if sample.answer is not None:
+                counts[sample.answer] += 1
+            if is_decided := rule.decides(list(counts.values()), len(finished)):
+                last = sample
+                break
+        written += sum(min(sample.length, last.length) for sample in running)
+        passes += last.length
+        if is_decided:
+            break
     every = winners(samples)
     return Vote(
-        number,
+        len(finished),
         written / sum(sample.length for sample in samples),
-        longest / max(sample.length for sample in samples),
+        passes / max(sample.length for sample in samples),
         not every or not every.isdisjoint(winners(finished)),
     )
 
@@ -123,20 +125,19 @@ def read_samples(path: Path, field: str, task: Task) -> list[list[Sample]]:
 def rows_of(problems: Sequence[Sequence[Sample]], options: argparse.Namespace) -> list[Row]:
     rng = random.Random(options.seed)
     orders = [rng.sample(samples, len(samples)) for samples in problems for _ in range(options.orders)]
-    by_length = [sorted(samples, key=lambda sample: sample.length) for samples in problems]
     rows = []
-    for drawing, drawn in (("in turn", orders), ("at once", by_length)):
+    for batch in options.batches:
         for certainty in options.certainties:
-            votes = [vote_of(samples, certainty, at_once=drawing == "at once") for samples in drawn]
+            votes = [vote_of(samples, certainty, batch) for samples in orders]
             rows.append(
                 Row(
-                    drawing,
+                    batch,
                     certainty,
                     len(problems),
                     statistics.fmean(map(len, problems)),
                     statistics.fmean(vote.num_drawn for vote in votes),
                     statistics.fmean(vote.written for vote in votes),
-                    statistics.fmean(vote.passes for vote in votes) if drawing == "at once" else None,
+                    statistics.fmean(vote.passes for vote in votes),
                     statistics.fmean(vote.same for vote in votes),
                 )
             )
@@ -145,15 +146,15 @@ def rows_of(problems: Sequence[Sequence[Sample]], options: argparse.Namespace) -
 
 def print_rows(rows: Sequence[Row]) -> None:
     table = Table()
-    for heading in ("samples", "certainty", "drawn", "written", "passes", "same"):
+    for heading in ("at once", "certainty", "drawn", "written", "passes", "same"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
-            row.drawing,
+            str(row.batch),
             f"{row.certainty:g}",
             f"{row.drawn:.2f} of {row.num_samples:g}",
             f"{row.written:.1%}",
-            "-" if row.passes is None else f"{row.passes:.1%}",
+            f"{row.passes:.2f}",
             f"{row.same:.1%}",
         )
     Console(width=100).print(table)
@@ -165,12 +166,15 @@ def main() -> None:
     parser.add_argument("--field", default="response")
     parser.add_argument("--task", default="math500", help="how answers are read (default: math500)")
     parser.add_argument("--certainties", type=float, nargs="+", default=[1.0, 0.95, 0.9])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8], help="samples at once")
     parser.add_argument("--orders", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, nargs="?", const=Path("-"))
     options = parser.parse_args()
-    if options.orders < 1 or not all(0.5 < certainty <= 1 for certainty in options.certainties):
-        parser.error("--orders is at least 1, and a certainty lies above 0.5, up to 1")
+    if min(options.orders, *options.batches) < 1 or not all(
+        0.5 < certainty <= 1 for certainty in options.certainties
+    ):
+        parser.error("--orders and --batches are at least 1, and a certainty lies above 0.5, up to 1")
     write_rows(
         rows_of(read_samples(options.file, options.field, get_task(options.task)), options),
         options.json,

@@ -12,21 +12,25 @@ samples = st.lists(
 )
 
 
-@given(samples, st.floats(0.51, 1), st.booleans())
-def test_a_vote_writes_no_more_than_all_samples(drawn: list[Sample], certainty: float, at_once: bool) -> None:
-    if at_once:
-        drawn.sort(key=lambda sample: sample.length)
-    vote = vote_of(drawn, certainty, at_once=at_once)
+@given(samples, st.floats(0.51, 1), st.integers(1, 9))
+def test_a_vote_writes_no_more_than_all_samples(drawn: list[Sample], certainty: float, batch: int) -> None:
+    vote = vote_of(drawn, certainty, batch)
     assert 0 < vote.written <= 1
-    assert 0 < vote.passes <= 1
+    assert vote.passes > 0
+    if batch >= len(drawn):
+        assert vote.passes <= 1
     assert 1 <= vote.num_drawn <= len(drawn)
-    assert vote_of(drawn, 1.0, at_once=at_once).same
+    assert vote_of(drawn, 1.0, batch).same
 
 
 def test_samples_at_once_are_written_until_the_vote() -> None:
-    drawn = [Sample("a", 1), Sample("a", 2), Sample("a", 3), Sample("a", 4), Sample("b", 8)]
-    vote = vote_of(drawn, 0.95, at_once=True)
+    drawn = [Sample("a", 4), Sample("a", 2), Sample("b", 8), Sample("a", 3), Sample("a", 1)]
+    vote = vote_of(drawn, 0.95, 5)
     # Three of five cannot be outvoted by the two that are left.
     assert (vote.num_drawn, vote.passes) == (3, pytest.approx(3 / 8))
     assert vote.written == pytest.approx((1 + 2 + 3 + 3 + 3) / 18)
-    assert vote_of(drawn, 0.95, at_once=False).written == pytest.approx(6 / 18)
+    in_turn = vote_of(drawn, 0.95, 1)
+    assert (in_turn.num_drawn, in_turn.passes) == (4, pytest.approx((4 + 2 + 8 + 3) / 8))
+    by_two = vote_of(drawn, 0.95, 2)
+    assert (by_two.num_drawn, by_two.passes) == (3, pytest.approx((4 + 3) / 8))
+    assert by_two.written == pytest.approx((4 + 2 + 3 + 3) / 18)
