@@ -123,7 +123,9 @@ async def vote(
     await opened.ours.prepare(arm.settings)
     certainty = arm.spec.certainty
     votes = None if certainty is None else SampleVotes(StopRule(samples, certainty))
-    items = [item._replace(position=position) for item in work_items([problem], samples)]
+    # What samples predicted is kept by the name of their problem: rows must not draft for each other.
+    apart = replace(problem, id=f"{position} {arm.spec.name} {problem.id}")
+    items = [item._replace(position=position) for item in work_items([apart], samples)]
     generator = replace(opened.accelerator.generator, settings=arm.settings)
     started = clock()
     results = await answer_batch(
