@@ -46,5 +46,5 @@ EXPOSE 8000
 HEALTHCHECK --start-period=15m --interval=30s --timeout=5s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health')"]
 ENTRYPOINT ["reason-spec"]
-# Others than the container itself need a key: -e REASON_SPEC_API_KEY=..., or --api-keys with a mounted file.
+# Others than the container itself need a key: -e REASON_SPEC_API_KEY, or --api-keys with a mounted file.
 CMD ["serve", "--host", "0.0.0.0"]
