@@ -35,16 +35,16 @@ RUN if [ "$TORCH" = gpu ]; then \
         apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
         && rm -rf /var/lib/apt/lists/*; \
     fi \
-    && useradd --create-home --uid 1000 reason-spec
+    && useradd --create-home --home-dir /var/lib/reason-spec --uid 1000 reason-spec
 
 COPY --from=build /opt/reason-spec /opt/reason-spec
 ENV PATH=/opt/reason-spec/bin:$PATH PYTHONUNBUFFERED=1
 USER 1000
-WORKDIR /home/reason-spec
+WORKDIR /var/lib/reason-spec
 EXPOSE 8000
 # Loading a large model takes minutes, in which the container is not unhealthy.
 HEALTHCHECK --start-period=15m --interval=30s --timeout=5s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health')"]
 ENTRYPOINT ["reason-spec"]
-# Others than the container itself need a key: -e REASON_SPEC_API_KEY=..., or --api-keys with a mounted file.
+# Others than the container itself need a key: -e REASON_SPEC_API_KEY, or --api-keys with a mounted file.
 CMD ["serve", "--host", "0.0.0.0"]

@@ -67,7 +67,7 @@ def test_on_a_terminal_the_table_is_renewed_until_it_is_interrupted(server: Serv
 
 def test_figures_between_two_looks_are_of_that_time_alone() -> None:
     def snapshot(at: float, accepted: int, rejected: int, saved: float, spent: float) -> Snapshot:
-        samples = (
+        samples: tuple[tuple[str, dict[str, str], float], ...] = (
             ("reason_spec:verdicts_total", {"decision": "accept"}, accepted),
             ("reason_spec:verdicts_total", {"decision": "reject"}, rejected),
             ("reason_spec:seconds_saved_total", {}, saved),

@@ -33,9 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     options = ("--max-tokens", "96", "--strategy", "lookahead")
     with serving(*options, cwd=tmp_path_factory.mktemp("pair")) as process:
         until(lambda: process.status("/ready") == 200)
-        assert process.ask(
-            "Ana has 12 apples. Ben has 5 more apples than Ana. How many apples does Ben have?"
-        )
+        process.ask("Ana has 12 apples. Ben has 5 more apples than Ana. How many apples does Ben have?")
         yield process
 
 
