@@ -71,7 +71,7 @@ measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems
     --methods prompt_lookup token_recycling suffix suffix:published
 measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \
     --methods head:alone head:chain head:eagle2 head:sequoia head:lenient head:cascade
-measure published_rules_real "$PY" published_rules --models real $DRAFT --problems 24
+measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT --problems 24 --max-tokens 256
 
 # The demonstration pair.
 measure embedded_t0 "$PY" embedded --problems 60 --accuracy 500 --temperatures 0

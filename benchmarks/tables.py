@@ -39,6 +39,7 @@ _BLOCK: Final = re.compile(
     r"(?P<begin><!-- table (?P<name>\w+) -->\n)(?P<body>.*?)(?P<end><!-- end of table -->\n)", re.DOTALL
 )
 _PENDING: Final = "*Not yet generated from a file: measured earlier and typed.*"
+_MISSING: Final = "*Not measured yet.*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,11 @@ def filled(page: str, name: str) -> str:
         if table.page != name:
             raise KeyError(f"table {match['name']} belongs on page {table.page}, not on {name}")
         old = match["body"].strip("\n")
-        body = made(table) or (old if old.startswith(_PENDING) else f"{_PENDING}\n\n{old}")
+        if not old:
+            old = _MISSING
+        elif not old.startswith((_PENDING, _MISSING)):
+            old = f"{_PENDING}\n\n{old}"
+        body = made(table) or old
         return f"{match['begin']}\n{body}\n\n{match['end']}"
 
     return _BLOCK.sub(block, page)
