@@ -21,7 +21,6 @@ import argparse
 import json
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -120,19 +119,17 @@ def tools_for(users: Sequence[User], seconds: float) -> list[Any]:
         (name, *arguments.values()): result for user in users for name, arguments, result in user.turns()
     }
 
-    @tool
     def get_user(user_id: str) -> str:
         """Returns a user."""
         time.sleep(seconds)
         return results["get_user", user_id]
 
-    @tool
     def get_order(order_id: str) -> str:
         """Returns an order."""
         time.sleep(seconds)
         return results["get_order", order_id]
 
-    return [get_user, get_order]
+    return [tool(get_user), tool(get_order)]
 
 
 def agent_of(base_url: str, tools: Sequence[Any]) -> Any:
@@ -240,4 +237,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

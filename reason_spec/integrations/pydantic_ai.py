@@ -162,7 +162,7 @@ class ReasonSpecModel(Model):
     def _conversation(
         self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
     ) -> list[dict[str, Any]]:
-        turns = [turn for message in messages for turn in _turns(message)]
+        turns = [turn for message in messages for turn in openai_turns(message)]
         instructions = self._get_instruction_parts(messages, parameters) or ()
         if instructions:
             text = "\n\n".join(part.content for part in instructions)
@@ -226,7 +226,12 @@ class ReasonSpecStream(StreamedResponse):
         return self._timestamp
 
 
-def _turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
+def openai_turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
+    """Yield the messages in OpenAI's form that one of Pydantic AI's stands for.
+
+    Raises:
+        RequestError: a part is no text, call or result.
+    """
     if isinstance(message, ModelResponse):
         yield _assistant_turn(message)
         return

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from reason_spec.errors import SettingsError
@@ -117,7 +118,7 @@ class HeldResults:
                 started.append((call, ahead))
         for call, ahead in started:
             # Outside the lock: a future that is already done calls back at once.
-            ahead.future.add_done_callback(lambda _, key=call.key, one=ahead: self._finished(key, one))
+            ahead.future.add_done_callback(partial(self._finished, call.key, ahead))
         return [call for call, _ in started]
 
     def take(self, call: Call) -> Future[Used] | None:
@@ -163,7 +164,7 @@ class HeldResults:
                 self._num_used,
                 self._saved,
                 self._wasted,
-                {**self._dropped},
+                {str(why): number for why, number in self._dropped.items()},
             )
 
     # The lock is held in what follows, except where said otherwise.
@@ -195,7 +196,7 @@ class HeldResults:
         self._wasted += ended - ahead.started
         ahead.future.cancel()
 
-    def _finished(self, key: str, ahead: _Ahead) -> None:
+    def _finished(self, key: str, ahead: _Ahead, _: Future[Any]) -> None:
         """Called without the lock, from the thread that ran the call."""
         with self._lock:
             ahead.finished = self._clock()

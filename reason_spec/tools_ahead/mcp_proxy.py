@@ -205,8 +205,11 @@ class McpProxy:
         if future.cancelled():
             return True
         # A result of another type asks the client for something, which nobody has called for yet.
-        is_whole = isinstance(result, dict) and result.get("resultType", "complete") == "complete"
-        if is_whole and not result.get("isError"):
+        if (
+            isinstance(result, dict)
+            and result.get("resultType", "complete") == "complete"
+            and not result.get("isError")
+        ):
             future.set_result(result)
         else:
             future.set_exception(ReasonSpecError("the tool has failed"))
@@ -271,7 +274,8 @@ class McpProxy:
     def _start(self, call: Call) -> Future[Message]:
         self._num_own += 1
         identity = f"{_OWN_ID}{self._num_own}"
-        self._ahead[identity] = future = Future()
+        future: Future[Message] = Future()
+        self._ahead[identity] = future
         params: Message = {"name": call.name, "arguments": call.arguments}
         if self._meta:
             params["_meta"] = self._meta

@@ -68,10 +68,12 @@ class Knowledge:
                 self.aliases.learn(event.text)
 
     def _learn_shapes(self, events: Sequence[Event]) -> History:
-        history, explained, calls = History(self.aliases), [], []
+        history = History(self.aliases)
+        explained: set[Shape] = set()
+        calls: list[Call] = []
         for event in events:
             if isinstance(event, Called) and self.is_read_only(event.call):
-                explained += shapes_of(event.call, history)
+                explained |= shapes_of(event.call, history)
                 calls.append(event.call)
             history.add(event)
         self.shapes.learn(explained)

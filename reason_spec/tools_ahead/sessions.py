@@ -6,13 +6,14 @@ import asyncio
 import copy
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
 from reason_spec.errors import SettingsError, did_you_mean
 from reason_spec.suffix.traces import TraceMessage
-from reason_spec.tools_ahead.calls import Call, Event, ReadOnlyTools, events_of
+from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, events_of
 from reason_spec.tools_ahead.features import Streamed
 from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults
 from reason_spec.tools_ahead.model import CallModel, load_model
@@ -139,6 +140,11 @@ class ToolSession:
         """What ran ahead so far."""
         return self._held.report()
 
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """The tools that `call` makes calls to."""
+        return frozenset(self._tools.tools)
+
     def follow(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Take the whole conversation in OpenAI's form, before the model writes, and start likely calls.
 
@@ -158,6 +164,9 @@ class ToolSession:
         events = list(events_of(parsed))
         new, self._events = events[len(self._events) :], events
         self._streamed = ("", -1)
+        # A framework may have made such a call without the session.
+        if any(isinstance(event, Called) and not self._tools.is_read_only(event.call) for event in new):
+            self._held.drop_all()
         self._predict(new, None)
 
     def stream(self, name: str, arguments: str) -> None:
@@ -186,18 +195,27 @@ class ToolSession:
         """
         call, tool = Call.of(name, arguments), self._tools.tools[name]
         if not self._tools.is_read_only(call):
-            with _Writing(self._held):
+            with self.writing():
                 return _blocking(tool(**arguments))
         ahead = self._held.take(call)
         if ahead is not None and ahead.exception() is None:
             return ahead.result().result
         return _blocking(tool(**arguments))
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Drop results, and run nothing ahead inside: for calls made elsewhere that may change something."""
+        self._held.begin_write()
+        try:
+            yield
+        finally:
+            self._held.end_write()
+
     async def acall(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """As `call`, without blocking the event loop; a tool that is no coroutine runs in a thread."""
         call, tool = Call.of(name, arguments), self._tools.tools[name]
         if not self._tools.is_read_only(call):
-            with _Writing(self._held):
+            with self.writing():
                 return await _awaited(tool, arguments)
         ahead = self._held.take(call)
         if ahead is not None:
@@ -245,19 +263,6 @@ class ToolSession:
         if loop is not None and inspect.iscoroutinefunction(tool):
             return asyncio.run_coroutine_threadsafe(tool(**call.arguments), loop)
         return self._tools.run(call)
-
-
-class _Writing:
-    """A call that may change something is running."""
-
-    def __init__(self, held: HeldResults) -> None:
-        self._held = held
-
-    def __enter__(self) -> None:
-        self._held.begin_write()
-
-    def __exit__(self, *_: object) -> None:
-        self._held.end_write()
 
 
 def _blocking(result: Any) -> Any:

@@ -73,6 +73,7 @@ def values_of(event: Event, aliases: Sequence[Aliases], year: int | None) -> lis
     Args:
         year: completes dates without one; None: they are left out.
     """
+    found: Iterator[Value]
     match event:
         case Called(call):
             found = (

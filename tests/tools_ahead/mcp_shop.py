@@ -17,7 +17,6 @@ from tests.tools_ahead.some_conversations import order, user
 
 SERVED = Path(sys.argv[1])
 server = MCPServer("shop")
-READS = ToolAnnotations(readOnlyHint=True)
 
 
 def serve(name: str, argument: str) -> None:
@@ -25,13 +24,11 @@ def serve(name: str, argument: str) -> None:
         file.write(f"{name} {argument}\n")
 
 
-@server.tool(annotations=READS)
 def get_user(user_id: str) -> str:
     serve("get_user", user_id)
     return json.dumps(user(int(user_id.rpartition("_")[2])))
 
 
-@server.tool(annotations=READS)
 def get_order(order_id: str) -> str:
     serve("get_order", order_id)
     if (SERVED.parent / "broken").exists():
@@ -41,16 +38,18 @@ def get_order(order_id: str) -> str:
     return json.dumps(order(order_id))
 
 
-@server.tool()
 def cancel_order(order_id: str) -> str:
     serve("cancel_order", order_id)
     return "done"
 
 
-@server.tool(annotations=ToolAnnotations(readOnlyHint=False, idempotentHint=True))
 def die(reason: str) -> str:
     os._exit(7)
 
 
 if __name__ == "__main__":
+    for tool in (get_user, get_order):
+        server.add_tool(tool, annotations=ToolAnnotations(readOnlyHint=True))
+    server.add_tool(cancel_order)
+    server.add_tool(die, annotations=ToolAnnotations(readOnlyHint=False, idempotentHint=True))
     server.run("stdio")

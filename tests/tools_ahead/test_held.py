@@ -33,7 +33,8 @@ class Runs:
         self.all: list[Future[Any]] = []
 
     def __call__(self, call: Call) -> Future[Any]:
-        self.futures[call.key] = future = Future()
+        future: Future[Any] = Future()
+        self.futures[call.key] = future
         self.all.append(future)
         return future
 

@@ -15,7 +15,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.held import AheadLimits
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
-from tests.tools_ahead.some_conversations import events, messages_of, order, result, user
+from tests.tools_ahead.some_conversations import call, events, messages_of, order, result, user
 
 PAST = [events(number) for number in range(20)]
 
@@ -201,6 +201,20 @@ def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: Call
             assert bob.report.num_started == 0
             followed(ann, 70, 4)
             assert ann.report.num_started == len(user(70)["orders"])
+
+
+def test_a_change_made_elsewhere_drops_results_too(tools: SpeculativeTools, shop: Shop) -> None:
+    orders = user(70)["orders"]
+    with tools.session() as session:
+        messages = followed(session, 70, 4)
+        until_served(shop, len(orders))
+        changed = [*messages, call("cancel_order", order_id=orders[0]), result("done")]
+        session.follow(changed)
+        session.settle()
+        assert session.report.dropped == {"changed": len(orders)}
+        with session.writing():
+            assert session.call("get_order", {"order_id": orders[0]}) == order(orders[0])
+        assert session.report.num_used == 0
 
 
 def test_limits_hold_in_a_session(shop: Shop, shop_model: CallModel) -> None:

@@ -63,7 +63,7 @@ def held_out_scores(moments: Sequence[Sequence[Moment]], folds: NDArray[np.int64
     found: list[list[Scores]] = [[] for _ in moments]
     for fold in np.unique(folds):
         model = fit([one for one, mine in zip(moments, folds, strict=True) if mine != fold])
-        for number in np.flatnonzero(folds == fold):
+        for number in np.flatnonzero(folds == fold).tolist():
             found[number] = scores_of(model, moments[number])
     return found
 

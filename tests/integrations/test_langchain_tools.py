@@ -1,0 +1,88 @@
+"""LangGraph's tools that run ahead: the graph's results are those of plain tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+pytestmark = pytest.mark.agents
+
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+from reason_spec.integrations.langchain_tools import FollowConversation, functions_of, tools_of
+from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
+from tests.tools_ahead.conftest import shop_model
+from tests.tools_ahead.some_conversations import events, messages_of, order, user
+
+__all__ = ["shop_model"]
+SERVED: list[str] = []
+
+
+@tool
+def get_user(user_id: str) -> str:
+    """Returns a user."""
+    SERVED.append(user_id)
+    return json.dumps(user(int(user_id.rpartition("_")[2])))
+
+
+@tool
+def get_order(order_id: str) -> str:
+    """Returns an order."""
+    SERVED.append(order_id)
+    return json.dumps(order(order_id))
+
+
+def replies(number: int) -> list[AIMessage]:
+    """What the model says in the shop's conversation."""
+    said = []
+    for place, message in enumerate(messages_of(number)):
+        if message["role"] == "assistant":
+            calls = [
+                {
+                    "name": one["function"]["name"],
+                    "args": json.loads(one["function"]["arguments"]),
+                    "id": f"c{place}",
+                }
+                for one in message.get("tool_calls", ())
+            ]
+            said.append(AIMessage(message["content"] or "", tool_calls=calls))
+    return said
+
+
+def said_by_agent(number: int, session: ToolSession | None) -> list[str]:
+    tools: list[Any] = [get_user, get_order]
+    tools = tools if session is None else tools_of(session, tools)
+    model = GenericFakeChatModel(messages=iter(replies(number)))
+    graph = StateGraph(MessagesState)
+    graph.add_node("speak", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", ToolNode(tools))
+    graph.add_edge(START, "speak")
+    graph.add_conditional_edges("speak", tools_condition)
+    graph.add_edge("tools", "speak")
+    callbacks = [] if session is None else [FollowConversation(session)]
+    question = messages_of(number)[1]["content"]
+    found = graph.compile().invoke({"messages": [("user", question)]}, {"callbacks": callbacks})
+    return [message.content for message in found["messages"]]
+
+
+def test_a_graph_says_the_same_and_its_tools_have_run_ahead(shop_model: Any) -> None:
+    plain = said_by_agent(70, None)
+    SERVED.clear()
+    functions = functions_of([get_user, get_order])
+    past = [events(number) for number in range(20)]
+    with SpeculativeTools(
+        functions, read_only=["get_user", "get_order"], past=past, model=shop_model
+    ) as tools:
+        with tools.session() as session:
+            assert said_by_agent(70, session) == plain
+        report = session.report
+    assert report.num_read_only == 1 + len(user(70)["orders"])
+    assert report.num_used > 0
+    assert len(SERVED) == report.num_read_only - report.num_used + report.num_started

@@ -1,0 +1,56 @@
+"""Pydantic AI's tools that run ahead: the agent says the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+pytestmark = pytest.mark.agents
+
+from pydantic_ai import Agent, FunctionToolset
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from reason_spec.integrations.pydantic_ai_tools import AheadToolset
+from reason_spec.tools_ahead.sessions import SpeculativeTools
+from tests.tools_ahead.conftest import shop_model
+from tests.tools_ahead.some_conversations import events, messages_of, order, user
+
+__all__ = ["shop_model"]
+
+
+def test_an_agent_says_the_same_and_its_tools_have_run_ahead(shop_model: Any) -> None:
+    served: list[str] = []
+
+    def get_user(user_id: str) -> dict[str, Any]:
+        served.append(user_id)
+        return user(int(user_id.rpartition("_")[2]))
+
+    def get_order(order_id: str) -> dict[str, Any]:
+        served.append(order_id)
+        return order(order_id)
+
+    said = [message for message in messages_of(70) if message["role"] == "assistant"]
+
+    async def speak(messages: list[Any], info: AgentInfo) -> ModelResponse:
+        await asyncio.sleep(0.05)
+        message = said[sum(isinstance(one, ModelResponse) for one in messages)]
+        functions = [one["function"] for one in message.get("tool_calls", ())]
+        calls = [ToolCallPart(one["name"], json.loads(one["arguments"])) for one in functions]
+        return ModelResponse(parts=calls or [TextPart(message["content"])])
+
+    past = [events(number) for number in range(20)]
+    functions = {"get_user": get_user, "get_order": get_order}
+    with SpeculativeTools(functions, read_only=list(functions), past=past, model=shop_model) as tools:
+        with tools.session() as session:
+            toolset = AheadToolset(FunctionToolset(list(functions.values())), session)
+            agent = Agent(FunctionModel(speak), toolsets=[toolset])
+            assert agent.run_sync(messages_of(70)[1]["content"]).output == said[-1]["content"]
+        report = session.report
+    assert report.num_read_only == 1 + len(user(70)["orders"])
+    assert report.num_used == len(user(70)["orders"]) + 1
+    assert sorted(served) == sorted(["nora_70", *user(70)["orders"]]), "each was read once"
