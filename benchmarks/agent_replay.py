@@ -45,7 +45,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from suffix_replay import Segment, count_taken
+from suffix_texts import Segment
+from suffix_writers import count_taken
 
 from reason_spec.errors import ReasonSpecError
 from reason_spec.lab.tools_ahead.moments import Recorded, Scores, moments_of, recorded
