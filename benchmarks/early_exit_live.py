@@ -43,7 +43,7 @@ from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
 from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
 from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import ExitSettings, Settings, load_settings
-from reason_spec.strategies.early_exit import policy_of
+from reason_spec.strategies.early_exit import BOX_PROMPT, policy_of
 from reason_spec.strategies.thinking import CLOSER
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Sampling
@@ -71,7 +71,7 @@ class PlayedText:
             is_whole = thinking == "".join(self._steps) + self._end.partition(CLOSER)[0]
             whole = own if is_same or is_whole else f"\n\nThe answer is \\boxed{{{value}}}."
             return whole[len(answer) :] if whole.startswith(answer) else whole.lstrip()
-        for prompt in (DEER_PROMPT, DYNASOR_PROMPT):
+        for prompt in (DEER_PROMPT, DYNASOR_PROMPT, BOX_PROMPT):
             if thinking.endswith(prompt):
                 value = self._value_after(thinking.removesuffix(prompt))
                 return f"{value}}}\n" if prompt.endswith("{") else f"{{{value}}}\n"
