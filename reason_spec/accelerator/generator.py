@@ -195,9 +195,10 @@ class Generator:
         options = request.thinking
         if not isinstance(options, ThinkingOptions):
             return options
-        if request.written:
-            return None
         ends_early = self.exit_of(request)
+        is_limited = ends_early.is_on or options.ask_for_limits(self.settings.thinking)
+        if request.written or not is_limited:
+            return None
         thinking = self.thinking_of(request, prompts)
         if thinking is None:
             is_free = ends_early.is_on and not request.is_restricted
@@ -208,7 +209,7 @@ class Generator:
     def exit_of(self, request: GenerationRequest) -> ExitSettings:
         """Return when the thinking of a request may end early, by its options or the settings."""
         options = request.thinking
-        if not isinstance(options, ThinkingOptions):
+        if not isinstance(options, ThinkingOptions) or request.written:
             return NO_EXIT
         if options.exit is not None:
             return options.exit

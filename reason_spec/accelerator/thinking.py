@@ -74,6 +74,12 @@ class ThinkingOptions:
         switch = {SWITCH: False} if effort == NO_EFFORT else {}
         return {**switch, **given, EFFORT: effort}
 
+    def ask_for_limits(self, settings: ThinkingSettings) -> bool:
+        """Return whether a request or the settings may limit a thinking."""
+        own = (self.token_budget, self.max_steps, self.effort)
+        usual = (settings.token_budget, settings.max_steps, settings.effort)
+        return any(value is not None for value in (*own, *usual))
+
     def limit(
         self,
         thinking: Thinking,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from reason_spec.cli.flags import SERVER_FLAGS, STRATEGY_FLAGS, Flags, takes_flags
+from reason_spec.cli.flags import SERVER_FLAGS, STRATEGY_FLAGS, THINKING_FLAGS, Flags, takes_flags
 from reason_spec.cli.options import ConfigOption, QuietOption, resolve_settings, setting_option
 
 _SERVER = "Server"
@@ -57,7 +57,7 @@ EngineOption = Annotated[
 ]
 
 
-@takes_flags(*SERVER_FLAGS, *STRATEGY_FLAGS, "max_tokens")
+@takes_flags(*SERVER_FLAGS, *STRATEGY_FLAGS, "max_tokens", *THINKING_FLAGS)
 def serve(
     flags: Flags,
     host: HostOption = None,

@@ -132,6 +132,13 @@ async def test_stops_limits_and_policies_are_honoured(scripted: InProcess) -> No
     assert alone.completion == (await model.generate(question)).completion
 
 
+def test_limits_of_the_thinking_reach_the_model(scripted: InProcess) -> None:
+    model = ReasonSpecAPI("embedded", models=scripted)
+    config = GenerateConfig(reasoning_tokens=50, reasoning_effort="low")
+    request = model._request([ChatMessageUser(content="?")], [], "none", config)
+    assert (request.sampling.thinking_token_budget, request.reasoning_effort) == (50, "low")
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

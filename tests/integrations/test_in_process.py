@@ -87,6 +87,21 @@ def test_thinking_comes_apart_from_the_answer_streamed_and_not(thinker: InProces
     assert (silent.reasoning, silent.content) == (None, "Yes.")
 
 
+def test_limits_of_the_thinking_are_options_of_every_wrapper(thinker: InProcess) -> None:
+    for name, value, ended_by, most in (
+        ("thinking_token_budget", 1, "tokens", 1),
+        ("max_thinking_steps", 0, "steps", 0),
+        ("thinking_token_budget", 500, "model", 500),
+        ("reasoning_effort", "low", "model", 1024),
+    ):
+        answer = thinker.chat(asked("?", **{name: value}))
+        assert answer.content == "Yes."
+        assert answer.end.report.thinking_ended_by == ended_by
+        assert answer.end.num_reasoning_tokens <= most
+    with pytest.raises(RequestError, match="thinking_token_budget"):
+        thinker.chat(asked("?", thinking_token_budget="1"))
+
+
 def test_a_cancelled_call_leaves_nothing_running() -> None:
     with scripted() as models:
 

@@ -18,6 +18,7 @@ from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.lookahead import Lookahead
 from reason_spec.strategies.oracle import Oracle
 from reason_spec.strategies.specreason import SpecReason
+from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.suffix.base import FindEnd, StepProposal
 from reason_spec.suffix.scopes import SuffixCaches
 from reason_spec.types import Plan
@@ -57,6 +58,19 @@ def test_a_repeated_answer_is_made_of_known_steps_and_the_draft_is_not_asked() -
     assert warm.recorder.draft_usage.num_generated_tokens == 0
     assert warm.recorder.target_usage.num_passes < cold.recorder.target_usage.num_passes
     assert warm.left_running == cold.left_running == 0
+
+
+def test_a_thinking_is_limited_where_its_steps_are_known() -> None:
+    suffix = naive_caches()
+    whole = solve(lookahead(), TARGET, DRAFT, suffix=suffix)
+    first = whole.steps[0]
+    for budget in (len(first.tokens) + 1, len(first.tokens) - 1):
+        limit = ThinkingLimit(max_tokens=budget, closer="", closing="So it is.\n\n")
+        known = solve(lookahead(), TARGET, DRAFT, suffix=suffix, thinking=limit)
+        plain = solve(autoregressive, TARGET, DRAFT, thinking=limit)
+        assert known.tokens == plain.tokens
+        assert known.recorder.thinking == plain.recorder.thinking
+        assert origins(known).count("inserted") == 1
 
 
 class TakesTexts(ScriptedEngine):
