@@ -22,6 +22,7 @@ from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import Message
 from reason_spec.events import Listener, Recorder
 from reason_spec.settings import Settings, load_settings
+from reason_spec.strategies.early_exit import policy_of
 from reason_spec.strategies.factory import strategy_class
 from reason_spec.strategies.suffix_session import SuffixCacheSessions
 from reason_spec.types import Step
@@ -74,6 +75,7 @@ class Accelerator:
         Raises:
             SettingsError: a name is unknown or a value is out of range.
             MissingDependencyError: a part needs a package that is not installed.
+            DataError: the file of a router or of an exit policy is missing or damaged.
         """
         if settings is None:
             settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
@@ -88,6 +90,8 @@ class Accelerator:
             strategy_class(name).check_acceptance(settings.strategy, accelerator.target)
         if any(strategy_class(name).needs_router for name in names):
             accelerator.bundle.router(settings.router)
+        if settings.exit.rule in ("policy", "probes"):
+            policy_of(settings.exit)
         return accelerator
 
     async def __aenter__(self) -> Self:

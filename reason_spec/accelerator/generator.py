@@ -196,7 +196,8 @@ class Generator:
         if not isinstance(options, ThinkingOptions):
             return options
         ends_early = self.exit_of(request)
-        if request.written or not (ends_early.is_on or options.ask_for_limits(self.settings.thinking)):
+        is_limited = ends_early.is_on or options.ask_for_limits(self.settings.thinking)
+        if request.written or not is_limited:
             return None
         thinking = self.thinking_of(request, prompts)
         if thinking is None:
@@ -208,7 +209,7 @@ class Generator:
     def exit_of(self, request: GenerationRequest) -> ExitSettings:
         """Return when the thinking of a request may end early, by its options or the settings."""
         options = request.thinking
-        if not isinstance(options, ThinkingOptions):
+        if not isinstance(options, ThinkingOptions) or request.written:
             return NO_EXIT
         if options.exit is not None:
             return options.exit
@@ -306,18 +307,9 @@ class Generator:
             segments, of_draft = (*segments, ("output", written)), (*of_draft, ("output", written))
         return sessions.open(segments, of_draft, tenant=request.tenant, scope=request.scope)
 
-    async def answer(
-        self,
-        request: GenerationRequest,
-        *,
-        listener: Listener | None = None,
-        recorder: Recorder | None = None,
-    ) -> Solution:
-        """Write the whole answer; its events go to ``listener`` at once.
-
-        A ``recorder`` of the caller has the work of an answer that was cancelled, too.
-        """
-        recorder = recorder or Recorder(listener)
+    async def answer(self, request: GenerationRequest, *, listener: Listener | None = None) -> Solution:
+        """Write the whole answer; its events go to ``listener`` at once."""
+        recorder = Recorder(listener)
         strategy = self.strategy_for(request)
         steps = [step async for step in self.solve(request, recorder=recorder, strategy=strategy)]
         seconds = time.perf_counter() - recorder.started

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_runner import BOTH, enter_world, results, succeed
+from tests.cli_runner import BOTH, enter_world, fail, results, succeed
 from tests.evaluation.problems import World
 
 
@@ -95,3 +95,20 @@ def test_a_budget_ends_the_thinking_of_a_question_and_its_tokens_are_told_apart(
     assert json.loads(steps.stdout)["thinking"] == {"num_tokens": 3, "num_steps": 1, "ended_by": "steps"}
     none = succeed("solve", "two and two?", *options, "--reasoning-effort", "none", "--json")
     assert json.loads(none.stdout)["response"] == "Four."
+
+
+def test_an_answer_that_ends_early_says_where_and_with_what_chance(world: World) -> None:
+    values = ("exit.threshold=0", "exit.answer_prompt=The answer is 7.")
+    early = ("--early-exit", "policy", *(part for value in values for part in ("--set", value)))
+    question = world.sums[3].question
+    result = succeed("solve", question, *world.options(*early))
+    assert "inserted | The answer is 7." in result.stdout
+    assert re.search(r"ended by policy after step 2, chance 0\.\d{3}$", result.stdout.strip())
+    record = json.loads(succeed("solve", question, *world.options("--json", *early)).stdout)
+    assert record["loss_class"] == "shortened"
+    assert (record["early_exit"]["rule"], record["early_exit"]["num_steps"]) == ("policy", 2)
+
+
+def test_a_policy_that_is_not_there_is_named_before_anything_is_loaded(world: World) -> None:
+    early = ("--early-exit", "policy", "--set", "exit.policy=gone.json")
+    assert "gone.json" in fail("solve", world.sums[3].question, *world.options(*early))

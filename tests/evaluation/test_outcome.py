@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reason_spec.evaluation.outcome import AnswerUsage, Outcome, StepRecord
 from reason_spec.evaluation.run import run
+from reason_spec.events import EarlyExit
 from reason_spec.types import Decision, FinishReason, LossClass, Origin, Plan, Usage, Verdict
 from tests.evaluation.problems import Sum, make_accelerator
 
@@ -72,6 +73,7 @@ outcomes = st.builds(
     order=counts,
     session=texts,
     settings_hash=texts,
+    early_exit=st.none() | st.builds(EarlyExit, texts, counts, texts, st.floats(0, 1)),
 )
 
 

@@ -1,15 +1,20 @@
-"""Play stored answers of a model back at the times of its passes, with and without early exit.
+"""Measure early exit in running answers: the demonstration pair, or stored answers that are played back.
 
-    python benchmarks/early_exit_played.py TRACES --group NAME [--problems 40] [--rules none policy ...]
-        [--strategies autoregressive lookahead hybrid] [--agreement 0.7] [--pass-ms 30 29 34]
-        [--draft-ms 5] [--policy FILE] [--json FILE]
+    python benchmarks/early_exit_live.py [--problems 40] [--seed 0] [--rules none policy ...] [--threshold P]
+        [--strategies autoregressive lookahead hybrid] [--policy FILE] [--json FILE]
+    python benchmarks/early_exit_live.py --traces FILE --group NAME [--agreement 0.7] [--pass-ms 30 29 34]
+        [--draft-ms 5] [the options above]
 
-TRACES are stored answers as `reason-spec exit train` reads them; their thinking ends with ``</think>``. The
+Without --traces the demonstration pair answers generated problems, one row after the other for each problem.
+Nothing else may run meanwhile.
+
+--traces are stored answers as `reason-spec exit train` reads them; their thinking ends with ``</think>``. The
 target writes the stored text in virtual time: its passes of 1, 4 and 8 tokens take --pass-ms, longer ones in
 proportion. Asked for a trial answer, or for the answer after an early end, it writes the value that the
-policy finds likeliest in its text: a stored text cannot be asked. The rules with trials are therefore not the
-published methods here; but every token of a trial is paid for. The draft writes each step of the stored text
-with the chance --agreement, else another step that is never accepted. Seconds are those of the passes alone.
+policy finds likeliest in its text, and the stored answer where that is its value: a stored text cannot be
+asked. The rules with trials are therefore not the published methods here; but every token of a trial is paid
+for. The draft writes each step of the stored text with the chance --agreement, else another step that is
+never accepted. Seconds are those of the passes alone.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -31,18 +36,21 @@ import numpy as np
 from reason_spec.accelerator import Accelerator, Solution
 from reason_spec.accelerator.thinking import OPENER
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer
+from reason_spec.evaluation.sources import generated_sources
 from reason_spec.exit.policy import ExitPolicy
+from reason_spec.exit.reading import read_value
 from reason_spec.exit.trials import DEER_PROMPT, DYNASOR_PROMPT
 from reason_spec.lab.exit.traces import ReadTrace, read_steps, read_traces
 from reason_spec.lab.virtual_time import VirtualTimeLoop
 from reason_spec.settings import ExitSettings, Settings, load_settings
-from reason_spec.strategies.early_exit import policy_of
+from reason_spec.strategies.early_exit import BOX_PROMPT, policy_of
 from reason_spec.strategies.thinking import CLOSER
 from reason_spec.tasks.grading import Grader
 from reason_spec.types import Sampling
 
 TASK: Final = "gsm8k"
 VERIFIERS: Final = {"lookahead": "exact", "specreason": "likelihood", "hybrid": "likelihood+exact"}
+"""Of answers that are played back: verifiers that compute would take time that is not counted."""
 _SIZES: Final = (1, 4, 8)
 
 
@@ -59,10 +67,11 @@ class PlayedText:
         value = self._value_after(thinking)
         if closed:
             own = self._end.partition(CLOSER)[2]
-            early = f"\n\nThe answer is \\boxed{{{value}}}."
-            whole = own if thinking == "".join(self._steps) + self._end.partition(CLOSER)[0] else early
+            is_same = bool(value) and read_value(value) == read_value(self._values[-1])
+            is_whole = thinking == "".join(self._steps) + self._end.partition(CLOSER)[0]
+            whole = own if is_same or is_whole else f"\n\nThe answer is \\boxed{{{value}}}."
             return whole[len(answer) :] if whole.startswith(answer) else whole.lstrip()
-        for prompt in (DEER_PROMPT, DYNASOR_PROMPT):
+        for prompt in (DEER_PROMPT, DYNASOR_PROMPT, BOX_PROMPT):
             if thinking.endswith(prompt):
                 value = self._value_after(thinking.removesuffix(prompt))
                 return f"{value}}}\n" if prompt.endswith("{") else f"{{{value}}}\n"
@@ -90,6 +99,11 @@ class PlayedText:
                 break
             value = one
         return value
+
+
+class Arm(NamedTuple):
+    strategy: str
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +155,12 @@ def settings_of(strategy: str, rule: str, options: argparse.Namespace) -> Settin
         "strategy.planner": False,
         "load_control.use": "off",
         "suffix.use": "none",
-        "verifier.name": VERIFIERS.get(strategy, "auto"),
         "exit.rule": rule,
         "exit.policy": options.policy,
-        "sampling.max_tokens": 8192,
+        "exit.threshold": options.threshold,
     }
+    if options.traces is not None:
+        flags |= {"verifier.name": VERIFIERS.get(strategy, "auto"), "sampling.max_tokens": 8192}
     return load_settings(flags={name: value for name, value in flags.items() if value is not None})
 
 
@@ -158,29 +173,61 @@ def play(played: Played, settings: Settings, options: argparse.Namespace) -> Sol
         return runner.run(run())
 
 
-def measure(
-    answers: Sequence[Played], strategy: str, rule: str, options: argparse.Namespace, grader: Grader
-) -> Row:
-    settings = settings_of(strategy, rule, options)
-    found = [play(played, settings, options) for played in answers]
+def play_all(options: argparse.Namespace, grader: Grader) -> list[Row]:
+    """Play stored answers back under each strategy and rule."""
+    traces = read_traces(options.traces, TASK, groups=[options.group] if options.group else [])
+    reads = read_steps([trace for trace in traces if CLOSER in trace.response][: options.problems])
+    answers = list(with_values(reads, policy_of(ExitSettings(rule="policy", policy=options.policy))))
+    references = [read.trace.answer for read in reads]
+    rows = []
+    for arm in arms_of(options):
+        settings = settings_of(*arm, options)
+        found = [play(played, settings, options) for played in answers]
+        rows.append(row_of(arm, found, references, grader))
+        sys.stderr.write(f"{', '.join(arm)}: {rows[-1].seconds:.1f} s\n")
+    return rows
+
+
+async def answer_all(options: argparse.Namespace, grader: Grader) -> list[Row]:
+    """Let the demonstration pair answer generated problems under each strategy and rule."""
+    problems = generated_sources(options.problems, options.seed).problems
+    arms = {arm: settings_of(*arm, options) for arm in arms_of(options)}
+    found: dict[Arm, list[Solution]] = {arm: [] for arm in arms}
+    started = load_settings(flags={"strategy.planner": False, "load_control.use": "off"})
+    async with Accelerator.from_settings(started, strategies=options.strategies) as accelerator:
+        for number, problem in enumerate(problems):
+            for arm, settings in arms.items():
+                generator = replace(accelerator.generator, settings=settings)
+                await generator.prepare(arm.strategy)
+                found[arm].append(await generator.answer(generator.request(problem.question)))
+            sys.stderr.write(f"problem {number + 1} of {len(problems)}\n")
+    references = [str(problem.answer) for problem in problems]
+    return [row_of(arm, solutions, references, grader) for arm, solutions in found.items()]
+
+
+def arms_of(options: argparse.Namespace) -> list[Arm]:
+    return [Arm(strategy, rule) for strategy in options.strategies for rule in options.rules]
+
+
+def row_of(arm: Arm, found: Sequence[Solution], references: Sequence[str], grader: Grader) -> Row:
     grades = [
-        grader.grade(one.text, played.read.trace.answer, TASK).correct
-        for one, played in zip(found, answers, strict=True)
+        grader.grade(one.text, reference, TASK).correct
+        for one, reference in zip(found, references, strict=True)
     ]
 
     def mean(numbers: Sequence[float]) -> float:
-        return sum(numbers) / len(answers)
+        return sum(numbers) / len(found)
 
     return Row(
-        strategy=strategy,
-        rule=rule,
+        strategy=arm.strategy,
+        rule=arm.rule,
         seconds=mean([one.seconds for one in found]),
         tokens=mean([one.num_tokens for one in found]),
         probe_tokens=mean([one.recorder.num_probe_tokens for one in found]),
         passes=mean([one.recorder.target_usage.num_passes for one in found]),
         right=sum(grade is True for grade in grades),
         ended_early=sum(one.recorder.early_exit is not None for one in found),
-        problems=len(answers),
+        problems=len(found),
     )
 
 
@@ -188,26 +235,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("traces", type=Path)
-    parser.add_argument("--group", required=True)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--group")
     parser.add_argument("--problems", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rules", nargs="+", default=["none", "policy", "probes", "deer", "dynasor"])
     parser.add_argument("--strategies", nargs="+", default=["autoregressive", "lookahead", "hybrid"])
+    parser.add_argument("--threshold", type=float)
     parser.add_argument("--agreement", type=float, default=0.7)
     parser.add_argument("--pass-ms", type=float, nargs=3, default=[30.0, 29.0, 34.0])
     parser.add_argument("--draft-ms", type=float, default=5.0)
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    traces = read_traces(options.traces, TASK, groups=[options.group])
-    reads = read_steps([trace for trace in traces if CLOSER in trace.response][: options.problems])
-    answers = list(with_values(reads, policy_of(ExitSettings(rule="policy", policy=options.policy))))
-    rows: list[Row] = []
     with Grader() as grader:
-        for strategy in options.strategies:
-            for rule in options.rules:
-                rows.append(measure(answers, strategy, rule, options, grader))
-                sys.stderr.write(f"{strategy}, {rule}: {rows[-1].seconds:.1f} s\n")
+        if options.traces is None:
+            rows = asyncio.run(answer_all(options, grader))
+        else:
+            rows = play_all(options, grader)
     sys.stdout.write(
         "| strategy | rule | seconds | speed-up | tokens | of trials | passes | right | ended early |\n"
         "|---|---|---|---|---|---|---|---|---|\n"
@@ -220,7 +265,8 @@ def main() -> None:
             f"| {row.ended_early} |\n"
         )
     if options.json is not None:
-        content = {"pass_ms": options.pass_ms, "draft_ms": options.draft_ms, "agreement": options.agreement}
+        names = ("problems", "seed", "threshold", "agreement", "pass_ms", "draft_ms")
+        content = {name: getattr(options, name) for name in names}
         rated = [{**asdict(row), "speedup": rows[0].seconds / row.seconds} for row in rows]
         options.json.write_text(json.dumps({**content, "rows": rated}, indent=2) + "\n", encoding="utf-8")
 
