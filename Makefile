@@ -202,6 +202,7 @@ $(VENV)/.docs: $(VENV)/.uv requirements/docs.txt
 $(VENV)/.harness: $(VENV)/.uv $(PROJECTS) requirements/harness.txt scripts/install_torch.py
 	@$(TORCH_HERE)
 	@echo "Installing inspect_ai, lm-eval and Ray (some minutes)"
-	@$(call locked,requirements/harness.txt)
+	@# Ray gives its agent fifteen seconds to start, in which it should not compile its imports.
+	@export UV_COMPILE_BYTECODE=1; $(call locked,requirements/harness.txt)
 	@$(PACKAGE)
 	@touch $@
