@@ -335,6 +335,8 @@ def test_under_scot_the_target_writes_the_end_of_what_it_picks(
     for question, reference in zip(QUESTIONS[:6], ANSWERS, strict=False):
         flags: dict[str, Any] = {
             "verifier__name": "likelihood",
+            # At the default a chain is seldom picked.
+            "verifier__thresholds": {"likelihood": 0.9},
             "sampling__max_tokens": 700,
             **sampled(temperature),
         }
