@@ -63,13 +63,14 @@ def cache_stats(
     "import",
     help="Learn past conversations, so that the cache is warm before the first request.\n\n"
     "A file has one conversation per line: an object with messages in OpenAI's form, or the list of them; "
-    "gzip too. Conversations are encoded with the target's tokenizer and chat template.",
+    "gzip too. Results of tau-bench and .traj files of SWE-agent are read as well. "
+    "Conversations are encoded with the target's tokenizer and chat template.",
 )
 @takes_flags("target", "skip_bad")
 def cache_import(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, also gzip)."),
+        typer.Argument(metavar="FILE...", help="Conversations (jsonl, json, traj, also gzip)."),
     ],
     flags: Flags,
     path: CachePathOption = None,

@@ -10,6 +10,7 @@ that nobody asked for is wrong however often it may be repeated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -127,7 +128,7 @@ class McpProxy:
             return
         method, identity = message.get("method"), message.get("id")
         if method == "notifications/cancelled":
-            self._cancel((message.get("params") or {}).get("requestId", ""))
+            self._cancel(_params(message).get("requestId", ""))
         if method is None or identity is None:
             await self._to_server(line)
             return
@@ -137,7 +138,7 @@ class McpProxy:
         call = _call_of(message) if method == "tools/call" else None
         if call is not None:
             # Newer versions of the protocol name version and client in every request.
-            self._meta = dict(message["params"].get("_meta") or {})
+            self._meta = dict(_params(message).get("_meta") or {})
             self._meta.pop("progressToken", None)
         is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
         if call is not None and not is_write and (ahead := self._held.take(call)) is not None:
@@ -228,7 +229,9 @@ class McpProxy:
         if waiting.is_write:
             self._held.end_write()
         if waiting.method == "tools/list" and isinstance(result, dict):
-            self._annotated.update(annotated_tools(result.get("tools") or ()))
+            tools = result.get("tools") or ()
+            self._annotated.difference_update(str(tool.get("name")) for tool in tools)
+            self._annotated.update(annotated_tools(tools))
             self._spawn(self._learn_past())
         if waiting.call is not None and isinstance(result, dict):
             self._returned(waiting.call, result)
@@ -350,11 +353,16 @@ def result_text(result: Mapping[str, Any]) -> str:
 
 def _call_of(message: Message) -> Call | None:
     """Return the call of a request; None for one with more than a name and arguments, such as a task."""
-    params = message.get("params") or {}
+    params = _params(message)
     arguments = params.get("arguments") or {}
     if set(params) - {"name", "arguments", "_meta"} or not isinstance(arguments, dict):
         return None
     return Call.of(str(params.get("name")), arguments)
+
+
+def _params(message: Message) -> Message:
+    params = message.get("params")
+    return params if isinstance(params, dict) else {}
 
 
 def _parsed(line: bytes) -> Message | None:
@@ -376,8 +384,10 @@ async def run_on_stdio(proxy: McpProxy) -> AheadReport:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
 
     def write(line: bytes) -> None:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+        # A client that has gone away also ends the input, which ends the proxy.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
 
     return await proxy.run(reader, write)
 

@@ -140,6 +140,27 @@ async def test_tools_without_a_hint_and_answers_pass_unchanged(shop: Shop) -> No
             assert (ours.content, ours.is_error) == (theirs.content, theirs.is_error)
 
 
+async def test_lines_that_are_no_calls_pass_and_do_not_end_the_proxy(shop: Shop) -> None:
+    script = "import sys\nfor line in sys.stdin: sys.stdout.write(line); sys.stdout.flush()"
+    files = ["--model", str(shop.folder / "model.json")]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(ROOT / "cli.py"), "mcp", *files, "--", sys.executable, "-c", script),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    lines = [
+        b"no json\n",
+        b"[1, 2]\n",
+        b'{"method": "notifications/cancelled", "params": [1]}\n',
+        b'{"id": 1, "method": "tools/call", "params": [1]}\n',
+        b'{"id": 2, "method": "tools/call"}\n',
+        b'{"id": "x", "method": "made/up", "params": {"a":   1}}\n',
+    ]
+    echoed, _ = await process.communicate(b"".join(lines))
+    assert echoed == b"".join(lines), "what is passed on is passed on as it is"
+    assert process.returncode == 0
+
+
 async def test_a_dying_server_is_reported_by_name_and_status(shop: Shop) -> None:
     mcp = pytest.importorskip("mcp", reason="the package mcp is not installed")
     async with shop.client() as client:

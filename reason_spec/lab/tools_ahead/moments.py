@@ -16,7 +16,8 @@ from reason_spec.tools_ahead.predictor import CallPredictor, IsReadOnly, Knowled
 from reason_spec.tools_ahead.recall import Past
 
 AGREEMENT: Final = 0.7
-"""Share of read-only calls that another trial of the same task makes too: on tau-bench airline 0.69."""
+"""Share of read-only calls that another trial of the same task makes too: on tau-bench
+airline 0.56 of all, 0.68 without thoughts and formulas."""
 
 
 @dataclass(frozen=True)
