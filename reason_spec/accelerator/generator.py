@@ -307,9 +307,18 @@ class Generator:
             segments, of_draft = (*segments, ("output", written)), (*of_draft, ("output", written))
         return sessions.open(segments, of_draft, tenant=request.tenant, scope=request.scope)
 
-    async def answer(self, request: GenerationRequest, *, listener: Listener | None = None) -> Solution:
-        """Write the whole answer; its events go to ``listener`` at once."""
-        recorder = Recorder(listener)
+    async def answer(
+        self,
+        request: GenerationRequest,
+        *,
+        listener: Listener | None = None,
+        recorder: Recorder | None = None,
+    ) -> Solution:
+        """Write the whole answer; its events go to ``listener`` at once.
+
+        A ``recorder`` of the caller has the work of an answer that was cancelled, too.
+        """
+        recorder = recorder or Recorder(listener)
         strategy = self.strategy_for(request)
         steps = [step async for step in self.solve(request, recorder=recorder, strategy=strategy)]
         seconds = time.perf_counter() - recorder.started
