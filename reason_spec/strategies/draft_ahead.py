@@ -4,9 +4,9 @@ Speculative decoding (arXiv 2211.17192) drafts, verifies, drafts again. Here nei
 the target checks what it was handed, the draft writes on after it, and it begins anew from what is
 certain only where the two part (PEARL's post-verify, arXiv 2408.11850). Where nothing is ahead, the target's
 pass over no draft checks the draft's first token while the draft writes the ones after it (pre-verify); a
-refused one ends the run. What is handed over ends where the chance that all of it is right, by the draft's own
-probabilities, falls below a threshold: the stopping rule of SpecDec++ (arXiv 2405.19715) without its trained
-head.
+refused one ends the run. What is handed over ends where the chance that all of it is right, by the draft's
+own probabilities, falls below a threshold: the stopping rule of SpecDec++ (arXiv 2405.19715) without its
+trained head.
 """
 
 from __future__ import annotations
