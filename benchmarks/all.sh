@@ -61,6 +61,7 @@ measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verif
 # SmolLM2-135M, half an hour to two hours each.
 measure real_draft_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
+measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows model model:recycling
 measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
 measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \

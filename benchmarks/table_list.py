@@ -304,6 +304,11 @@ TABLES: Final[dict[str, Table]] = {
         [Part("real_draft_t0")],
         plain(*_REAL, Column("cores of the target", text("num_cores")), order=baseline_first),
     ),
+    "real_model": Table(
+        "speed",
+        [Part("real_model_t0")],
+        plain(_REAL[0], Column("T", number("temperature", 1)), *_REAL[1:6], _REAL[7]),
+    ),
     "real_nodraft": Table(
         "speed",
         [
