@@ -123,13 +123,14 @@ async def vote(
     await opened.ours.prepare(arm.settings)
     certainty = arm.spec.certainty
     votes = None if certainty is None else SampleVotes(StopRule(samples, certainty))
-    # What samples predicted is kept by the name of their problem: rows must not draft for each other.
-    apart = replace(problem, id=f"{position} {arm.spec.name} {problem.id}")
-    items = [item._replace(position=position) for item in work_items([apart], samples)]
-    generator = replace(opened.accelerator.generator, settings=arm.settings)
+    items = [item._replace(position=position) for item in work_items([problem], samples)]
+    # What samples predicted is kept by tenant: rows, and the warm-up, must not draft for each other.
+    tenant = {"tenant": f"{position} {arm.spec.name}"}
+    settings = arm.settings.model_copy(update={"suffix": arm.settings.suffix.model_copy(update=tenant)})
+    generator = replace(opened.accelerator.generator, settings=settings)
     started = clock()
     results = await answer_batch(
-        generator, items, arm.settings, strategy=arm.spec.strategy, concurrency=samples, votes=votes
+        generator, items, settings, strategy=arm.spec.strategy, concurrency=samples, votes=votes
     )
     seconds = clock() - started
     drawn = [result for result in results if isinstance(result, Outcome)]
@@ -240,7 +241,8 @@ async def measure(options: argparse.Namespace) -> list[Row]:
         opened = await open_group(groups_of(options)[0], options, [], stack)
         if opened is None:
             raise SettingsError("the engines do not start")
-        flags = dict(opened.group.flags)
+        # As in use: with eight answers live, the load bounds the draft tokens of each.
+        flags = {**opened.group.flags, "load_control.use": "on"}
         arms = [
             Arm(
                 spec,
