@@ -167,18 +167,23 @@ def test_trusted_clients_choose_and_are_told(pair: Serving) -> None:
 
 
 def test_trusted_clients_may_have_an_answer_end_early(pair: Serving) -> None:
-    options = {"strategy": "autoregressive", "exit": "policy", "exit_threshold": 0.0}
-    whole = ask(pair, extra_body={"reason_spec": {"strategy": "autoregressive"}})
-    short = ask(pair, extra_body={"reason_spec": options})
+    question = "Ivan has 7 dolls and buys 5 more. Max has twice as many dolls as Ivan. How many has Max?"
+
+    def answer(**options: Any) -> Any:
+        return pair.client().chat.completions.create(
+            model="embedded",
+            messages=[{"role": "user", "content": question}],
+            extra_body={"reason_spec": {"strategy": "autoregressive", **options}},
+        )
+
+    whole, short = answer(), answer(exit="policy", exit_threshold=0.0)
     told = short.reason_spec
     assert (told["loss_class"], told["step_loss_class"]) == ("shortened", "exact")
-    assert told["early_exit"]["rule"] == "policy"
-    assert told["early_exit"]["step"] >= 1
+    assert (told["early_exit"]["rule"], told["early_exit"]["step"]) == ("policy", 1)
     assert 0 <= told["early_exit"]["chance"] <= 1
-    assert "The answer is" in short.choices[0].message.content
+    assert short.choices[0].message.content.rpartition("\n\n")[2].startswith("The answer is ")
+    assert len(short.choices[0].message.content) < len(whole.choices[0].message.content)
     assert whole.reason_spec["early_exit"] is None
-    chunks = streamed(pair, extra_body={"reason_spec": options})
-    assert text_of(chunks) == short.choices[0].message.content
 
 
 @pytest.mark.parametrize(
