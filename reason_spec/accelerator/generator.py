@@ -15,7 +15,7 @@ from reason_spec.control.controller import SpeculationController
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import Message
 from reason_spec.events import Listener, Recorder, ThinkingOutcome
-from reason_spec.settings import NO_EXIT, ExitSettings, Settings, StrategySettings
+from reason_spec.settings import Settings, StrategySettings
 from reason_spec.strategies.autoregressive import Autoregressive
 from reason_spec.strategies.base import SolveRequest, Strategy
 from reason_spec.strategies.factory import create_strategy, strategy_class
@@ -195,7 +195,7 @@ class Generator:
         options = request.thinking
         if not isinstance(options, ThinkingOptions):
             return options
-        ends_early = self.exit_of(request)
+        ends_early = request.exit_under(self.settings.exit)
         is_limited = ends_early.is_on or options.ask_for_limits(self.settings.thinking)
         if request.written or not is_limited:
             return None
@@ -206,19 +206,9 @@ class Generator:
         template = self.target.tokenizer.chat_template
         return options.limit(thinking, self.settings.thinking, template, ends_early=ends_early)
 
-    def exit_of(self, request: GenerationRequest) -> ExitSettings:
-        """Return when the thinking of a request may end early, by its options or the settings."""
-        options = request.thinking
-        if not isinstance(options, ThinkingOptions) or request.written:
-            return NO_EXIT
-        if options.exit is not None:
-            return options.exit
-        # A bare prompt is text to continue; it need not be a question.
-        return self.settings.exit if request.messages else NO_EXIT
-
     def loss_class(self, strategy: Strategy, request: GenerationRequest) -> LossClass:
         """Return what may change in the answer that a strategy writes to a request."""
-        return "shortened" if self.exit_of(request).is_on else strategy.loss_class
+        return "shortened" if request.exit_under(self.settings.exit).is_on else strategy.loss_class
 
     def _owner_of(self, request: GenerationRequest) -> str:
         """Return the owner of a request's prefixes, by tenant and salt; see `Prefix`."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from reason_spec.accelerator.thinking import ThinkingOptions
 from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import ChatOptions, Message
-from reason_spec.settings import StrategySettings
+from reason_spec.settings import NO_EXIT, ExitSettings, StrategySettings
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.suffix_session import Segments
 from reason_spec.strategies.thinking import ThinkingLimit
@@ -74,6 +74,16 @@ class GenerationRequest:
     def is_restricted(self) -> bool:
         """Whether only the target can write the answer."""
         return self.constraint is not None or bool(self.logit_bias)
+
+    def exit_under(self, settings: ExitSettings) -> ExitSettings:
+        """Return when the thinking may end early, by the request's options or the settings."""
+        options = self.thinking
+        if not isinstance(options, ThinkingOptions) or self.written:
+            return NO_EXIT
+        if options.exit is not None:
+            return options.exit
+        # A bare prompt is text to continue; it need not be a question.
+        return settings if self.messages else NO_EXIT
 
     @property
     def question(self) -> str:
