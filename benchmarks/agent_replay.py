@@ -72,8 +72,9 @@ FOLDS: Final = 5
 MARGINS: Final = {"other_trials": 0.05, "other_tasks": 0.02}
 """What the threshold's precision on held-out conversations has to have above ``--precision``, by case. About
 one standard deviation of a precision of 0.8 that is counted on 300 calls; more with other trials, because
-how far two trials agree is assumed in training.""" _STEP_CHANCE: Final = 0.5 _PIECE: Final = re.compile(r"
-?[A-Za-z]{1,6}|\d{1,3}|\s+|[^\sA-Za-z\d]")
+how far two trials agree is assumed in training."""
+_STEP_CHANCE: Final = 0.5
+_PIECE: Final = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|\s+|[^\sA-Za-z\d]")
 
 
 # --- tokens ---------------------------------------------------------------------------------------------
