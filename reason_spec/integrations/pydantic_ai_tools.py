@@ -29,7 +29,8 @@ class AheadToolset(WrapperToolset[Any]):
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools. Pydantic AI asks for them before each of the model's turns."""
         self.session.follow([turn for message in ctx.messages for turn in openai_turns(message)])
-        return await super().get_tools(ctx)
+        tools: dict[str, ToolsetTool[Any]] = await super().get_tools(ctx)
+        return tools
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
