@@ -12,11 +12,13 @@ from reason_spec.errors import MissingDependencyError
 WRAPPERS = {
     "smolagents": "smolagents",
     "langchain": "langchain_core",
+    "langchain_tools": "langchain_core",
     "pydantic_ai": "pydantic_ai",
+    "pydantic_ai_tools": "pydantic_ai",
     "litellm": "litellm",
     "inspect_ai": "inspect_ai",
 }
-EXTRAS = {"inspect_ai": "inspect"}
+EXTRAS = {"inspect_ai": "inspect", "langchain_tools": "langchain", "pydantic_ai_tools": "pydantic-ai"}
 
 
 @pytest.mark.parametrize(("module", "package"), WRAPPERS.items())
