@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from reason_spec.settings import Settings
 APPLICATION = "reason-spec"
 _ROUTER = "reason_spec.lab.cluster.session_router.SessionRouter"
 _HEALTH_SECONDS = 5.0
+_TROUBLE_SECONDS = 300.0
+"""A worker that died restarts by itself and loads its model again, which takes minutes."""
 
 
 class Replica:
@@ -51,6 +54,7 @@ class Replica:
         self._service = Service(tree)
         try:
             await self._service.start()
+            self._healthy_at = time.monotonic()
         except ReasonSpecError as error:
             # It has one text, which Ray can carry to any Python.
             raise EngineError(str(error)) from None
@@ -59,12 +63,15 @@ class Replica:
         return self._service.guard
 
     async def check_health(self) -> None:
-        """Have Ray replace this replica where its target is gone for good.
+        """Have Ray replace this replica where its target does not come back.
 
         Raises:
-            EngineError: the target is dead or hangs.
+            EngineError: the target has been dead or hanging for `_TROUBLE_SECONDS`.
         """
-        if not self._service.operation.is_ready:
+        now = time.monotonic()
+        if self._service.operation.is_ready:
+            self._healthy_at = now
+        elif now - self._healthy_at > _TROUBLE_SECONDS:
             raise EngineError("; ".join(self._service.operation.troubles.values()) or "not ready")
 
     async def __del__(self) -> None:
