@@ -7,6 +7,7 @@ import pytest
 from reason_spec.accelerator.thinking import Thinking
 from reason_spec.chat.base import ChatEnd, ChatRequest, ChatSampling, Policy, TextDelta, TextRequest
 from reason_spec.engines.chat_template import Message
+from reason_spec.strategies.thinking import CLOSING
 from tests.chat.scripted import ADD, answer_of, asks, chat_with, events_of, num_running
 
 THOUGHT = "Two and two.\n\nThat makes four.\n"
@@ -84,9 +85,12 @@ async def test_thinking_without_an_end_leaves_no_answer(max_tokens: int) -> None
 async def test_the_limit_covers_thinking_and_answer() -> None:
     async with chat_with(ANSWERS, thinking=True) as chat:
         whole = await answer_of(chat, asks("two and two"))
-        limit = whole.end.num_reasoning_tokens + 3
+        num_closing = len(chat.accelerator.target.tokenizer.encode(CLOSING))
+        limit = whole.end.num_reasoning_tokens + num_closing + 3
         cut = await answer_of(chat, asks("two and two", sampling=ChatSampling(max_tokens=limit)))
-        bare = await answer_of(chat, asks("two and two", sampling=ChatSampling(max_tokens=limit - 3)))
+        bare = await answer_of(
+            chat, asks("two and two", sampling=ChatSampling(max_tokens=limit - num_closing))
+        )
     assert (cut.end.num_tokens, cut.end.finish) == (limit, "length")
     assert SAID.startswith(cut.content or "?")
     assert (bare.content, bare.end.finish) == ("", "length")
