@@ -121,7 +121,7 @@ agents:  ## Install with the frameworks of agents, into .venv-agents and .venv-c
 	@$(MAKE) --no-print-directory VENV=$(VENV_CREWAI) $(VENV_CREWAI)/.crewai
 
 test-agents: agents  ## Run the tests with the frameworks of agents in .venv-agents
-	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations
+	@CREWAI_PYTHON="$(abspath $(VENV_CREWAI))/bin/python" $(VENV_AGENTS)/bin/python -m pytest -m agents $(PYTEST_ARGS) tests/integrations tests/tools_ahead/test_mcp_proxy.py
 
 harness:  ## Install with inspect_ai, lm-eval and Ray, into .venv-harness
 	@$(MAKE) --no-print-directory VENV=$(VENV_HARNESS) TORCH=cpu $(VENV_HARNESS)/.harness

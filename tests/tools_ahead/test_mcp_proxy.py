@@ -16,6 +16,7 @@ from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, annotated_tools, result
 from reason_spec.tools_ahead.model import CallModel
 from tests.tools_ahead.some_conversations import messages_of, order, user
 
+pytestmark = pytest.mark.agents
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60.0
 SHOP = Path(__file__).with_name("mcp_shop.py")
