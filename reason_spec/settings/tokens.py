@@ -84,7 +84,10 @@ class BoundarySettings(Section):
 class TaskSettings(Section):
     """How questions are read and asked."""
 
-    name: str = Field(default="auto", description="auto, gsm8k, aime, math500, amc, svamp, multiarith")
+    name: str = Field(
+        default="auto",
+        description="auto, gsm8k, aime, math500, amc, svamp, multiarith, spec_bench, speed_bench",
+    )
     prompt: Literal["auto", "plain", "boxed", "examples"] = Field(
         default="auto",
         description="auto: plain for the demonstration pair, examples without a chat template, else boxed",

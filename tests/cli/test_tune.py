@@ -38,7 +38,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         noise = zlib.crc32(f"{arguments[0].id} {settings.hash}".encode()) % 100 / 1000
         return outcome_from(*arguments, **{**options, "seconds": (1 + noise) / SPEEDS[strategy + verifier]})
 
-    monkeypatch.setattr("reason_spec.evaluation.run.outcome_from", timed_outcome)
+    monkeypatch.setattr("reason_spec.evaluation.batch.outcome_from", timed_outcome)
 
 
 def arguments(world: World, *more: str) -> list[str]:
