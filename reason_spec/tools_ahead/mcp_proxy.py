@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -381,7 +382,16 @@ async def run_on_stdio(proxy: McpProxy) -> AheadReport:
     """Run a proxy between this process's standard streams and its server."""
     reader = asyncio.StreamReader(limit=MAX_LINE)
     loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+
+    def feed() -> None:
+        # A thread reads pipes, files and terminals alike; the event loop takes pipes alone. `sys.stdin` must
+        # not be locked by a thread that still reads when the interpreter ends.
+        with open(sys.stdin.fileno(), "rb", closefd=False) as lines, contextlib.suppress(RuntimeError):
+            for line in lines:
+                loop.call_soon_threadsafe(reader.feed_data, line)
+            loop.call_soon_threadsafe(reader.feed_eof)
+
+    threading.Thread(target=feed, daemon=True).start()
 
     def write(line: bytes) -> None:
         # A client that has gone away also ends the input, which ends the proxy.
