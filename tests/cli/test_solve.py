@@ -47,6 +47,8 @@ def test_a_file_is_solved_stored_and_summed_up(world: World) -> None:
             "cache_verdicts",
             "num_cache_asked",
             "num_late_drafts",
+            "num_probes",
+            "num_probe_tokens",
         }
     hashes = {record["strategy"]: record["settings_hash"] for record in records}
     assert hashes["lookahead"] == settings_of(Path("out"))["settings_hash"] != hashes["autoregressive"]

@@ -184,7 +184,7 @@ def test_a_name_in_a_stream_starts_the_call(tools: SpeculativeTools, shop: Shop)
 def test_a_past_that_changes_is_read_anew(tools: SpeculativeTools, shop: Shop) -> None:
     with tools.session() as session:
         followed(session, 70, 4)
-        until_served(shop, 1)
+        until_served(shop, len(user(70)["orders"]))
         followed(session, 71, 4)
         until_served(shop, len(user(70)["orders"]) + len(user(71)["orders"]))
         assert set(shop.served) == {*user(70)["orders"], *user(71)["orders"]}
