@@ -15,6 +15,7 @@ from reason_spec.errors import SettingsError
 from reason_spec.tools_ahead.held import AheadLimits
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
+from tests.server.processes import until
 from tests.tools_ahead.some_conversations import call, events, messages_of, order, result, user
 
 PAST = [events(number) for number in range(20)]
@@ -177,8 +178,7 @@ def test_a_name_in_a_stream_starts_the_call(tools: SpeculativeTools, shop: Shop)
         for size in range(1, 30):
             session.stream("get_order", f'{{"order_id": "{one}", '[:size])
         session.settle()
-        until_served(shop, 1)
-        assert one in shop.served
+        until(lambda: one in shop.served)
 
 
 def test_a_past_that_changes_is_read_anew(tools: SpeculativeTools, shop: Shop) -> None:
