@@ -81,10 +81,10 @@ def test_all_models_share_one_tokenizer() -> None:
 def test_missing_weights_are_reported_with_their_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair, "_FOLDER", tmp_path)
+    monkeypatch.setattr(pair, "shipped_weights", lambda part: tmp_path)
     with pytest.raises(DataError, match=r"has no weights at .* --model draft"):
         embedded_path("draft")
-    weights = tmp_path / "weights" / "draft" / "model.safetensors"
+    weights = tmp_path / "draft" / "model.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_text("version https://git-lfs.github.com/spec/v1\n", encoding="utf-8")
     with pytest.raises(DataError, match="too small"):
