@@ -15,8 +15,8 @@ from reason_spec.tools_ahead.calls import Call
 from reason_spec.tools_ahead.predictor import Prediction
 
 Dropped: TypeAlias = Literal["unused", "stale", "changed", "failed", "too_large"]
-"""Why a result was not used: nobody asked for it, it was too old, something may have changed since, the tool
-failed, or it was larger than the limit."""
+"""Why a result was not used: the model made no such call, it was too old, something may have changed since,
+the tool failed, or it was larger than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,11 @@ class HeldResults:
     def end_write(self) -> None:
         with self._lock:
             self._num_writing -= 1
+
+    @property
+    def is_writing(self) -> bool:
+        with self._lock:
+            return self._num_writing > 0
 
     def drop_all(self, why: Dropped = "changed") -> None:
         with self._lock:

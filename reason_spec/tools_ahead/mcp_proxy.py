@@ -4,7 +4,7 @@ Messages are relayed as the lines that they are (JSON-RPC 2.0, one message a lin
 its own, whose ids only it knows, and answers a call of the client whose result it already has. The protocol
 needs no package. A call may run ahead if the server's annotations say ``readOnlyHint`` and do not deny
 ``idempotentHint``: MCP's specification gives ``idempotentHint`` a meaning for tools that write, and a write
-that nobody asked for is wrong however often it may be repeated.
+that the client did not ask for is wrong however often it may be repeated.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from reason_spec.errors import ReasonSpecError
 from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, Returned, tool_events
 from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
+from reason_spec.tools_ahead.mcp_server import MAX_LINE, McpServer
 from reason_spec.tools_ahead.model import CallModel
-from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge
+from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, Prediction
 
 Message: TypeAlias = dict[str, Any]
-MAX_LINE: Final = 64 << 20
-"""Bytes of a message."""
+Identity: TypeAlias = str | int
 RAN_AHEAD: Final = "reason-spec/ran-ahead"
 """Key in a result's ``_meta`` with the age of a result that ran ahead, in seconds."""
 SERVER_ENDED: Final = -32000
 """JSON-RPC's first code for errors of an implementation."""
 _OWN_ID: Final = "reason-spec/ahead/"
-_GRACE: Final = 5.0
-"""Seconds in which a server may end after its input has ended."""
 
 
 class _Waiting(NamedTuple):
@@ -42,6 +41,52 @@ class _Waiting(NamedTuple):
     method: str
     call: Call | None
     is_write: bool
+
+
+class _Foresight:
+    """Foresees calls from those of the session and of past ones; an error is logged and foresees nothing."""
+
+    def __init__(
+        self,
+        model: CallModel,
+        past: Iterable[Sequence[Event]],
+        may_run_ahead: Callable[[Call], bool],
+        log: Callable[[str], None],
+    ) -> None:
+        self._model = model
+        self._past = [tool_events(events) for events in past]
+        self._may_run_ahead = may_run_ahead
+        self._log = log
+        self._events: list[Event] = []
+        self._predictor = CallPredictor(Knowledge(may_run_ahead), model, learns=True)
+
+    async def learn_past(self) -> None:
+        """Learn from the past anew: only now is it known which of its calls change nothing."""
+        with self.outliving():
+            knowledge = await asyncio.to_thread(Knowledge.of, self._past, self._may_run_ahead)
+            self._predictor = CallPredictor(knowledge, self._model, learns=True)
+            for event in self._events:
+                self._predictor.add(event)
+            self._log(f"learned {len(self._past)} past conversations")
+
+    def observe(self, event: Event) -> None:
+        self._events.append(event)
+        with self.outliving():
+            self._predictor.add(event)
+
+    def predict(self) -> list[Prediction]:
+        found: list[Prediction] = []
+        with self.outliving():
+            found += self._predictor.predict()
+        return found
+
+    @contextmanager
+    def outliving(self) -> Iterator[None]:
+        """Log an error of what is inside: the relay does not depend on it."""
+        try:
+            yield
+        except Exception as error:
+            self._log(f"no call is foreseen here ({type(error).__name__}: {error})")
 
 
 class McpProxy:
@@ -66,25 +111,20 @@ class McpProxy:
         Raises:
             SettingsError: a rule has an unknown form.
         """
-        self._command = list(command)
-        self._limits = AheadLimits() if limits is None else limits
-        self._threshold = model.threshold if self._limits.threshold is None else self._limits.threshold
+        limits = AheadLimits() if limits is None else limits
+        self._threshold = model.threshold if limits.threshold is None else limits.threshold
         self._rules = ReadOnlyTools(read_only)
         self._annotated: set[str] = set()
         self._log = log
-        self._held = HeldResults(self._limits)
-        self._model = model
-        self._past = [tool_events(events) for events in past]
-        self._predictor = self._learned(Knowledge(self.may_run_ahead), ())
-        self._events: list[Event] = []
-        self._waiting: dict[str | int, _Waiting] = {}
+        self.held = HeldResults(limits)
+        self._foresight = _Foresight(model, past, self.may_run_ahead, log)
+        self._waiting: dict[Identity, _Waiting] = {}
         self._ahead: dict[str, Future[Message]] = {}
-        self._cancelled: set[str | int] = set()
+        self._cancelled: set[Identity] = set()
         self._num_own = 0
         self._meta: Message = {}
-        self._server: asyncio.subprocess.Process | None = None
+        self._server = McpServer(command)
         self._failure: str | None = None
-        self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._write_to_client: Callable[[bytes], None] = lambda _: None
 
@@ -101,24 +141,21 @@ class McpProxy:
         error that names the command and its exit status.
 
         Raises:
-            ReasonSpecError: the server cannot be started.
+            ReasonSpecError: the server cannot be started, or the client's message is longer than `MAX_LINE`.
         """
         self._write_to_client = write_to_client
-        try:
-            self._server = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=MAX_LINE
-            )
-        except OSError as error:
-            raise ReasonSpecError(
-                f"the MCP server {self._command[0]!r} cannot be started ({error.strerror or error})"
-            ) from error
-        serving = asyncio.create_task(self._read_server(self._server))
+        await self._server.start()
+        reading = asyncio.create_task(self._read_server())
         try:
             while line := await client.readline():
                 await self._from_client(line)
+        except ValueError:
+            raise ReasonSpecError(f"the client sent a message of more than {MAX_LINE} bytes") from None
         finally:
-            await self._end(self._server, serving)
-        return self._held.close()
+            await self._server.end(reading)
+            for task in list(self._tasks):
+                task.cancel()
+        return self.held.close()
 
     # From the client ---------------------------------------------------------------------------
 
@@ -127,9 +164,9 @@ class McpProxy:
         if message is None:
             await self._to_server(line)
             return
-        method, identity = message.get("method"), message.get("id")
+        method, identity = message.get("method"), _identity(message.get("id"))
         if method == "notifications/cancelled":
-            self._cancel(_params(message).get("requestId", ""))
+            self._cancel(_identity(_params(message).get("requestId")))
         if method is None or identity is None:
             await self._to_server(line)
             return
@@ -142,27 +179,30 @@ class McpProxy:
             self._meta = dict(_params(message).get("_meta") or {})
             self._meta.pop("progressToken", None)
         is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
-        if call is not None and not is_write and (ahead := self._held.take(call)) is not None:
-            self._observe(Called(call))
+        if call is not None and not is_write and (ahead := self.held.take(call)) is not None:
+            self._foresight.observe(Called(call))
             self._spawn(self._answer_from(ahead, identity, call, line))
             return
         if is_write:
-            self._held.begin_write()
+            self.held.begin_write()
         if call is not None:
-            self._observe(Called(call))
+            self._foresight.observe(Called(call))
         await self._forward(line, identity, _Waiting(str(method), call, is_write))
 
-    def _cancel(self, identity: str | int) -> None:
+    def _cancel(self, identity: Identity | None) -> None:
+        if identity is None:
+            return
         self._cancelled.add(identity)
-        waiting = self._waiting.pop(identity, None)
-        if waiting is not None and waiting.is_write:
-            self._held.end_write()
+        waiting = self._waiting.get(identity)
+        # A write may go on in spite of it. Nothing runs ahead until the server has answered, if it ever does.
+        if waiting is not None and not waiting.is_write:
+            del self._waiting[identity]
 
-    async def _forward(self, line: bytes, identity: str | int, waiting: _Waiting) -> None:
+    async def _forward(self, line: bytes, identity: Identity, waiting: _Waiting) -> None:
         self._waiting[identity] = waiting
         await self._to_server(line)
 
-    async def _answer_from(self, ahead: Future[Used], identity: str | int, call: Call, line: bytes) -> None:
+    async def _answer_from(self, ahead: Future[Used], identity: Identity, call: Call, line: bytes) -> None:
         """Answer a call with the result of the one that ran ahead; make it if that failed."""
         done = asyncio.wrap_future(ahead)
         await asyncio.wait([done])
@@ -182,21 +222,18 @@ class McpProxy:
 
     # From the server ---------------------------------------------------------------------------
 
-    async def _read_server(self, server: asyncio.subprocess.Process) -> None:
-        assert server.stdout is not None
-        while line := await server.stdout.readline():
-            message = _parsed(line)
-            if message is not None and self._is_own(message):
-                continue
-            self._write_to_client(line)
-            if message is not None:
-                self._note(message)
-        status = await server.wait()
-        if self._is_ending:
+    async def _read_server(self) -> None:
+        reason = await self._server.read(self._from_server)
+        if not self._server.is_ending:
+            self._fail(reason)
+
+    def _from_server(self, line: bytes) -> None:
+        message = _parsed(line)
+        if message is not None and self._is_own(message):
             return
-        self._fail(
-            f"the MCP server {' '.join(self._command)!r} has ended with exit status {status}; start it again"
-        )
+        self._write_to_client(line)
+        if message is not None:
+            self._note(message)
 
     def _is_own(self, message: Message) -> bool:
         """Take the answer to a call of the proxy's own."""
@@ -206,7 +243,7 @@ class McpProxy:
         result = message.get("result")
         if future.cancelled():
             return True
-        # A result of another type asks the client for something, which nobody has called for yet.
+        # A result of another type asks the client for something, and the client has not made this call yet.
         if (
             isinstance(result, dict)
             and result.get("resultType", "complete") == "complete"
@@ -222,18 +259,19 @@ class McpProxy:
         if message.get("method") == "notifications/tools/list_changed":
             self._annotated.clear()
         if message.get("method") in ("notifications/resources/updated", "notifications/tools/list_changed"):
-            self._held.drop_all()
-        waiting = self._waiting.pop(message.get("id", ""), None) if "method" not in message else None
+            self.held.drop_all()
+        identity = None if "method" in message else _identity(message.get("id"))
+        waiting = None if identity is None else self._waiting.pop(identity, None)
         if waiting is None:
             return
         result = message.get("result")
         if waiting.is_write:
-            self._held.end_write()
+            self.held.end_write()
         if waiting.method == "tools/list" and isinstance(result, dict):
-            tools = result.get("tools") or ()
+            tools = [tool for tool in result.get("tools") or () if isinstance(tool, dict)]
             self._annotated.difference_update(str(tool.get("name")) for tool in tools)
             self._annotated.update(annotated_tools(tools))
-            self._spawn(self._learn_past())
+            self._spawn(self._foresight.learn_past())
         if waiting.call is not None and isinstance(result, dict):
             self._returned(waiting.call, result)
 
@@ -242,7 +280,7 @@ class McpProxy:
         self._log(reason)
         for identity, waiting in list(self._waiting.items()):
             if waiting.is_write:
-                self._held.end_write()
+                self.held.end_write()
             self._answer(identity, error=reason)
         self._waiting.clear()
         ahead, self._ahead = self._ahead, {}
@@ -252,27 +290,11 @@ class McpProxy:
 
     # Running ahead -----------------------------------------------------------------------------
 
-    def _learned(self, knowledge: Knowledge, events: Iterable[Event]) -> CallPredictor:
-        predictor = CallPredictor(knowledge, self._model, learns=True)
-        for event in events:
-            predictor.add(event)
-        return predictor
-
-    async def _learn_past(self) -> None:
-        """Learn from the past anew: only now is it known which of its calls change nothing."""
-        knowledge = await asyncio.to_thread(Knowledge.of, self._past, self.may_run_ahead)
-        self._predictor = self._learned(knowledge, self._events)
-        self._log(f"learned {len(self._past)} past conversations")
-
-    def _observe(self, event: Event) -> None:
-        self._events.append(event)
-        self._predictor.add(event)
-
     def _returned(self, call: Call, result: Message) -> None:
-        self._observe(Returned(call, result_text(result)))
+        with self._foresight.outliving():
+            self._foresight.observe(Returned(call, result_text(result)))
         if self._failure is None:
-            started = self._held.start(self._predictor.predict(), self._threshold, self._start)
-            for one in started:
+            for one in self.held.start(self._foresight.predict(), self._threshold, self._start):
                 self._log(f"runs ahead: {one.key}")
 
     def _start(self, call: Call) -> Future[Message]:
@@ -290,19 +312,10 @@ class McpProxy:
     # Lines -------------------------------------------------------------------------------------
 
     async def _to_server(self, line: bytes) -> None:
-        server = self._server
-        if server is None or server.stdin is None or self._failure is not None:
-            return
-        try:
-            server.stdin.write(line)
-            await server.stdin.drain()
-        except (BrokenPipeError, ConnectionResetError):
-            # `_read_server` sees the end too, and says so.
-            return
+        if self._failure is None:
+            await self._server.write(line)
 
-    def _answer(
-        self, identity: str | int, *, result: Message | None = None, error: str | None = None
-    ) -> None:
+    def _answer(self, identity: Identity, *, result: Message | None = None, error: str | None = None) -> None:
         message: Message = {"jsonrpc": "2.0", "id": identity}
         if error is None:
             message["result"] = result
@@ -315,25 +328,9 @@ class McpProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _end(self, server: asyncio.subprocess.Process, serving: asyncio.Task[None]) -> None:
-        self._is_ending = True
-        if server.stdin is not None:
-            server.stdin.close()
-        try:
-            await asyncio.wait_for(asyncio.shield(serving), _GRACE)
-        except TimeoutError:
-            server.terminate()
-            try:
-                await asyncio.wait_for(asyncio.shield(serving), _GRACE)
-            except TimeoutError:
-                server.kill()
-                await serving
-        for task in list(self._tasks):
-            task.cancel()
-
 
 def annotated_tools(tools: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the names of the tools whose annotations allow calls that nobody asked for."""
+    """Return the names of the tools whose annotations allow calls that the client did not make."""
     found = set()
     for tool in tools:
         hints = tool.get("annotations") or {}
@@ -359,6 +356,11 @@ def _call_of(message: Message) -> Call | None:
     if set(params) - {"name", "arguments", "_meta"} or not isinstance(arguments, dict):
         return None
     return Call.of(str(params.get("name")), arguments)
+
+
+def _identity(value: object) -> Identity | None:
+    """Return the identity of a request; None if it is of another type than the protocol's."""
+    return value if isinstance(value, (str, int)) else None
 
 
 def _params(message: Message) -> Message:

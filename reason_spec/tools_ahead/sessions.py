@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,7 @@ from reason_spec.tools_ahead.model import CallModel, load_model
 from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, starts_turn
 from reason_spec.tools_ahead.streaming import complete_arguments
 
+logger = logging.getLogger(__name__)
 Tool: TypeAlias = Callable[..., Any]
 """Takes the arguments by name, and returns the result or awaits it."""
 
@@ -52,9 +54,8 @@ class SpeculativeTools:
     ) -> None:
         """Args:
         tools: by name.
-        read_only: rules ``NAME`` or ``NAME(ARGUMENT=VALUE)`` for calls that change nothing, and may
-        therefore be
-            made in vain.
+        read_only: rules ``NAME`` or ``NAME(ARGUMENT=VALUE)`` for calls that change nothing, and may therefore
+            be made in vain.
         past: earlier conversations as events (`reason_spec.tools_ahead.calls.events_of`). All tenants
             learn from them.
         model: gives the chances; None: the one that ships.
@@ -247,14 +248,19 @@ class ToolSession:
     def _start_likely(
         self, events: Sequence[Event], streamed: Streamed | None, loop: asyncio.AbstractEventLoop | None
     ) -> None:
-        for event in events:
-            self._predictor.add(event)
-        if streamed is None and not (events and starts_turn(events[-1])):
+        try:
+            for event in events:
+                self._predictor.add(event)
+            if streamed is None and not (events and starts_turn(events[-1])):
+                return
+            predictions = self._predictor.predict(streamed)
+        except Exception:
+            # The conversation goes on without it.
+            logger.exception("no call is foreseen here")
             return
         threshold = self._tools.limits.threshold
         if threshold is None:
             threshold = self._tools.model.threshold
-        predictions = self._predictor.predict(streamed)
         known = [prediction for prediction in predictions if prediction.call.name in self._tools.tools]
         self._held.start(known, threshold, lambda call: self._run(call, loop))
 

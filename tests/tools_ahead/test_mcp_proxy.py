@@ -6,14 +6,17 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, annotated_tools, result_text
+from reason_spec.tools_ahead.calls import Call
+from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, annotated_tools, result_text
 from reason_spec.tools_ahead.model import CallModel
+from reason_spec.tools_ahead.predictor import Prediction
 from tests.tools_ahead.some_conversations import messages_of, order, user
 
 pytestmark = pytest.mark.agents
@@ -156,6 +159,9 @@ async def test_lines_that_are_no_calls_pass_and_do_not_end_the_proxy(shop: Shop)
         b'{"id": 1, "method": "tools/call", "params": [1]}\n',
         b'{"id": 2, "method": "tools/call"}\n',
         b'{"id": "x", "method": "made/up", "params": {"a":   1}}\n',
+        b'{"id": [1], "method": "tools/call", "params": {"name": "a"}}\n',
+        b'{"id": {"a": 1}, "result": [1]}\n',
+        b'{"method": "notifications/cancelled", "params": {"requestId": [1]}}\n',
     ]
     echoed, _ = await process.communicate(b"".join(lines))
     assert echoed == b"".join(lines), "what is passed on is passed on as it is"
@@ -203,3 +209,57 @@ def test_the_text_of_a_result_is_its_structure_where_there_is_one() -> None:
     assert result_text({"content": [{"type": "text", "text": "a"}, {"type": "image"}]}) == "a\n"
     assert result_text({"content": [], "structuredContent": {"result": [1]}}) == "[1]"
     assert result_text({"content": [], "structuredContent": {"n": 1}}) == '{"n": 1}'
+
+
+def as_lines(*messages: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+async def test_a_server_that_sends_a_message_without_end_is_ended_and_named(
+    shop_model: CallModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reason_spec.tools_ahead.mcp_server.MAX_LINE", 1000)
+    script = "import sys; sys.stdin.readline(); print('x' * 100_000, flush=True); sys.stdin.read()"
+    written: list[bytes] = []
+    client = asyncio.StreamReader()
+    proxy = McpProxy([sys.executable, "-c", script], shop_model)
+    running = asyncio.create_task(proxy.run(client, written.append))
+    client.feed_data(as_lines({"id": 1, "method": "tools/list"}))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not written:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    client.feed_eof()
+    await running
+    assert "a message of more than 1000 bytes" in json.loads(written[0])["error"]["message"]
+
+
+async def test_nothing_runs_ahead_behind_a_write_that_was_cancelled_and_may_go_on(
+    shop_model: CallModel,
+) -> None:
+    call = Call.of("get_user", {"user_id": "U1"})
+    answers = (
+        "import sys\n"
+        "for line in sys.stdin:\n"
+        """    if "answer" in line: print('{"id": 1, "result": {}}', flush=True)"""
+    )
+    written: list[bytes] = []
+    client = asyncio.StreamReader()
+    proxy = McpProxy([sys.executable, "-c", answers], shop_model)
+    running = asyncio.create_task(proxy.run(client, written.append))
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": 1}}
+    write = {"id": 1, "method": "tools/call", "params": {"name": "cancel_order", "arguments": {}}}
+    client.feed_data(as_lines(write, cancel))
+
+    def starts() -> bool:
+        return bool(proxy.held.start([Prediction(call, 1.0)], 0.5, lambda _: Future()))
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not proxy.held.is_writing:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        assert not starts()
+        client.feed_data(as_lines({"method": "answer"}))
+        while not starts():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    client.feed_eof()
+    await running
