@@ -56,7 +56,7 @@ class ThinkingOptions:
     Args:
         token_budget: tokens of the thinking at most; -1: no limit.
         max_steps: steps of the thinking at most.
-        effort: told to a chat template that knows ``reasoning_effort``, else a token budget by the settings;
+        effort: passed to a chat template that has ``reasoning_effort``, else a token budget by the settings;
             ``none``: no thinking.
         exit: when it may end early; see `early_exit_limit` for answers without thinking.
     """

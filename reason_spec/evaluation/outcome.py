@@ -127,7 +127,7 @@ class Outcome:
     the position of this strategy in the shuffled order for this problem. ``session`` names the start of the
     command. ``correct`` is None without a reference answer, or if grading could not decide.
     ``failed_tries`` holds the errors of earlier tries, in order. ``vote_end`` is set on the sample that
-    decided the vote of its problem. ``thinking`` tells the size of a limited thinking and what ended it; None
+    decided the vote of its problem. ``thinking`` is the size of a limited thinking and what ended it; None
     without a limit. ``early_exit`` says where a rule ended it, None where none did.
     """
 

@@ -131,7 +131,7 @@ class ProbedPolicyRule(ProbingRule):
 
     The thinking ends where the chance reaches the policy's threshold and the last trial does not contradict;
     or where it reaches ``least_chance`` and the last ``agreeing`` trials confidently have that answer. Trials
-    are written while the thinking goes on, one at a time; an unknown one counts for nothing.
+    are written while the thinking goes on, one at a time; an unknown one is ignored.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class ThinkingSettings(Section):
     )
     effort: str | None = Field(
         default=None,
-        description="effort of the thinking: told to a chat template that knows `reasoning_effort`, else a "
+        description="effort of the thinking: passed to a chat template that has `reasoning_effort`, else a "
         "budget by `effort_tokens`; none: no thinking",
     )
     effort_tokens: dict[str, Annotated[int, Field(ge=0)] | None] = Field(

@@ -2,8 +2,8 @@
 
 A limit is a number of tokens or of steps, or a monitor that reads the steps. The thinking ends at the last
 step boundary within its limits: a step that does not fit is left out. Only a first step that does not fit is
-cut, at the limit and between two characters. No text is told before its step is final, since the step may be
-left out.
+cut, at the limit and between two characters. No text is streamed before its step is final, since the step may
+be left out.
 
 Thinking tokens are those between the tags, a strategy's own insertions included. Tags are not counted.
 """

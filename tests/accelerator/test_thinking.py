@@ -123,7 +123,7 @@ def test_channel_tokens_are_text_where_the_template_has_channels() -> None:
         ({"effort": "none"}, {"token_budget": 5}, None, 0, None),
         ({"token_budget": 9, "effort": "low"}, {}, None, 9, None),
         ({}, {"effort": "tiny", "effort_tokens": {"tiny": 3}}, None, 3, None),
-        # The template is told the effort.
+        # The template gets the effort.
         ({"effort": "low"}, {}, GPT_OSS, None, None),
         ({"effort": "low"}, {"token_budget": 5}, GPT_OSS, 5, None),
         ({"effort": "none"}, {}, GPT_OSS, 0, None),
@@ -149,7 +149,7 @@ def test_an_effort_without_a_budget_is_refused_with_those_that_have_one() -> Non
         ThinkingOptions(effort="huge").limit(Thinking(), ThinkingSettings(), None)
 
 
-def test_the_template_is_told_the_effort_and_no_effort_switches_thinking_off() -> None:
+def test_the_template_gets_the_effort_and_no_effort_switches_thinking_off() -> None:
     settings = ThinkingSettings(effort="high")
     assert ThinkingOptions().chat_arguments({"a": 1}, settings) == {"a": 1, "reasoning_effort": "high"}
     none = ThinkingOptions(effort="none").chat_arguments({}, settings)
