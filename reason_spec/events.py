@@ -89,7 +89,8 @@ class Recorder:
     until the target was already writing the step. ``num_held_back`` counts drafted steps without a position
     after them because the limit of open positions was reached. ``first_target_usage`` is the work of the
     target's first request, which read the prompt. ``on_text`` receives text that is certain before its step
-    is final, if the strategy knows such text. ``thinking`` is the outcome of a limited thinking, None without a limit.
+    is final, if the strategy knows such text. ``thinking`` is the outcome of a limited thinking, None without
+    a limit.
     """
 
     listener: Listener | None = None

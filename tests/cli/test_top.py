@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -59,6 +60,9 @@ def test_on_a_terminal_the_table_is_renewed_until_it_is_interrupted(server: Serv
     try:
         # The heading of the second look, which has a time before it.
         until(lambda: reads(b"last "))
+        process.send_signal(signal.SIGINT)
+        until(lambda: reads(b"Interrupted"))
+        assert process.wait(30) == 130
     finally:
         process.kill()
         process.wait()
