@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from reason_spec.accelerator import Accelerator, Generator, Solution
+from reason_spec.accelerator import Accelerator, GenerationRequest, Generator, Solution
 from reason_spec.errors import EngineError, ReasonSpecError
 from reason_spec.evaluation.outcome import Outcome, UnitKey, VoteEnd, outcome_from
 from reason_spec.evaluation.prompts import ask_for
@@ -76,7 +76,6 @@ async def answer_batch(
             or, while they are written, cancelled.
     """
     generator = accelerator if isinstance(accelerator, Generator) else accelerator.generator
-
     recorders = {item.key(strategy): Recorder() for item in items}
 
     async def answer(item: WorkItem) -> Solution | Exception:
@@ -90,14 +89,7 @@ async def answer_batch(
             if settings.strategy.share_samples
             else "",
         )
-        try:
-            solution = await generator.answer(asked, recorder=recorders[item.key(strategy)])
-        except Exception as error:
-            return error
-        if solution.recorder.draft_failure is not None:
-            # The target's own answer is no measure of a strategy that has a draft.
-            return EngineError(solution.recorder.draft_failure)
-        return solution
+        return await _answer_or_error(generator, asked, recorders[item.key(strategy)])
 
     started = time.perf_counter()
     solutions, ends = await _until_decided(items, strategy, answer, votes)
@@ -129,6 +121,19 @@ async def answer_batch(
                 outcome = replace(outcome, vote_end=_vote_end(ends[key].num_drawn, cancelled))
             results.append(outcome)
     return results
+
+
+async def _answer_or_error(
+    generator: Generator, asked: GenerationRequest, recorder: Recorder
+) -> Solution | Exception:
+    try:
+        solution = await generator.answer(asked, recorder=recorder)
+    except Exception as error:
+        return error
+    if solution.recorder.draft_failure is not None:
+        # The target's own answer is no measure of a strategy that has a draft.
+        return EngineError(solution.recorder.draft_failure)
+    return solution
 
 
 class _End(NamedTuple):

@@ -30,7 +30,7 @@ from reason_spec.lab.tuning import calibration_report as report
 from reason_spec.lab.tuning.calibration import LossTest, ThresholdTrials, Trial, laxest_safe
 from reason_spec.settings import Settings
 from reason_spec.strategies.factory import strategy_class, strategy_names
-from reason_spec.strategies.specreason import SpecReason
+from reason_spec.strategies.specreason import Atts, SpecReason
 from reason_spec.types import Problem
 from reason_spec.verifiers.base import AUTO, Verifier
 from reason_spec.verifiers.cascade import CascadeVerifier
@@ -256,7 +256,9 @@ def with_judging_strategy(settings: Settings, named: str | None) -> Settings:
     if issubclass(strategy_class(name), SpecReason):
         return settings
     if named is not None:
-        known = [other for other in strategy_names() if issubclass(strategy_class(other), SpecReason)]
+        judging = {other: strategy_class(other) for other in strategy_names()}
+        # The verifier of `atts` learns, so its verdicts cannot be replayed.
+        known = [other for other, one in judging.items() if issubclass(one, SpecReason) and one is not Atts]
         raise SettingsError(
             f"strategy {name} has no verifier that judges drafted steps alone; these do: {', '.join(known)}"
         )
