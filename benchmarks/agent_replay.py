@@ -33,19 +33,17 @@ file that `reason_spec.tools_ahead.model` reads.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from arms import write_rows
 from rich.console import Console
 from rich.table import Table
-from suffix_texts import Segment
+from suffix_texts import Segment, Vocabulary, load_tekken
 from suffix_writers import count_taken
 
 from reason_spec.errors import ReasonSpecError
@@ -54,7 +52,7 @@ from reason_spec.lab.tools_ahead.replay import Ahead, Clock, Replayed, Use, coun
 from reason_spec.lab.tools_ahead.training import scores_of, train
 from reason_spec.settings import SuffixSettings
 from reason_spec.suffix.cache import SuffixCache
-from reason_spec.suffix.traces import Conversation, TraceMessage, read_traces
+from reason_spec.suffix.traces import Conversation, read_traces
 from reason_spec.tools_ahead.calls import ReadOnlyTools
 from reason_spec.tools_ahead.predictor import Knowledge
 
@@ -75,73 +73,6 @@ MARGINS: Final = {"other_trials": 0.05, "other_tasks": 0.03}
 precision of 0.8 that is counted on 300 calls has a standard deviation of 0.023. With other trials it is more,
 because how far two trials agree is assumed in training."""
 _STEP_CHANCE: Final = 0.5
-_PIECE: Final = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|\s+|[^\sA-Za-z\d]")
-
-
-# --- tokens ---------------------------------------------------------------------------------------------
-
-
-class Vocabulary:
-    """Tokens of texts: tekken's, or pieces of words where mistral-common is not installed."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, int] = {}
-        self._tekken: Any = None
-        try:
-            from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-        except ModuleNotFoundError:
-            self.name = "pieces"
-            return
-        self.name = "tekken"
-        with resources.as_file(resources.files("mistral_common") / "data" / "tekken_240911.json") as path:
-            self._tekken = Tekkenizer.from_file(path)
-
-    def encode(self, text: str) -> list[int]:
-        if self._tekken is not None:
-            return list(self._tekken.encode(text, bos=False, eos=False))
-        return [self._piece(piece) for piece in _PIECE.findall(text)]
-
-    def mark(self, name: str) -> int:
-        """Return a token that stands in no text."""
-        return (
-            int(self._tekken.get_special_token(name))
-            if self._tekken is not None
-            else self._piece(f"\0{name}")
-        )
-
-    def _piece(self, text: str) -> int:
-        return self._pieces.setdefault(text, len(self._pieces))
-
-    def segments_of(self, messages: Sequence[TraceMessage]) -> list[Segment]:
-        """Return a conversation's messages as tokens, an answer's paragraphs with their ends."""
-        found = []
-        for message in messages:
-            tokens = self.encode(message.text)
-            if message.role == "assistant":
-                if message.calls:
-                    calls = [{"name": call.name, "arguments": call.arguments} for call in message.calls]
-                    tokens = [*tokens, self.mark("[TOOL_CALLS]"), *self.encode(json.dumps(calls))]
-                found.append(Segment("output", [*tokens, self.mark("</s>")]))
-            elif message.role == "tool":
-                found.append(
-                    Segment("tool", [self.mark("[TOOL_RESULTS]"), *tokens, self.mark("[/TOOL_RESULTS]")])
-                )
-            else:
-                found.append(Segment("prompt", [self.mark("[INST]"), *tokens, self.mark("[/INST]")]))
-        return found
-
-    def is_end(self, token: int) -> bool:
-        """Whether a step ends with a token."""
-        if token in (self.mark("</s>"), self.mark("[TOOL_CALLS]")):
-            return True
-        text = self._tekken.id_to_piece(token) if self._tekken is not None else self._texts.get(token, "")
-        return "\n\n" in text
-
-    @property
-    def _texts(self) -> Mapping[int, str]:
-        if len(self.__dict__.setdefault("_by_token", {})) != len(self._pieces):
-            self.__dict__["_by_token"] = {token: text for text, token in self._pieces.items()}
-        return self.__dict__["_by_token"]  # type: ignore[no-any-return]
 
 
 # --- conversations and what is learned from -------------------------------------------------------------
@@ -419,6 +350,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
         sys.stdout.write(f"{row['case']}: {tools}; by stage {row['right_by_stage']}\n")
 
 
+def vocabulary_here() -> Vocabulary:
+    try:
+        return Vocabulary(load_tekken())
+    except ModuleNotFoundError:
+        return Vocabulary(None)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -442,7 +380,7 @@ def _options() -> argparse.Namespace:
 
 def main() -> None:
     options = _options()
-    vocabulary = Vocabulary()
+    vocabulary = vocabulary_here()
     count_tokens = counting_once(lambda text: len(vocabulary.encode(text)))
     clock = Clock(
         count_tokens, options.tokens_per_second, LATENCIES[1], options.user_seconds, options.max_age
@@ -465,11 +403,7 @@ def main() -> None:
         ]
     except (ReasonSpecError, OSError) as error:
         sys.exit(str(error))
-    if options.json != Path("-"):
-        print_rows(rows)
-    if options.json is not None:
-        text = json.dumps(rows, indent=2) + "\n"
-        sys.stdout.write(text) if options.json == Path("-") else options.json.write_text(text)
+    write_rows(rows, options.json, print_rows)
 
 
 if __name__ == "__main__":

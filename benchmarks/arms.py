@@ -262,7 +262,7 @@ def write_measured(
 
 def write_rows(rows: Sequence[Any], destination: Path | None, show: Callable[[Sequence[Any]], None]) -> None:
     """Show rows as a table, and write them as JSON to a file; ``-`` is standard output, without the table."""
-    text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    text = json.dumps([row if isinstance(row, dict) else asdict(row) for row in rows], indent=2) + "\n"
     if destination == Path("-"):
         sys.stdout.write(text)
         return

@@ -46,7 +46,7 @@ from arms import write_rows
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from suffix_texts import Split, TextRun, load_tekken, read_runs, split_by_task
+from suffix_texts import Split, TextRun, Vocabulary, load_tekken, read_runs, split_by_task
 from suffix_writers import (
     UNBOUNDED,
     Arctic,
@@ -260,7 +260,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        runs = read_runs(options.files, load_tekken(), options.trials)
+        runs = read_runs(options.files, Vocabulary(load_tekken()), options.trials)
         split = split_by_task(runs, options.fit_tasks, options.test_tasks)
         if not split.test:
             raise DataError(f"{len(runs)} runs of one task cannot be split by task; give more files")

@@ -1,26 +1,30 @@
-"""Texts that the replays of the suffix cache write again: agent runs and stored solutions, as tokens.
+"""Texts that replays write again: agent runs and stored answers, as tokens.
 
-A file is one of three kinds, told apart by its content:
+A file is one of two kinds, told apart by its first line:
 
-- JSON lines, each a run with its ``messages`` in OpenAI's form and, as in tau-bench, ``task_id`` and
-  ``trial``;
-- JSON lines, each a problem with its ``question`` and its ``solutions`` by model: a run is a question and one
-  solution, the task is the problem, the trial is the model;
-- a ``.traj`` file of SWE-agent, one run with its ``history``; the task is the file's name.
-
-Tokens are those of the tekken tokenizer that lies inside mistral-common.
+- past conversations, as `reason_spec.suffix.traces` reads them: each is a run of a task and a trial;
+- answers to questions, as `reason_spec.lab.exit.traces` reads them: a run is a question and one answer, the
+  task is the problem, the trial is the model.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib import resources
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reason_spec.errors import DataError
+from reason_spec.jsonl import JsonItem, is_document, read_values
+from reason_spec.lab.exit.traces import read_traces as read_answers
 from reason_spec.suffix.base import Source
+from reason_spec.suffix.traces import TraceMessage, read_traces
+
+_PIECE: Final = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|\s+|[^\sA-Za-z\d]")
 
 
 class Segment(NamedTuple):
@@ -45,8 +49,68 @@ class Split(NamedTuple):
     test: list[TextRun]
 
 
+class Vocabulary:
+    """Tokens of texts and messages.
+
+    Args:
+        tekken: the tokenizer of `load_tekken`; None: pieces of words stand for tokens.
+    """
+
+    def __init__(self, tekken: Any) -> None:
+        self.name = "pieces" if tekken is None else "tekken"
+        self._tekken = tekken
+        self._pieces: dict[str, int] = {}
+        self._texts: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        if self._tekken is None:
+            return [self._piece(piece) for piece in _PIECE.findall(text)]
+        return list(self._tekken.encode(text, bos=False, eos=False))
+
+    def mark(self, name: str) -> int:
+        """Return a token that stands in no text."""
+        if self._tekken is None:
+            return self._piece(f"\0{name}")
+        return int(self._tekken.get_special_token(name))
+
+    def _piece(self, text: str) -> int:
+        if text not in self._pieces:
+            self._pieces[text] = len(self._texts)
+            self._texts.append(text)
+        return self._pieces[text]
+
+    def segments_of(self, messages: Sequence[TraceMessage]) -> list[Segment]:
+        return [self._segment_of(message) for message in messages]
+
+    def _segment_of(self, message: TraceMessage) -> Segment:
+        tokens = self.encode(message.text)
+        match message.role:
+            case "system" | "developer":
+                return Segment("prompt", [self.mark("<s>"), *tokens])
+            case "user":
+                return Segment("prompt", [self.mark("[INST]"), *tokens, self.mark("[/INST]")])
+            case "tool":
+                return Segment("tool", [self.mark("[TOOL_RESULTS]"), *tokens, self.mark("[/TOOL_RESULTS]")])
+            case "assistant":
+                if message.calls:
+                    calls = [{"name": call.name, "arguments": call.arguments} for call in message.calls]
+                    tokens = [*tokens, self.mark("[TOOL_CALLS]"), *self.encode(json.dumps(calls))]
+                return Segment("output", [*tokens, self.mark("</s>")])
+
+    def is_end(self, token: int) -> bool:
+        """Whether a step ends with a token: of a paragraph, before calls, of the text."""
+        if token in self._ends:
+            return True
+        text = self._texts[token] if self._tekken is None else self._tekken.id_to_piece(token)
+        return "\n\n" in text
+
+    @cached_property
+    def _ends(self) -> frozenset[int]:
+        return frozenset((self.mark("</s>"), self.mark("[TOOL_CALLS]")))
+
+
 def load_tekken() -> Any:
-    """Return the tokenizer.
+    """Return the tokenizer that lies inside mistral-common.
 
     Raises:
         ModuleNotFoundError: mistral-common is not installed.
@@ -57,27 +121,22 @@ def load_tekken() -> Any:
         return Tekkenizer.from_file(path)
 
 
-def read_runs(files: Sequence[Path], tokenizer: Any, trials: Sequence[str] = ()) -> list[TextRun]:
+def read_runs(files: Sequence[Path], vocabulary: Vocabulary, trials: Sequence[str] = ()) -> list[TextRun]:
     """Return the runs of all files, each trial of all tasks before the next trial.
 
     Args:
         trials: only these, in this order; by default all, in order of appearance.
 
     Raises:
-        DataError: a file holds no runs, or no run of these trials; or a line is of no known kind.
+        DataError: a file cannot be read or holds no runs, or none of these trials.
     """
-    messages = [run for file in files for run in _runs_of(file)]
-    found = list(dict.fromkeys(trial for _, trial, _ in messages))
+    runs = list(chain.from_iterable(map(_runs_of, files)))
+    found = list(dict.fromkeys(trial for _, trial, _ in runs))
     if missing := set(trials) - set(found):
         raise DataError(f"no run is of trial {min(missing)!r}; there are {', '.join(found)}")
     order = list(trials) or found
-    wanted = sorted((run for run in messages if run[1] in order), key=lambda run: order.index(run[1]))
-    if not wanted:
-        raise DataError(f"{', '.join(map(str, files))}: no run was found")
-    return [
-        TextRun(task, trial, [_segment_of(message, tokenizer) for message in said])
-        for task, trial, said in wanted
-    ]
+    wanted = sorted((run for run in runs if run[1] in order), key=lambda run: order.index(run[1]))
+    return [TextRun(task, trial, vocabulary.segments_of(messages)) for task, trial, messages in wanted]
 
 
 def split_by_task(
@@ -93,74 +152,12 @@ def split_by_task(
     return Split([run for run in runs if run.task in fit], [run for run in runs if run.task in test])
 
 
-def _runs_of(file: Path) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
-    text = file.read_text(encoding="utf-8")
-    if file.suffix == ".traj":
-        history = _parsed(text, f"{file}").get("history")
-        if not isinstance(history, list):
-            raise DataError(f"{file}: no object with the field history")
-        yield file.stem, "0", history
+def _runs_of(file: Path) -> Iterator[tuple[str, str, Sequence[TraceMessage]]]:
+    first = None if is_document(file) else next(read_values(file, "one object a line"), None)
+    if isinstance(first, JsonItem) and "question" in first.value:
+        for trace in read_answers(file):
+            asked = TraceMessage(role="user", text=trace.question)
+            yield trace.id, trace.group or "0", (asked, TraceMessage(role="assistant", text=trace.response))
         return
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        fields = _parsed(line, f"{file}, line {number}")
-        if isinstance(said := fields.get("messages"), list):
-            yield str(fields.get("task_id", number)), str(fields.get("trial", 0)), said
-        elif isinstance(solutions := fields.get("solutions"), dict):
-            asked = {"role": "user", "content": str(fields["question"])}
-            for model, solution in solutions.items():
-                yield (
-                    str(fields.get("id", number)),
-                    model,
-                    [asked, {"role": "assistant", "content": solution}],
-                )
-        else:
-            raise DataError(f"{file}, line {number}: no object with the field messages or solutions")
-
-
-def _parsed(text: str, place: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{place}: no JSON ({error})") from None
-    if not isinstance(fields, dict):
-        raise DataError(f"{place}: no JSON object")
-    return fields
-
-
-def _segment_of(message: dict[str, Any], tokenizer: Any) -> Segment:
-    tokens = tokenizer.encode(_text_of(message), bos=False, eos=False)
-    special = tokenizer.get_special_token
-    match message["role"]:
-        case "system":
-            return Segment("prompt", [tokenizer.bos_id, *tokens])
-        case "user":
-            return Segment("prompt", [special("[INST]"), *tokens, special("[/INST]")])
-        case "tool":
-            return Segment("tool", [special("[TOOL_RESULTS]"), *tokens, special("[/TOOL_RESULTS]")])
-        case "assistant":
-            if calls := message.get("tool_calls"):
-                tokens = [*tokens, special("[TOOL_CALLS]")]
-                tokens += tokenizer.encode(
-                    json.dumps([_call_of(call) for call in calls]), bos=False, eos=False
-                )
-            return Segment("output", [*tokens, tokenizer.eos_id])
-        case role:
-            raise DataError(f"a message has the role {role!r}; known are system, user, tool, assistant")
-
-
-def _text_of(message: dict[str, Any]) -> str:
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)
-
-
-def _call_of(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function", call)
-    arguments = function["arguments"]
-    return {
-        "name": function["name"],
-        "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments,
-    }
+    for one in read_traces(file).conversations:
+        yield one.task or str(one.line), one.trial or "0", one.messages

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_replay import Trace, Vocabulary, parts_of, read_all
+from agent_replay import Trace, parts_of, read_all, vocabulary_here
 
 from tests.tools_ahead.some_conversations import messages_of
 
@@ -27,7 +27,7 @@ def write_trials(path: Path, *trials: int, num_tasks: int = 16) -> Path:
 
 
 def traces(path: Path) -> list[Trace]:
-    return read_all([path], Vocabulary())
+    return read_all([path], vocabulary_here())
 
 
 def test_no_conversation_is_learned_from_itself_or_its_task(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suffix_texts import TextRun, read_runs, split_by_task
+from suffix_texts import TextRun, Vocabulary, read_runs, split_by_task
 
 from reason_spec.errors import DataError
 
@@ -15,13 +15,11 @@ from reason_spec.errors import DataError
 class Bytes:
     """A tokenizer of bytes, with a token of its own for each special name."""
 
-    bos_id, eos_id = 256, 257
-
     def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
         return list(text.encode())
 
     def get_special_token(self, name: str) -> int:
-        return 258 + len(name)
+        return 256 + len(name)
 
 
 def written(path: Path, *lines: Any) -> Path:
@@ -32,18 +30,21 @@ def written(path: Path, *lines: Any) -> Path:
 def test_all_tasks_of_one_trial_come_before_the_next_trial(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     lines = [{"task_id": task, "trial": trial, "messages": said} for task in (7, 8) for trial in (0, 1)]
-    runs = read_runs([written(tmp_path / "traces.jsonl", *lines)], Bytes())
+    runs = read_runs([written(tmp_path / "traces.jsonl", *lines)], Vocabulary(Bytes()))
     assert [(run.task, run.trial) for run in runs] == [("7", "0"), ("8", "0"), ("7", "1"), ("8", "1")]
     assert [segment.source for segment in runs[0].segments] == ["prompt", "output"]
 
 
 def test_each_chosen_model_is_a_trial_of_a_problem_with_solutions(tmp_path: Path) -> None:
-    lines = [{"id": number, "question": "q", "solutions": {"one": "x", "two": "y"}} for number in ("p", "r")]
+    lines = [
+        {"id": number, "question": "q", "answer": "1", "solutions": {"one": "x", "two": "y"}}
+        for number in ("p", "r")
+    ]
     file = written(tmp_path / "solved.jsonl", *lines)
-    runs = read_runs([file], Bytes(), ["two", "one"])
+    runs = read_runs([file], Vocabulary(Bytes()), ["two", "one"])
     assert [(run.task, run.trial) for run in runs] == [("p", "two"), ("r", "two"), ("p", "one"), ("r", "one")]
     with pytest.raises(DataError, match="no run is of trial 'three'"):
-        read_runs([file], Bytes(), ["three"])
+        read_runs([file], Vocabulary(Bytes()), ["three"])
 
 
 def test_a_trajectory_is_one_run_named_by_its_file(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_trajectory_is_one_run_named_by_its_file(tmp_path: Path) -> None:
         {"role": "user", "content": [{"type": "text", "text": "u"}]},
         {"role": "assistant", "content": "a", "action": "ls"},
     ]
-    (run,) = read_runs([written(tmp_path / "django-1.traj", {"history": history})], Bytes())
+    (run,) = read_runs([written(tmp_path / "django-1.traj", {"history": history})], Vocabulary(Bytes()))
     assert run.task == "django-1"
     assert [segment.source for segment in run.segments] == ["prompt", "prompt", "output"]
     assert ord("u") in run.segments[1].tokens
@@ -63,7 +64,7 @@ def test_a_line_of_no_known_kind_is_named(line: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text(line + "\n")
     with pytest.raises(DataError, match=r"bad\.jsonl, line 1"):
-        read_runs([file], Bytes())
+        read_runs([file], Vocabulary(Bytes()))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=40))
