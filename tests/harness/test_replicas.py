@@ -109,11 +109,13 @@ def test_a_session_stays_with_its_pair_and_other_requests_go_to_the_less_loaded(
     assert address.answered("ana") == before + 4
     other = next(name for name in names if address.answered(name) != before + 4)
     counts = address.answered("ana"), address.answered(other)
+    # Ray does not know the queue of a pair that had no request for ten seconds, and asks in the background:
+    # the first requests may all go to the other.
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda _: address.ask(), range(8))) == [ANSWER] * 8
+        assert list(pool.map(lambda _: address.ask(), range(40))) == [ANSWER] * 40
     spread = address.answered("ana") - counts[0], address.answered(other) - counts[1]
-    assert sum(spread) == 8
-    assert min(spread) >= 2
+    assert sum(spread) == 40
+    assert min(spread) >= 8
 
 
 def test_a_pair_that_is_killed_under_load_is_replaced_and_every_request_answered(address: Address) -> None:

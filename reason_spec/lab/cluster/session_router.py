@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
@@ -19,7 +20,7 @@ class SessionRouter(ConsistentHashRouter):
     ) -> list[list[Any]]:
         if pending_request is not None and not pending_request.metadata.session_id:
             pending_request.routing_context.should_backoff = True
-            # Of one list, Ray takes the replica with the shortest queue.
-            return [candidate_replicas]
+            # Of one list, Ray takes the first replica among those with the shortest queue.
+            return [random.sample(candidate_replicas, len(candidate_replicas))]
         ranked: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
         return ranked
