@@ -5,7 +5,8 @@
 Prints the tables of docs/how-to/planning.md. ``c by size`` is the cost of a draft if a token takes as long as
 reading the weights on one GPU. ``c of GSM8K`` is fitted on that row and used for the others. ``own c``
 explains the row itself. ``product`` multiplies the measured speed-ups of both levels; ``relative`` takes the
-draft's cost over the target step that the token level has shortened.
+draft's cost over the target step that the token level has shortened. ``equal GPUs`` is the published
+speed-up of both levels over a target that has all GPUs of that run and is faster in proportion.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ PARALLEL = 7
 """Target steps at once: all rows have six speculative steps (section 4)."""
 FITTED_ON = "GSM8K"
 LAWS = ("product", "relative")
-COST_BY_SIZE = {"R1-Distill 1.5B/32B": 1.5 / (32.0 / 2), "Qwen3 1.7B/32B": 1.7 / (32.0 / 2)}
-"""Billions of weights a GPU, draft over target: the draft has one GPU and the target two."""
+TARGET_GPUS = 2
+ALL_GPUS = 4
+"""Draft and judge have one each (section 4)."""
+COST_BY_SIZE = {"R1-Distill 1.5B/32B": 1.5 * TARGET_GPUS / 32, "Qwen3 1.7B/32B": 1.7 * TARGET_GPUS / 32}
+"""Billions of weights a GPU, draft over target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ class Row:
     def relative(self) -> float:
         return self.tokens * asynchronous_speedup(self.alpha, PARALLEL, min(1.0, self.own_cost * self.tokens))
 
+    @property
+    def on_equal_gpus(self) -> float:
+        return self.both * TARGET_GPUS / ALL_GPUS
+
 
 TABLE_1 = {
     "R1-Distill 1.5B/32B": (
@@ -83,8 +91,8 @@ def table(pair: str, rows: Sequence[Row]) -> Iterator[str]:
     by_size = COST_BY_SIZE[pair]
     (fitted,) = (row.own_cost for row in rows if row.dataset == FITTED_ON)
     costs = f"c by size ({by_size:.2f}) | c of {FITTED_ON} ({fitted:.2f}) | own c"
-    yield f"{pair}:\n\n| | alpha | paper | {costs} | paper, both | product | relative |"
-    yield "|---|" + "---|" * 8
+    yield f"{pair}:\n\n| | alpha | paper | {costs} | paper, both | product | relative | equal GPUs |"
+    yield "|---|" + "---|" * 9
     errors: dict[float, list[float]] = {by_size: [], fitted: []}
     for row in rows:
         predicted = {cost: asynchronous_speedup(row.alpha, PARALLEL, cost) for cost in errors}
@@ -92,7 +100,9 @@ def table(pair: str, rows: Sequence[Row]) -> Iterator[str]:
             if cost == by_size or row.dataset != FITTED_ON:
                 errors[cost].append(abs(speedup / row.steps - 1))
         numbers = (row.alpha, row.steps, *predicted.values(), row.own_cost)
-        shown = (f"{value:.2f}" for value in (*numbers, row.both, row.product, row.relative))
+        shown = (
+            f"{value:.2f}" for value in (*numbers, row.both, row.product, row.relative, row.on_equal_gpus)
+        )
         yield f"| {row.dataset} | {' | '.join(shown)} |"
     rank = spearmanr([row.alpha for row in rows], [row.steps for row in rows]).statistic
     laws = (f"{law} {fmean(getattr(row, law) / row.both - 1 for row in rows):+.0%}" for law in LAWS)
