@@ -56,16 +56,19 @@ measure samples "$PY" sample_replay "$DATA/math_cot_100x8.jsonl" --problems 6
 measure suffix_store "$PY" suffix_store
 measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
+measure agent_replay "$PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
 
 # SmolLM2-135M, half an hour to two hours each.
 measure real_draft_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
-measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows model model:recycling
+for t in 0 0.6; do
+    measure "real_model_t${t/./}" "$PY" real $DRAFT --problems 60 $GSM8K --temperatures $t --rows model model:recycling
+    measure "real_vllm_t${t/./}" "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures $t \
+        --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
+done
 measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
-measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
-    --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup
 measure token_level_t06 "$PY" token_level $HEAD --temperatures 0.6 --methods prompt_lookup token_recycling stand head
 measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems 6 --temperatures 0 \

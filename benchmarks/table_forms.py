@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 Fields: TypeAlias = Mapping[str, Any]
 Cell: TypeAlias = Callable[[Fields], str]
@@ -128,3 +128,111 @@ def pivot(
         return lines([*headings, *map(shown, columns)], table)
 
     return form
+
+
+_CATEGORIES: Final = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "mean")
+
+
+def token_level(temperature: bool) -> Form:
+    """Return the form of Spec-Bench's categories; its rows are sorted by the gain of the mean."""
+
+    def form(rows: Sequence[Fields]) -> list[str]:
+        methods: dict[tuple[float, str], dict[str, Fields]] = {}
+        for row in rows:
+            if row["name"] != "autoregressive":
+                methods.setdefault((row["temperature"], row["name"]), {})[row["category"]] = row
+        headings = ["", *(["T"] if temperature else []), "tokens a pass", "drafts a pass"]
+        headings += [category.replace("_", " ") for category in _CATEGORIES]
+        table = []
+        for (at, method), found in sorted(
+            methods.items(), key=lambda it: (it[0][0], -it[1]["mean"]["speedup"])
+        ):
+            mean = found["mean"]
+            table.append(
+                [
+                    f"`{method}`",
+                    *([f"{at:g}"] if temperature else []),
+                    number("tokens_per_pass")(mean),
+                    number("drafts_per_pass", 1)(mean),
+                    *(gain("speedup", "low", "high")(found[category]) for category in _CATEGORIES),
+                ]
+            )
+        return lines(headings, table)
+
+    return form
+
+
+def step_map(rows: Sequence[Fields]) -> list[str]:
+    """Return the map of where steps ahead pay: a line for each point, the values of alpha_step across."""
+    points: dict[tuple[float, float, float], dict[float, Fields]] = {}
+    for row in rows:
+        points.setdefault((row["slope"], row["c"], row["alpha_token"]), {})[row["alpha_step"]] = row
+    alphas = sorted({row["alpha_step"] for row in rows})
+    headings = ["T(n)", "c", "alpha_token", "tokens alone"]
+    headings += [f"steps at alpha_step {alphas[0]:g}", *(f"{alpha:g}" for alpha in alphas[1:])]
+    table = []
+    for (slope, cost, alpha_token), found in points.items():
+        first = found[alphas[0]]
+        steps = [
+            f"{row['both'] / row['tokens']:.2f}x, {row['simulated_both'] / row['simulated_tokens']:.2f}x"
+            for row in (found[alpha] for alpha in alphas)
+        ]
+        table.append(
+            [
+                "flat" if slope == 0 else f"1 + {slope:g} (n - 1)",
+                f"{cost:g}",
+                f"{alpha_token:g}",
+                f"{first['tokens']:.2f}x, {first['simulated_tokens']:.2f}x",
+                *steps,
+                f"{first['pays_from']:.2f}",
+                ", ".join(f"{found[alpha]['planned_over_best']:.2f}" for alpha in alphas),
+            ]
+        )
+    return lines([*headings, "pays from", "planned"], table)
+
+
+_LEARNED_FROM: Final = {"other_trials": "another trial of all tasks", "other_tasks": "other tasks only"}
+
+
+def learned_from(row: Fields) -> str:
+    """Return which conversations a case of `agent_replay` learned from."""
+    return _LEARNED_FROM[row["case"]]
+
+
+def calls_by_tool(rows: Sequence[Fields]) -> list[str]:
+    """Return a line for each tool that only reads: its calls, and how many of those run ahead were right."""
+    tools = sorted(rows[0]["by_tool"], key=lambda tool: -rows[0]["by_tool"][tool]["n_read_only"])
+    table = []
+    for tool in tools:
+        found = [row["by_tool"][tool] for row in rows]
+        table.append(
+            [
+                f"`{tool}`",
+                f"{found[0]['n_read_only']:,}",
+                *(f"{one['n_right']:,} of {one['n_run_ahead']:,}" for one in found),
+            ]
+        )
+    return lines(["tool", "read-only calls", *(f"{learned_from(row)}: right of run" for row in rows)], table)
+
+
+def seconds_saved(rows: Sequence[Fields]) -> list[str]:
+    """Return a line for each case: seconds saved of all, by the seconds that a tool takes."""
+    latencies = list(rows[0]["seconds"])
+    table = [
+        [
+            learned_from(row),
+            *(f"{row['seconds_saved'][one]:,.0f} of {row['seconds'][one]:,.0f}" for one in latencies),
+        ]
+        for row in rows
+    ]
+    return lines(["seconds saved, at tools of", *(f"{one} s" for one in latencies)], table)
+
+
+def calibration(rows: Sequence[Fields]) -> list[str]:
+    """Return a line for each group of near chances: the mean of the chances, and the share that was right."""
+    table = [
+        [learned_from(row), f"{group['n']:,}", f"{group['chance']:.2f}", f"{group['right']:.2f}"]
+        for row in rows
+        for group in row["calibration"]
+    ]
+    return lines(["", "calls run ahead", "mean chance that the model gave", "right"], table)

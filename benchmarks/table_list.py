@@ -13,17 +13,23 @@ from table_forms import (
     Column,
     Fields,
     Form,
+    calibration,
+    calls_by_tool,
     counted,
     gain,
+    learned_from,
     lines,
     name,
     number,
     percent,
     pivot,
     plain,
+    seconds_saved,
     span,
+    step_map,
     text,
     times,
+    token_level,
 )
 
 
@@ -57,67 +63,6 @@ _REAL: Final = (
     Column("alpha_step", number("alpha_step")),
     Column("alpha_token", number("alpha_token")),
 )
-_CATEGORIES: Final = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "mean")
-
-
-def token_level(temperature: bool) -> Form:
-    """Return the form of Spec-Bench's categories; its rows are sorted by the gain of the mean."""
-
-    def form(rows: Sequence[Fields]) -> list[str]:
-        methods: dict[tuple[float, str], dict[str, Fields]] = {}
-        for row in rows:
-            if row["name"] != "autoregressive":
-                methods.setdefault((row["temperature"], row["name"]), {})[row["category"]] = row
-        headings = ["", *(["T"] if temperature else []), "tokens a pass", "drafts a pass"]
-        headings += [category.replace("_", " ") for category in _CATEGORIES]
-        table = []
-        for (at, method), found in sorted(
-            methods.items(), key=lambda it: (it[0][0], -it[1]["mean"]["speedup"])
-        ):
-            mean = found["mean"]
-            table.append(
-                [
-                    f"`{method}`",
-                    *([f"{at:g}"] if temperature else []),
-                    number("tokens_per_pass")(mean),
-                    number("drafts_per_pass", 1)(mean),
-                    *(gain("speedup", "low", "high")(found[category]) for category in _CATEGORIES),
-                ]
-            )
-        return lines(headings, table)
-
-    return form
-
-
-def step_map(rows: Sequence[Fields]) -> list[str]:
-    """Return the map of where steps ahead pay: a line for each point, the values of alpha_step across."""
-    points: dict[tuple[float, float, float], dict[float, Fields]] = {}
-    for row in rows:
-        points.setdefault((row["slope"], row["c"], row["alpha_token"]), {})[row["alpha_step"]] = row
-    alphas = sorted({row["alpha_step"] for row in rows})
-    headings = ["T(n)", "c", "alpha_token", "tokens alone"]
-    headings += [f"steps at alpha_step {alphas[0]:g}", *(f"{alpha:g}" for alpha in alphas[1:])]
-    table = []
-    for (slope, cost, alpha_token), found in points.items():
-        first = found[alphas[0]]
-        steps = [
-            f"{row['both'] / row['tokens']:.2f}x, {row['simulated_both'] / row['simulated_tokens']:.2f}x"
-            for row in (found[alpha] for alpha in alphas)
-        ]
-        table.append(
-            [
-                "flat" if slope == 0 else f"1 + {slope:g} (n - 1)",
-                f"{cost:g}",
-                f"{alpha_token:g}",
-                f"{first['tokens']:.2f}x, {first['simulated_tokens']:.2f}x",
-                *steps,
-                f"{first['pays_from']:.2f}",
-                ", ".join(f"{found[alpha]['planned_over_best']:.2f}" for alpha in alphas),
-            ]
-        )
-    return lines([*headings, "pays from", "planned"], table)
-
-
 _CACHES: Final = (
     "reason-spec", "reason-spec:refitted", "published", "arctic:default", "arctic:chain", "arctic:tree",
     "ceiling",
@@ -306,7 +251,7 @@ TABLES: Final[dict[str, Table]] = {
     ),
     "real_model": Table(
         "speed",
-        [Part("real_model_t0")],
+        [Part("real_model_t0"), Part("real_model_t06")],
         plain(_REAL[0], Column("T", number("temperature", 1)), *_REAL[1:6], _REAL[7]),
     ),
     "real_nodraft": Table(
@@ -321,10 +266,16 @@ TABLES: Final[dict[str, Table]] = {
         ],
         plain(_REAL[0], Column("T", number("temperature", 1)), *_REAL[1:6], _REAL[7]),
     ),
-    "real_vllm_t0": Table(
+    "real_vllm": Table(
         "speed",
-        [Part("real_vllm_t0")],
-        plain(*_REAL[:6], _REAL[7], Column("draft tokens", text("num_draft_tokens"))),
+        [Part("real_vllm_t0"), Part("real_vllm_t06")],
+        plain(
+            _REAL[0],
+            Column("T", number("temperature", 1)),
+            *_REAL[1:6],
+            _REAL[7],
+            Column("draft tokens", text("num_draft_tokens")),
+        ),
     ),
     "real_padded": Table("speed", [Part("real_padded")], plain(*_REAL, order=baseline_first)),
     "embedded_t0": Table("speed", [Part("embedded_t0")], plain(*_EMBEDDED)),
@@ -364,5 +315,21 @@ TABLES: Final[dict[str, Table]] = {
     "load_torch": Table("load", [Part("load_torch")], plain(*_LOAD)),
     "vllm_pair": Table("vllm", [Part("vllm_pair")], plain(*_VLLM_PAIR)),
     "vllm_pair_padded": Table("vllm", [Part("vllm_pair_padded")], plain(*_VLLM_PAIR)),
+    "agent_replay": Table(
+        "tools-ahead",
+        [Part("agent_replay")],
+        plain(
+            Column("learned from", learned_from),
+            Column("read-only calls", number("n_read_only", 0)),
+            Column("run ahead", number("n_run_ahead", 0)),
+            Column("right", number("n_right", 0)),
+            Column("precision", number("precision", 3)),
+            Column("**share run ahead**", number("share_run_ahead", 3)),
+            Column("tokens per pass", number("tokens_per_pass")),
+        ),
+    ),
+    "agent_replay_seconds": Table("tools-ahead", [Part("agent_replay")], seconds_saved),
+    "agent_replay_tools": Table("tools-ahead", [Part("agent_replay")], calls_by_tool),
+    "agent_replay_chances": Table("tools-ahead", [Part("agent_replay")], calibration),
     "agent_loop": Table("agents", [Part("agent_loop")], plain(*_AGENT_LOOP)),
 }
