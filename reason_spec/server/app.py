@@ -20,6 +20,7 @@ from reason_spec.server.api_request import AppContext, target_name
 from reason_spec.server.base import ApiError
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import CONTENT_TYPE, Metrics
+from reason_spec.server.predicted_calls import CallForecasts
 from reason_spec.settings import ServerSettings
 
 Phase: TypeAlias = Literal["starting", "ready", "draining"]
@@ -54,6 +55,7 @@ def create_app(
     admission: Admission | None = None,
     metrics: Metrics | None = None,
     operation: Operation | None = None,
+    forecasts: CallForecasts | None = None,
 ) -> FastAPI:
     """Make the application. The caller starts and closes the accelerator.
 
@@ -62,6 +64,7 @@ def create_app(
         admission: admits requests; None makes one.
         metrics: counts answers; None makes one.
         operation: adds the operator's routes.
+        forecasts: foresees calls; the caller closes it. None: no calls are foreseen.
     """
     app = FastAPI(
         title="reason-spec",
@@ -82,6 +85,7 @@ def create_app(
         metrics=metrics,
         models=models,
         started=time.time(),
+        forecasts=forecasts,
     )
     handle_failures(app)
     for module in (routes_chat, routes_completions, routes_models, routes_responses):

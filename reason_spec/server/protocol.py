@@ -61,6 +61,11 @@ class SpeculationOptions(Part):
     off: bool = False
     exit: ExitRuleName | None = None
     exit_threshold: float | None = Field(default=None, ge=0, le=1)
+    read_only_tools: list[str] | None = Field(
+        default=None,
+        max_length=256,
+        description="tools whose calls may be foreseen: NAME or NAME(ARGUMENT=VALUE); for chats",
+    )
 
 
 class WholeBody(Part):
@@ -173,6 +178,9 @@ class Function(Part):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = Field(default=None, description="ignored: arguments are read as they are written")
+    annotations: dict[str, Any] | None = Field(
+        default=None, description="MCP's; tools with readOnlyHint may be foreseen. The model does not see them"
+    )
 
 
 class Tool(Part):

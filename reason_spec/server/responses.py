@@ -70,7 +70,7 @@ def response_request(body: ResponsesBody, client: Client, max_tokens: int | None
     choice = body.tool_choice or "auto"
     return ChatRequest(
         messages=messages_of(body),
-        tools=[_tool(tool.model_dump(exclude_none=True)) for tool in body.tools or ()],
+        tools=[_tool(tool.model_dump(exclude_none=True, exclude={"annotations"})) for tool in body.tools or ()],
         tool_choice=choice.name if isinstance(choice, NamedFunction) else choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=_constraint(body),
