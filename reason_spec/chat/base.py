@@ -71,6 +71,7 @@ class ChatRequest:
         continue_final: continue the last message.
         tenant: owner of the texts in the suffix cache and of the cached prefixes.
         cache_salt: cached prefixes are only shared by requests with the same salt.
+        session: the client's name of the conversation, empty without one.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -85,6 +86,7 @@ class ChatRequest:
     continue_final: bool = False
     tenant: str | None = None
     cache_salt: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class TextRequest:
     policy: Policy = field(default_factory=Policy)
     tenant: str | None = None
     cache_salt: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,10 @@ from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
 from reason_spec.server.predicted_calls import CallForecast, CallForecasts, ReadOnlyMarks
+from reason_spec.server.protocol import MAX_SESSION_CHARACTERS, WholeBody
 from reason_spec.server.replies import ReplyStyle
 from reason_spec.server.reply_bodies import ErrorBody
+from reason_spec.server.sessions import SESSION_HEADER, Sessions
 from reason_spec.server.streaming import EventFormat, EventStream, merged, together
 from reason_spec.settings import EngineSettings, ServerSettings
 from reason_spec.tools_ahead.followed import Origin
@@ -48,6 +50,7 @@ class AppContext:
     metrics: Metrics
     models: tuple[str, ...]
     started: float
+    sessions: Sessions
     forecasts: CallForecasts | None = None
 
     @property
@@ -96,6 +99,20 @@ class ApiRequest:
         self._request = request
         self._arrived = time.monotonic()
         self._deadline = Deadline(self.context.settings)
+        self._ends_session = False
+
+    def enter_session(self, body: WholeBody) -> str:
+        """Return the name of the request's session: the body's, else the header's; empty without one.
+
+        Raises:
+            RequestError: the header's is too long.
+        """
+        self._ends_session = body.agent_hint is not None and body.agent_hint.ends_session
+        named = body.session or self._request.headers.get(SESSION_HEADER, "")
+        if len(named) > MAX_SESSION_CHARACTERS:
+            message = f"the name of a session has at most {MAX_SESSION_CHARACTERS} characters"
+            raise RequestError(message, param=SESSION_HEADER)
+        return named
 
     def check_model(self, name: str) -> None:
         """Raises:
@@ -145,7 +162,7 @@ class ApiRequest:
         """Return what foresees the calls of the answer; None where nobody asked for it or may know."""
         if self.context.forecasts is None or not self.client.trusted:
             return None
-        origin = Origin(self.client.tenant, request.cache_salt)
+        origin = Origin(self.client.tenant, request.cache_salt, request.session)
         return self.context.forecasts.of(request, marks, origin)
 
     async def answers(
@@ -167,8 +184,8 @@ class ApiRequest:
             answers = await self._deadline.whole(
                 together([self._answer(choice, admitted.speculate) for choice in admitted.choices])
             )
-        if forecast is not None:
-            answers = forecast.whole(answers)
+            if forecast is not None:
+                answers = forecast.whole(answers)
         for answer in answers:
             self.count(answer.end)
         return answers
@@ -261,6 +278,11 @@ class ApiRequest:
         # The check of a constraint waits for a target that is being restarted.
         async with self._deadline.first():
             prepared = [self._checked(await context.chat.prepare(request)) for request in requests]
+        if session := requests[0].session:
+            for request in prepared:
+                context.sessions.note(self.client.tenant, session, request.prompts)
+            if self._ends_session:
+                held.callback(context.sessions.end, self.client.tenant, session)
         choices = [_Choice(request, index) for request in prepared for index in range(each)]
         return _Admitted(choices, speculate)
 

@@ -66,7 +66,9 @@ class Metrics:
             "reason_spec:draft_versions", "Versions tried, by outcome.", "outcome"
         )
         self._predicted_calls = self._labelled(
-            "reason_spec:predicted_calls", "Calls that a client was told of before the model wrote them.", "tool"
+            "reason_spec:predicted_calls",
+            "Calls that a client was told of before the model wrote them.",
+            "tool",
         )
         self._right_calls = self._labelled(
             "reason_spec:predicted_calls_made", "Of these, calls that the model then made.", "tool"
@@ -145,6 +147,10 @@ class Metrics:
                 return math.nan if controller is None else controller.seconds_in_mode[name]
 
             seconds.labels(self._model, name).set_function(seconds_in)
+
+    def watch_sessions(self, count: Callable[[], int]) -> None:
+        """Show how many named sessions are known."""
+        self._gauge("reason_spec:sessions", "Named sessions that have not ended.", count)
 
     def watch_adaptation(self, adaptation: DraftAdaptation) -> None:
         """Show which version of the draft is used."""

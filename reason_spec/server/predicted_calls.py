@@ -1,4 +1,4 @@
-"""Foresees the calls of an answer while the model prepares it, for trusted clients that can run them ahead."""
+"""Foresees the calls of an answer while the model prepares it, for clients that can run them ahead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from reason_spec.chat.base import (
@@ -140,7 +141,7 @@ class CallForecast:
         self, forecasts: CallForecasts, request: ChatRequest, origin: Origin, is_read_only: IsReadOnly
     ) -> None:
         self._forecasts = forecasts
-        self._foresee = lambda: forecasts.foresee(origin, request, is_read_only)
+        self._foresee = partial(forecasts.foresee, origin, request, is_read_only)
         self._work: asyncio.Task[Foreseen | None] | None = None
         self._has_begun = asyncio.Event()
         self._told: tuple[PredictedCall, ...] | None = None
@@ -169,8 +170,9 @@ class CallForecast:
                 if isinstance(event, ToolCallDelta | ChatEnd):
                     gathered.take(event)
                 if isinstance(event, ChatEnd):
-                    event = self._reported(index, event, gathered.answer().tool_calls)
-                yield event
+                    yield self._reported(index, event, gathered.answer().tool_calls)
+                else:
+                    yield event
 
     def whole(self, answers: Sequence[ChatAnswer]) -> list[ChatAnswer]:
         """Return the answers; their reports say what was foreseen."""
@@ -202,9 +204,7 @@ class CallForecast:
             self._forecasts.answered(foreseen.followed, calls)
         if self._told is None:
             return end
-        told = tuple(
-            replace(one, is_made=_call_of(one.name, one.arguments) in calls) for one in self._told
-        )
+        told = tuple(replace(one, is_made=_call_of(one.name, one.arguments) in calls) for one in self._told)
         return replace(end, report=replace(end.report, predicted_calls=told))
 
 

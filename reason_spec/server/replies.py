@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from reason_spec.chat.base import ChatAnswer, ChatEnd, PredictedCall, SpeculationReport, TokenLogprob, ToolCall
+from reason_spec.chat.base import (
+    ChatAnswer,
+    ChatEnd,
+    PredictedCall,
+    SpeculationReport,
+    TokenLogprob,
+    ToolCall,
+)
 from reason_spec.server.reply_bodies import (
     ChatChoice,
     ChatCompletion,

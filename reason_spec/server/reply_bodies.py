@@ -206,6 +206,14 @@ class Completion(ReplyBody):
     choices: list[CompletionChoice]
 
 
+class EndedSession(TypedDict):
+    """``deleted`` is false where no request has named the session."""
+
+    id: str
+    object: Literal["session"]
+    deleted: bool
+
+
 class ModelBody(TypedDict):
     """A name that the target is served under."""
 

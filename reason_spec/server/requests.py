@@ -28,7 +28,7 @@ from reason_spec.types import Constraint
 ANY_OBJECT = '{"type": "object"}'
 
 
-def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> ChatRequest:
+def chat_request(body: ChatBody, client: Client, max_tokens: int | None, session: str) -> ChatRequest:
     """Return the request of a body; ``max_tokens`` is the limit that the operator allows.
 
     Raises:
@@ -57,10 +57,13 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
         continue_final=bool(body.continue_final_message),
         tenant=client.tenant,
         cache_salt=body.cache_salt or "",
+        session=session,
     )
 
 
-def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) -> list[TextRequest]:
+def text_requests(
+    body: CompletionBody, client: Client, max_tokens: int | None, session: str
+) -> list[TextRequest]:
     """Return the request for each prompt; see `chat_request`."""
     prompts = body.prompts
     if not prompts or any(not prompt for prompt in prompts):
@@ -73,6 +76,7 @@ def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) 
             policy=policy_of(body.reason_spec, client, rated=body.logprobs is not None),
             tenant=client.tenant,
             cache_salt=body.cache_salt or "",
+            session=session,
         )
         for prompt in prompts
     ]

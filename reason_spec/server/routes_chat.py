@@ -33,7 +33,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     api = ApiRequest(request)
     api.check_model(body.model)
     api.check_choices(body.num_choices)
-    asked = chat_request(body, api.client, api.max_tokens(body.most_tokens))
+    asked = chat_request(body, api.client, api.max_tokens(body.most_tokens), api.enter_session(body))
     style = api.style(
         "chatcmpl-",
         body.model,

@@ -32,7 +32,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
     api = ApiRequest(request)
     api.check_model(body.model)
     api.check_choices(body.num_choices)
-    asked = text_requests(body, api.client, api.max_tokens(body.max_tokens))
+    asked = text_requests(body, api.client, api.max_tokens(body.max_tokens), api.enter_session(body))
     api.check_choices(len(asked) * body.num_choices)
     style = api.style("cmpl-", body.model, with_logprobs=body.logprobs is not None)
     if body.stream:

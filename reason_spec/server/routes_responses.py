@@ -31,7 +31,7 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     api = ApiRequest(request)
     api.check_model(body.model)
     most = api.max_tokens(body.max_output_tokens, "max_output_tokens")
-    asked = response_request(body, api.client, most)
+    asked = response_request(body, api.client, most, api.enter_session(body))
     style = api.style("resp_", body.model)
     events = ResponseEvents(style, body)
     if body.stream:
