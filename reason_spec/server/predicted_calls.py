@@ -131,7 +131,7 @@ class CallForecasts:
 
 def open_forecasts(settings: PredictedCallsSettings, metrics: Metrics) -> CallForecasts | None:
     """Return the forecasts that the settings ask for; see `CallForecasts`."""
-    return CallForecasts(settings, metrics) if settings.use == "on" else None
+    return CallForecasts(settings, metrics) if settings.use else None
 
 
 class CallForecast:

@@ -18,8 +18,8 @@ class PredictedCallsSettings(Section):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    use: Literal["off", "on"] = Field(
-        default="off", description="`on`: calls to tools that only read are foreseen for trusted clients"
+    use: bool = Field(
+        default=False, description="calls to tools that only read are foreseen, and told trusted clients"
     )
     read_only: Names = Field(
         default=(),

@@ -53,7 +53,7 @@ def keys_and_server(
     values = (
         "target.kind=scripted",
         "suffix.use=none",
-        "predicted_calls.use=on",
+        "predicted_calls.use=true",
         "predicted_calls.model=calls.json",
     )
     options = ["--target", "says.json", "--strategy", "autoregressive", "--api-keys", "keys.yaml"]
@@ -196,6 +196,6 @@ def counted(server: ServeProcess, key: str) -> dict[str, float]:
 
 
 def test_a_bad_rule_of_the_settings_is_refused(tmp_path: Any) -> None:
-    values = ("server.predicted_calls.use=on", "server.predicted_calls.read_only=get_order(")
+    values = ("server.predicted_calls.use=true", "server.predicted_calls.read_only=get_order(")
     options = [part for value in values for part in ("--set", value)]
     assert "names no tool" in refused("--port", "0", *options, cwd=tmp_path)
