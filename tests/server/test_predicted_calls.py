@@ -157,7 +157,7 @@ def test_the_client_of_openai_reads_the_stream(
     with client.chat.completions.stream(model="says", messages=messages, tools=tools) as stream:
         for _ in stream:
             pass
-        (call,) = stream.get_final_completion().choices[0].message.tool_calls or ()
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
     assert json.loads(call.function.arguments) == {"order_id": ORDERS[0]}
 
 
@@ -176,8 +176,7 @@ def test_metrics_count_what_was_told_and_made(
     keys, server = keys_and_server
     before = counted(server, keys["bob"])
     # A conversation of its own: calls that are awaited already count once.
-    asked = {"session_id": "counted"}
-    ask(server, keys["ann"], **asked)
+    ask(server, keys["ann"], session_id="counted")
     until(
         lambda: (
             counted(server, keys["bob"])["predicted_calls_made_total"] > before["predicted_calls_made_total"]
