@@ -295,7 +295,9 @@ class Generator:
         written = tuple(token for step in request.written for token in tokens_for(step, self.target))
         if written:
             segments, of_draft = (*segments, ("output", written)), (*of_draft, ("output", written))
-        return sessions.open(segments, of_draft, tenant=request.tenant, scope=request.scope)
+        return sessions.open(
+            segments, of_draft, tenant=request.tenant, scope=request.scope, name=request.session
+        )
 
     async def answer(
         self,

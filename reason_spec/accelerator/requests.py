@@ -42,6 +42,7 @@ class GenerationRequest:
             other models too, and for a ``prompt`` only where the options name it.
         tenant: owner of the texts in the suffix cache and of the prefixes in the engines' caches.
         cache_salt: prefixes are reused only for requests with the same salt.
+        session: the client's name of the conversation, for the suffix cache; empty: known by its text alone.
         scope: each scope has a suffix cache of its own, for comparisons.
         siblings: answers of one tenant with the same name draft for each other: samples of one problem.
     """
@@ -63,6 +64,7 @@ class GenerationRequest:
     thinking: ThinkingOptions | ThinkingLimit | None = field(default_factory=ThinkingOptions)
     tenant: str | None = None
     cache_salt: str = ""
+    session: str = ""
     scope: str = ""
     siblings: str = ""
 

@@ -71,6 +71,7 @@ class ChatRequest:
         continue_final: continue the last message.
         tenant: owner of the texts in the suffix cache and of the cached prefixes.
         cache_salt: cached prefixes are only shared by requests with the same salt.
+        session: the client's name of the conversation, empty without one.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -85,6 +86,7 @@ class ChatRequest:
     continue_final: bool = False
     tenant: str | None = None
     cache_salt: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class TextRequest:
     policy: Policy = field(default_factory=Policy)
     tenant: str | None = None
     cache_salt: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,20 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedCall:
+    """A call that was foreseen before the answer; ``arguments`` is JSON text.
+
+    ``chance`` is that of being made before something may have changed, by this answer or a later one.
+    ``is_made``: whether this answer made it, None until that is known.
+    """
+
+    name: str
+    arguments: str
+    chance: float
+    is_made: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculationReport:
     """The speculation of one answer.
 
@@ -150,6 +167,7 @@ class SpeculationReport:
         seconds: from the request to the end.
         thinking_ended_by: what ended a limited thinking: the model, a limit of tokens or steps, or a monitor;
             None without a limit.
+        predicted_calls: the calls that were foreseen; None where none were looked for.
         target_alone_seconds: estimated time of the target alone, from the measured time of its passes;
             None if the engine does not measure it.
     """
@@ -173,6 +191,7 @@ class SpeculationReport:
     num_probes: int = 0
     num_probe_tokens: int = 0
     thinking_ended_by: ThinkingEnd | None = None
+    predicted_calls: tuple[PredictedCall, ...] | None = None
 
     @property
     def alpha_step_of_all(self) -> float | None:

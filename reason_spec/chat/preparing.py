@@ -119,6 +119,7 @@ class Preparation:
             logit_bias=logit_bias_of(target, sampling),
             tenant=asked.tenant,
             cache_salt=asked.cache_salt,
+            session=asked.session,
         )
         constraint = await self._constraint(asked.constraint, tools)
         prompts = await self._encode(request)

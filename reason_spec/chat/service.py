@@ -67,14 +67,14 @@ class Chat:
 
     async def answer(self, request: PreparedRequest, *, index: int = 0, speculate: bool = True) -> ChatAnswer:
         """Return the whole answer; see `stream`."""
-        gathered = _Gathered()
+        gathered = Gathered()
         async with aclosing(self.stream(request, index=index, speculate=speculate)) as events:
             async for event in events:
                 gathered.take(event)
         return gathered.answer()
 
 
-class _Gathered:
+class Gathered:
     """Gathers the events of one answer."""
 
     def __init__(self) -> None:

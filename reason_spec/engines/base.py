@@ -446,5 +446,12 @@ class Engine(ABC):
             EngineError: the engine can do that only without live requests, and there are some.
         """
 
+    def evict_first(self, prefix: Prefix) -> None:  # noqa: B027 - optional
+        """Let the keys and values of texts that begin with a prefix be evicted before others.
+
+        For texts that will not go on. Until the room is needed they stay, and what other texts share stays
+        as it is. Engines whose cache they cannot order ignore it.
+        """
+
     async def set_cores(self, cores: tuple[int, ...]) -> None:  # noqa: B027 - optional
         """Run on these CPU cores from now on; engines that do not compute on the CPU ignore it."""

@@ -18,14 +18,18 @@ from reason_spec.chat.preparing import PreparedRequest
 from reason_spec.chat.service import Chat
 from reason_spec.errors import EngineError, RequestError, did_you_mean
 from reason_spec.server.admission import Admission
-from reason_spec.server.base import ApiError, Client
+from reason_spec.server.base import ApiError, Client, StreamEvent
 from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
+from reason_spec.server.predicted_calls import CallForecast, CallForecasts, ReadOnlyMarks
+from reason_spec.server.protocol import MAX_SESSION_CHARACTERS, WholeBody
 from reason_spec.server.replies import ReplyStyle
 from reason_spec.server.reply_bodies import ErrorBody
+from reason_spec.server.sessions import SESSION_HEADER, Sessions
 from reason_spec.server.streaming import EventFormat, EventStream, merged, together
 from reason_spec.settings import EngineSettings, ServerSettings
+from reason_spec.tools_ahead.followed import Origin
 
 _RETRY_SECONDS = 5.0
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -37,7 +41,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """State shared by all endpoints; ``models`` are the names of the target."""
+    """State shared by all endpoints; ``models`` are the names of the target, ``forecasts`` foresee calls."""
 
     chat: Chat
     accelerator: Accelerator
@@ -46,6 +50,8 @@ class AppContext:
     metrics: Metrics
     models: tuple[str, ...]
     started: float
+    sessions: Sessions
+    forecasts: CallForecasts | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -93,6 +99,20 @@ class ApiRequest:
         self._request = request
         self._arrived = time.monotonic()
         self._deadline = Deadline(self.context.settings)
+        self._ends_session = False
+
+    def enter_session(self, body: WholeBody) -> str:
+        """Return the name of the request's session: the body's, else the header's; empty without one.
+
+        Raises:
+            RequestError: the header's is too long.
+        """
+        self._ends_session = body.agent_hint is not None and body.agent_hint.ends_session
+        named = body.session or self._request.headers.get(SESSION_HEADER, "")
+        if len(named) > MAX_SESSION_CHARACTERS:
+            message = f"the name of a session has at most {MAX_SESSION_CHARACTERS} characters"
+            raise RequestError(message, param=SESSION_HEADER)
+        return named
 
     def check_model(self, name: str) -> None:
         """Raises:
@@ -138,7 +158,19 @@ class ApiRequest:
             **options,
         )
 
-    async def answers(self, requests: Sequence[ChatRequest | TextRequest], each: int) -> list[ChatAnswer]:
+    def forecast(self, request: ChatRequest, marks: ReadOnlyMarks) -> CallForecast | None:
+        """Return what foresees the calls of the answer; None where nobody asked for it or may know."""
+        if self.context.forecasts is None or not self.client.trusted:
+            return None
+        origin = Origin(self.client.tenant, request.cache_salt, request.session)
+        return self.context.forecasts.of(request, marks, origin)
+
+    async def answers(
+        self,
+        requests: Sequence[ChatRequest | TextRequest],
+        each: int,
+        forecast: CallForecast | None = None,
+    ) -> list[ChatAnswer]:
         """Return ``each`` answers to every request, those to one side by side.
 
         Raises:
@@ -147,20 +179,28 @@ class ApiRequest:
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             admitted = await self._enter(requests, each, held)
+            if forecast is not None:
+                forecast.start()
             answers = await self._deadline.whole(
                 together([self._answer(choice, admitted.speculate) for choice in admitted.choices])
             )
+            if forecast is not None:
+                answers = forecast.whole(answers)
         for answer in answers:
             self.count(answer.end)
         return answers
 
     async def stream(
-        self, requests: Sequence[ChatRequest | TextRequest], each: int, tell: EventFormat
+        self,
+        requests: Sequence[ChatRequest | TextRequest],
+        each: int,
+        tell: EventFormat,
+        forecast: CallForecast | None = None,
     ) -> EventStream:
         """Return a response that streams ``each`` answers to every request.
 
         It returns with the first event or after ``PING_SECONDS``, so that an earlier failure has a status of
-        its own.
+        its own. A forecast is such an event.
 
         Args:
             tell: encodes the events of the chat.
@@ -170,7 +210,13 @@ class ApiRequest:
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             admitted = await self._enter(requests, each, held)
-            streams = [self._counted(self._stream(choice, admitted.speculate)) for choice in admitted.choices]
+            answers = [self._stream(choice, admitted.speculate) for choice in admitted.choices]
+            if forecast is not None:
+                forecast.start()
+                answers = [forecast.watched(index, answer) for index, answer in enumerate(answers)]
+            streams: list[AsyncGenerator[StreamEvent]] = [self._counted(answer) for answer in answers]
+            if forecast is not None:
+                streams.append(forecast.events())
             events = merged(streams, self._deadline)
             held.push_async_callback(events.aclose)
             first = await anext(events)
@@ -232,6 +278,11 @@ class ApiRequest:
         # The check of a constraint waits for a target that is being restarted.
         async with self._deadline.first():
             prepared = [self._checked(await context.chat.prepare(request)) for request in requests]
+        if session := requests[0].session:
+            for request in prepared:
+                context.sessions.note(self.client.tenant, session, request.prompts)
+            if self._ends_session:
+                held.callback(context.sessions.end, self.client.tenant, session)
         choices = [_Choice(request, index) for request in prepared for index in range(each)]
         return _Admitted(choices, speculate)
 
@@ -242,7 +293,7 @@ class ApiRequest:
             raise RequestError(message, param=request.prompt_field)
         return request
 
-    async def _counted(self, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
+    async def _counted(self, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[StreamEvent]:
         first: float | None = None
         async with aclosing(events):
             async for event in events:

@@ -14,12 +14,20 @@ from reason_spec import __version__
 from reason_spec.accelerator import Accelerator
 from reason_spec.chat.service import Chat
 from reason_spec.engines.base import Engine
-from reason_spec.server import routes_chat, routes_completions, routes_models, routes_responses
+from reason_spec.server import (
+    routes_chat,
+    routes_completions,
+    routes_models,
+    routes_responses,
+    routes_sessions,
+)
 from reason_spec.server.admission import Admission
 from reason_spec.server.api_request import AppContext, target_name
 from reason_spec.server.base import ApiError
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import CONTENT_TYPE, Metrics
+from reason_spec.server.predicted_calls import CallForecasts
+from reason_spec.server.sessions import Sessions
 from reason_spec.settings import ServerSettings
 
 Phase: TypeAlias = Literal["starting", "ready", "draining"]
@@ -54,6 +62,7 @@ def create_app(
     admission: Admission | None = None,
     metrics: Metrics | None = None,
     operation: Operation | None = None,
+    forecasts: CallForecasts | None = None,
 ) -> FastAPI:
     """Make the application. The caller starts and closes the accelerator.
 
@@ -62,6 +71,7 @@ def create_app(
         admission: admits requests; None makes one.
         metrics: counts answers; None makes one.
         operation: adds the operator's routes.
+        forecasts: foresees calls; the caller closes it. None: no calls are foreseen.
     """
     app = FastAPI(
         title="reason-spec",
@@ -74,6 +84,8 @@ def create_app(
     )
     models = settings.served_models or (target_name(accelerator.settings.target),)
     metrics = metrics or Metrics(models[0])
+    sessions = Sessions(accelerator, forecasts)
+    metrics.watch_sessions(lambda: len(sessions))
     app.state.context = AppContext(
         chat=chat,
         accelerator=accelerator,
@@ -82,9 +94,11 @@ def create_app(
         metrics=metrics,
         models=models,
         started=time.time(),
+        sessions=sessions,
+        forecasts=forecasts,
     )
     handle_failures(app)
-    for module in (routes_chat, routes_completions, routes_models, routes_responses):
+    for module in (routes_chat, routes_completions, routes_models, routes_responses, routes_sessions):
         app.include_router(module.router)
     if operation is not None:
         app.include_router(_operator_routes(operation))

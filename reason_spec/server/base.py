@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.responses import JSONResponse
+
+from reason_spec.chat.base import ChatEvent, PredictedCall
 
 CLIENT_GONE = 499
 """Status in the log of a request whose client closed the connection; nginx uses it too."""
@@ -22,6 +24,16 @@ class Client:
 
     tenant: str
     trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCalls:
+    """The calls that were foreseen, likeliest first; sent before all else of an answer."""
+
+    calls: tuple[PredictedCall, ...]
+
+
+StreamEvent: TypeAlias = ChatEvent | PredictedCalls
 
 
 class ClientGoneError(Exception):

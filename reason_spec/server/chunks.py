@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from reason_spec.chat.base import ChatEnd, ChatEvent
-from reason_spec.server.base import ApiError
+from reason_spec.chat.base import ChatEnd
+from reason_spec.server.base import ApiError, StreamEvent
 from reason_spec.server.protocol import Body
 from reason_spec.server.replies import ReplyStyle, metrics_of, speculation_of, usage_of
 from reason_spec.server.streaming import DONE, data_event
@@ -30,7 +30,7 @@ class Chunks(ABC):
         self._is_lone = num_prompts * body.num_choices == 1
         self._ends: dict[int, ChatEnd] = {}
 
-    def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
+    def event(self, index: int, event: StreamEvent) -> Iterable[bytes]:
         if isinstance(event, ChatEnd):
             self._ends[index] = event
             yield self._last(index, event)
@@ -51,7 +51,7 @@ class Chunks(ABC):
         yield data_event(error.body())
 
     @abstractmethod
-    def _choices(self, index: int, event: ChatEvent) -> Iterable[dict[str, Any]]:
+    def _choices(self, index: int, event: StreamEvent) -> Iterable[dict[str, Any]]:
         """Return the choices that an event adds to answer ``index``, each for its own chunk."""
 
     @abstractmethod

@@ -35,13 +35,14 @@ _LINGER_SECONDS = 5.0
 of time (seconds) and size (multiples of the largest body). Closing a connection with unread bytes would reset
 it, and the client would see the reset instead of the response."""
 
-_MODEL = "/v1/models/"
+_MODEL, _SESSION = "/v1/models/", "/v1/sessions/"
 ROUTES: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("POST",),
     "/v1/completions": ("POST",),
     "/v1/responses": ("POST",),
     "/v1/models": ("GET",),
     f"{_MODEL}*": ("GET",),
+    f"{_SESSION}*": ("DELETE",),
     "/health": ("GET", "HEAD"),
     "/ready": ("GET", "HEAD"),
     "/version": ("GET",),
@@ -331,7 +332,8 @@ def _route_of(path: str, method: str) -> str:
     Raises:
         ApiError: 404, 405.
     """
-    route = f"{_MODEL}*" if path.startswith(_MODEL) and path != _MODEL else path
+    begun = next((one for one in (_MODEL, _SESSION) if path.startswith(one) and path != one), None)
+    route = path if begun is None else f"{begun}*"
     if route not in ROUTES:
         raise ApiError(404, "there is nothing at this path", code="not_found")
     if method not in ROUTES[route]:

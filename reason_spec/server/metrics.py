@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -13,10 +13,12 @@ from reason_spec.chat.base import ChatEnd
 from reason_spec.control.load_controller import MODES, LoadController
 from reason_spec.server.admission import Admission, Shed
 from reason_spec.settings import SpeculationMode
+from reason_spec.tools_ahead.calls import Call
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
+_MAX_TOOLS = 100
 _REQUEST = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280)
 
 
@@ -63,6 +65,18 @@ class Metrics:
         self._versions = self._labelled(
             "reason_spec:draft_versions", "Versions tried, by outcome.", "outcome"
         )
+        self._predicted_calls = self._labelled(
+            "reason_spec:predicted_calls",
+            "Calls that a client was told of before the model wrote them.",
+            "tool",
+        )
+        self._right_calls = self._labelled(
+            "reason_spec:predicted_calls_made", "Of these, calls that the model then made.", "tool"
+        )
+        self._read_only_calls = self._labelled(
+            "reason_spec:read_only_calls", "Calls of the model that could have been foreseen.", "tool"
+        )
+        self._tools: set[str] = set()
         self._responses = self._labelled("reason_spec:http_responses", "Responses.", "path", "status")
 
     def observe(self, end: ChatEnd, *, seconds: float, first_token: float | None = None) -> None:
@@ -134,6 +148,10 @@ class Metrics:
 
             seconds.labels(self._model, name).set_function(seconds_in)
 
+    def watch_sessions(self, count: Callable[[], int]) -> None:
+        """Show how many named sessions are known."""
+        self._gauge("reason_spec:sessions", "Named sessions that have not ended.", count)
+
     def watch_adaptation(self, adaptation: DraftAdaptation) -> None:
         """Show which version of the draft is used."""
         text = "Version of the draft; 0 is the draft itself."
@@ -142,6 +160,18 @@ class Metrics:
     def draft_tried(self, outcome: Outcome) -> None:
         """Count a version of the draft that was tried."""
         self._versions.labels(self._model, outcome).inc()
+
+    def calls_predicted(self, calls: Iterable[Call]) -> None:
+        """Count calls that a client is told of before the model writes them."""
+        for call in calls:
+            self._predicted_calls.labels(self._model, self._tool_label(call.name)).inc()
+
+    def calls_made(self, calls: Iterable[Call], predicted: Iterable[Call]) -> None:
+        """Count calls to tools that only read, and those of them that were predicted."""
+        for call in calls:
+            self._read_only_calls.labels(self._model, self._tool_label(call.name)).inc()
+        for call in predicted:
+            self._right_calls.labels(self._model, self._tool_label(call.name)).inc()
 
     def shed(self, what: Shed) -> None:
         """Count a refusal of `Admission`."""
@@ -161,6 +191,12 @@ class Metrics:
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model)
+
+    def _tool_label(self, name: str) -> str:
+        """Return the label of a tool; clients choose the names, and the number of labels is bounded."""
+        if len(self._tools) < _MAX_TOOLS:
+            self._tools.add(name)
+        return name if name in self._tools else "other"
 
     def _labelled(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ["model_name", *labels], registry=self.registry)

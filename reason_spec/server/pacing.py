@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 
-from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta, ToolCallDelta
+from reason_spec.chat.base import ChatEnd, TextDelta, ToolCallDelta
+from reason_spec.server.base import PredictedCalls, StreamEvent
 
 PACKET_BYTES = 1024
 """Packet sizes are multiples of this."""
@@ -29,22 +30,22 @@ class Backlog:
     """Events of the answers of one stream that were not sent yet, in order for each answer."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[ChatEvent]] = {}
+        self._waiting: dict[int, deque[StreamEvent]] = {}
 
     def __bool__(self) -> bool:
         return any(self._waiting.values())
 
-    def add(self, index: int, event: ChatEvent) -> None:
+    def add(self, index: int, event: StreamEvent) -> None:
         self._waiting.setdefault(index, deque()).append(event)
 
-    def take(self, num_chars: int) -> Iterable[tuple[int, ChatEvent]]:
+    def take(self, num_chars: int) -> Iterable[tuple[int, StreamEvent]]:
         """Yield at most ``num_chars`` characters of each answer, in as few events as possible."""
         for index, waiting in self._waiting.items():
             for event in _together(_taken(waiting, num_chars)):
                 yield index, event
 
 
-def _taken(waiting: deque[ChatEvent], num_left: int) -> Iterable[ChatEvent]:
+def _taken(waiting: deque[StreamEvent], num_left: int) -> Iterable[StreamEvent]:
     while waiting:
         event = waiting.popleft()
         size = _size(event)
@@ -60,17 +61,17 @@ def _taken(waiting: deque[ChatEvent], num_left: int) -> Iterable[ChatEvent]:
         yield event
 
 
-def _size(event: ChatEvent) -> int:
+def _size(event: StreamEvent) -> int:
     match event:
         case TextDelta():
             return len(event.text)
         case ToolCallDelta():
             return len(event.arguments)
-        case ChatEnd():
+        case ChatEnd() | PredictedCalls():
             return 0
 
 
-def _cut(event: ChatEvent, place: int) -> tuple[ChatEvent, ChatEvent]:
+def _cut(event: StreamEvent, place: int) -> tuple[StreamEvent, StreamEvent]:
     """Cut an event in two; log-probabilities stay with the second part, the name of a tool with the first."""
     match event:
         case TextDelta():
@@ -79,12 +80,12 @@ def _cut(event: ChatEvent, place: int) -> tuple[ChatEvent, ChatEvent]:
         case ToolCallDelta():
             first_arguments = replace(event, arguments=event.arguments[:place])
             return first_arguments, ToolCallDelta(event.index, event.arguments[place:])
-        case ChatEnd():
-            raise AssertionError("an end has no characters")
+        case ChatEnd() | PredictedCalls():
+            raise AssertionError("it has no characters")
 
 
-def _together(events: Iterable[ChatEvent]) -> Iterable[ChatEvent]:
-    last: ChatEvent | None = None
+def _together(events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
+    last: StreamEvent | None = None
     for event in events:
         joined = None if last is None else _joined(last, event)
         if last is not None and joined is None:
@@ -94,7 +95,7 @@ def _together(events: Iterable[ChatEvent]) -> Iterable[ChatEvent]:
         yield last
 
 
-def _joined(first: ChatEvent, second: ChatEvent) -> ChatEvent | None:
+def _joined(first: StreamEvent, second: StreamEvent) -> StreamEvent | None:
     """Return two events as one; None if they cannot be joined."""
     if isinstance(first, TextDelta) and isinstance(second, TextDelta) and first.channel == second.channel:
         logprobs = (*(first.logprobs or ()), *(second.logprobs or ()))

@@ -20,6 +20,7 @@ from reason_spec.types import LossClass
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
+MAX_SESSION_CHARACTERS = 256
 _INT64 = 2**63
 
 
@@ -61,6 +62,64 @@ class SpeculationOptions(Part):
     off: bool = False
     exit: ExitRuleName | None = None
     exit_threshold: float | None = Field(default=None, ge=0, le=1)
+    read_only_tools: list[str] | None = Field(
+        default=None,
+        max_length=256,
+        description="tools whose calls may be foreseen: NAME or NAME(ARGUMENT=VALUE); for chats",
+    )
+
+
+class CacheControl(Part):
+    """How long a text should stay cached; accepted without effect."""
+
+    type: Literal["ephemeral"] = "ephemeral"
+    ttl: float | None = Field(default=None, ge=0, le=3600)
+    block_offset: int | None = Field(default=None, ge=0)
+
+
+class ContextEdit(Part):
+    """What becomes of the session's cached texts after the answer."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = {
+        "block_start": Refusal("texts are released as a whole; leave it out"),
+        "block_end": Refusal("texts are released as a whole; leave it out"),
+    }
+
+    type: Literal["evict"]
+
+
+class ContextManagement(Part):
+    """Edits of the session's cached texts."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = {
+        "manage_request": Refusal(
+            "every request is answered; to end a session ask DELETE /v1/sessions/NAME", (False,)
+        )
+    }
+
+    edits: list[ContextEdit] = Field(default=[], max_length=8)
+
+
+SessionName: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_SESSION_CHARACTERS)]
+
+
+class AgentHint(Part):
+    """The agent's session, in the form that is proposed for vLLM (RFC 52113)."""
+
+    session_id: SessionName | None = None
+    parent_session_id: SessionName | None = Field(default=None, description="ignored")
+    cache_control: CacheControl | None = Field(default=None, description="ignored")
+    context_management: ContextManagement | None = None
+
+    @model_validator(mode="after")
+    def _names_what_it_ends(self) -> AgentHint:
+        if self.ends_session and self.session_id is None:
+            raise _named("refused_field", "session_id", "'evict' ends a session; name it here")
+        return self
+
+    @property
+    def ends_session(self) -> bool:
+        return bool(self.context_management and self.context_management.edits)
 
 
 class WholeBody(Part):
@@ -71,6 +130,8 @@ class WholeBody(Part):
     top_p: float | None = Field(default=None, gt=0, le=1)
     stream: bool | None = None
     reason_spec: SpeculationOptions | None = None
+    session_id: SessionName | None = Field(default=None, description="vLLM's: names the conversation")
+    agent_hint: AgentHint | None = None
     user: str | None = Field(default=None, description="ignored")
 
     @model_validator(mode="before")
@@ -84,6 +145,17 @@ class WholeBody(Part):
         except UnicodeEncodeError:
             raise PydanticCustomError("not_text", "the body holds half of a surrogate pair") from None
         return body
+
+    @model_validator(mode="after")
+    def _is_of_one_session(self) -> WholeBody:
+        hinted = self.agent_hint.session_id if self.agent_hint else None
+        if None not in (hinted, self.session_id) and hinted != self.session_id:
+            raise _named("refused_field", "session_id", "it differs from that of 'agent_hint'; give one")
+        return self
+
+    @property
+    def session(self) -> str | None:
+        return (self.agent_hint.session_id if self.agent_hint else None) or self.session_id
 
 
 class ConversationBody(WholeBody):
@@ -173,6 +245,10 @@ class Function(Part):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = Field(default=None, description="ignored: arguments are read as they are written")
+    annotations: dict[str, Any] | None = Field(
+        default=None,
+        description="MCP's; tools with readOnlyHint may be foreseen. The model does not see them",
+    )
 
 
 class Tool(Part):

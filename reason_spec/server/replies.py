@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from reason_spec.chat.base import ChatAnswer, ChatEnd, SpeculationReport, TokenLogprob, ToolCall
+from reason_spec.chat.base import (
+    ChatAnswer,
+    ChatEnd,
+    PredictedCall,
+    SpeculationReport,
+    TokenLogprob,
+    ToolCall,
+)
 from reason_spec.server.reply_bodies import (
     ChatChoice,
     ChatCompletion,
@@ -22,6 +29,7 @@ from reason_spec.server.reply_bodies import (
     LogprobBody,
     MessageBody,
     MetricsBody,
+    PredictedCallBody,
     ReplyBody,
     SpeculationBody,
     ToolCallBody,
@@ -156,7 +164,7 @@ def usage_of(ends: Sequence[ChatEnd], style: ReplyStyle, choices_of_a_prompt: in
 
 def speculation_of(report: SpeculationReport) -> SpeculationBody:
     """Return the report about speculation, for trusted clients."""
-    alone = report.target_alone_seconds
+    alone, predicted = report.target_alone_seconds, report.predicted_calls
     return {
         "strategy": report.strategy,
         "loss_class": report.loss_class,
@@ -172,7 +180,20 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
         "seconds": report.seconds,
         "seconds_saved": None if alone is None else alone - report.seconds,
         "thinking_ended_by": report.thinking_ended_by,
+        "predicted_tool_calls": None if predicted is None else predicted_calls_of(predicted),
     }
+
+
+def predicted_calls_of(calls: Iterable[PredictedCall]) -> list[PredictedCallBody]:
+    """Return calls that were foreseen, for trusted clients."""
+    found: list[PredictedCallBody] = []
+    for call in calls:
+        function: FunctionBody = {"name": call.name, "arguments": call.arguments}
+        body: PredictedCallBody = {"type": "function", "function": function, "probability": call.chance}
+        if call.is_made is not None:
+            body["made"] = call.is_made
+        found.append(body)
+    return found
 
 
 def _early_exit(report: SpeculationReport) -> EarlyExitBody | None:

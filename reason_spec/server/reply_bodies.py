@@ -70,6 +70,20 @@ class EarlyExitBody(TypedDict):
     probe_tokens: int
 
 
+class FunctionBody(TypedDict):
+    name: str
+    arguments: str
+
+
+class PredictedCallBody(TypedDict):
+    """A call that was foreseen. ``made`` comes with the report: whether this answer made it."""
+
+    type: Literal["function"]
+    function: FunctionBody
+    probability: float
+    made: NotRequired[bool]
+
+
 class SpeculationBody(TypedDict):
     """The report about speculation for one answer; only for trusted clients."""
 
@@ -87,6 +101,7 @@ class SpeculationBody(TypedDict):
     seconds: float
     seconds_saved: float | None
     thinking_ended_by: ThinkingEnd | None
+    predicted_tool_calls: list[PredictedCallBody] | None
 
 
 class SpeculativeDecoding(TypedDict):
@@ -124,11 +139,6 @@ class LogprobBody(TypedDict):
 class ChatLogprobs(TypedDict):
     content: list[LogprobBody] | None
     refusal: None
-
-
-class FunctionBody(TypedDict):
-    name: str
-    arguments: str
 
 
 class ToolCallBody(TypedDict):
@@ -194,6 +204,14 @@ class CompletionChoice(ChoiceBody):
 class Completion(ReplyBody):
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
+
+
+class EndedSession(TypedDict):
+    """``deleted`` is false where no request has named the session."""
+
+    id: str
+    object: Literal["session"]
+    deleted: bool
 
 
 class ModelBody(TypedDict):

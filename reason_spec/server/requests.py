@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from reason_spec.chat.base import ChatRequest, ChatSampling, Policy, TextRequest
-from reason_spec.errors import RequestError
+from reason_spec.errors import RequestError, SettingsError
 from reason_spec.server.base import ApiError, Client
+from reason_spec.server.predicted_calls import ReadOnlyMarks
 from reason_spec.server.protocol import (
     Body,
     ChatBody,
@@ -21,12 +22,13 @@ from reason_spec.server.protocol import (
     StructuredOutputs,
     TextFormat,
 )
+from reason_spec.tools_ahead.calls import ReadOnlyTools, annotated_tools
 from reason_spec.types import Constraint
 
 ANY_OBJECT = '{"type": "object"}'
 
 
-def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> ChatRequest:
+def chat_request(body: ChatBody, client: Client, max_tokens: int | None, session: str) -> ChatRequest:
     """Return the request of a body; ``max_tokens`` is the limit that the operator allows.
 
     Raises:
@@ -37,7 +39,10 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
     choice = body.tool_choice or "auto"
     return ChatRequest(
         messages=[message.to_message() for message in body.messages],
-        tools=[tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+        tools=[
+            tool.model_dump(exclude_none=True, exclude={"function": {"annotations"}})
+            for tool in body.tools or ()
+        ],
         tool_choice=choice.function.name if isinstance(choice, NamedTool) else choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=constraint_of(body.response_format, body.structured_outputs),
@@ -52,10 +57,13 @@ def chat_request(body: ChatBody, client: Client, max_tokens: int | None) -> Chat
         continue_final=bool(body.continue_final_message),
         tenant=client.tenant,
         cache_salt=body.cache_salt or "",
+        session=session,
     )
 
 
-def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) -> list[TextRequest]:
+def text_requests(
+    body: CompletionBody, client: Client, max_tokens: int | None, session: str
+) -> list[TextRequest]:
     """Return the request for each prompt; see `chat_request`."""
     prompts = body.prompts
     if not prompts or any(not prompt for prompt in prompts):
@@ -68,6 +76,7 @@ def text_requests(body: CompletionBody, client: Client, max_tokens: int | None) 
             policy=policy_of(body.reason_spec, client, rated=body.logprobs is not None),
             tenant=client.tenant,
             cache_salt=body.cache_salt or "",
+            session=session,
         )
         for prompt in prompts
     ]
@@ -88,7 +97,21 @@ def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool
     if not client.trusted:
         message = "this key may not choose how answers are sped up; leave 'reason_spec' out"
         raise ApiError(403, message, kind="permission_error", param="reason_spec", code="not_trusted")
-    return Policy(**options.model_dump())
+    return Policy(**options.model_dump(exclude={"read_only_tools"}))
+
+
+def read_only_marks(body: ChatBody) -> ReadOnlyMarks:
+    """Return what the request says of tools that only read.
+
+    Raises:
+        RequestError: a rule has another form.
+    """
+    names = annotated_tools(tool.function.model_dump() for tool in body.tools or ())
+    try:
+        rules = ReadOnlyTools((body.reason_spec and body.reason_spec.read_only_tools) or ())
+    except SettingsError as error:
+        raise RequestError(str(error), param="reason_spec.read_only_tools") from None
+    return ReadOnlyMarks(frozenset(names), rules)
 
 
 def constraint_of(

@@ -60,7 +60,9 @@ class ResponseBody(TypedDict):
     reason_spec: NotRequired[SpeculationBody]
 
 
-def response_request(body: ResponsesBody, client: Client, max_tokens: int | None) -> ChatRequest:
+def response_request(
+    body: ResponsesBody, client: Client, max_tokens: int | None, session: str
+) -> ChatRequest:
     """Return the request of a body; ``max_tokens`` is the limit that the operator allows.
 
     Raises:
@@ -70,7 +72,9 @@ def response_request(body: ResponsesBody, client: Client, max_tokens: int | None
     choice = body.tool_choice or "auto"
     return ChatRequest(
         messages=messages_of(body),
-        tools=[_tool(tool.model_dump(exclude_none=True)) for tool in body.tools or ()],
+        tools=[
+            _tool(tool.model_dump(exclude_none=True, exclude={"annotations"})) for tool in body.tools or ()
+        ],
         tool_choice=choice.name if isinstance(choice, NamedFunction) else choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         constraint=_constraint(body),
@@ -84,6 +88,7 @@ def response_request(body: ResponsesBody, client: Client, max_tokens: int | None
         policy=policy_of(body.reason_spec, client),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         tenant=client.tenant,
+        session=session,
     )
 
 

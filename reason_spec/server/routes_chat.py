@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta, ToolCallDelta
+from reason_spec.chat.base import ChatEnd, TextDelta, ToolCallDelta
 from reason_spec.server.api_request import ERRORS, ApiRequest
+from reason_spec.server.base import PredictedCalls, StreamEvent
 from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import ChatBody
-from reason_spec.server.replies import ReplyStyle, chat_completion, chat_logprobs
+from reason_spec.server.replies import ReplyStyle, chat_completion, chat_logprobs, predicted_calls_of
 from reason_spec.server.reply_bodies import ChatCompletion
-from reason_spec.server.requests import chat_request
+from reason_spec.server.requests import chat_request, read_only_marks
 from reason_spec.server.streaming import STREAM_CONTENT
 
 router = APIRouter(tags=["chat"])
+_FIRST: Final = {"role": "assistant", "content": ""}
 
 
 @router.post(
@@ -31,16 +33,17 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     api = ApiRequest(request)
     api.check_model(body.model)
     api.check_choices(body.num_choices)
-    asked = chat_request(body, api.client, api.max_tokens(body.most_tokens))
+    asked = chat_request(body, api.client, api.max_tokens(body.most_tokens), api.enter_session(body))
     style = api.style(
         "chatcmpl-",
         body.model,
         with_reasoning=body.include_reasoning is not False,
         with_logprobs=bool(body.logprobs),
     )
+    forecast = api.forecast(asked, read_only_marks(body))
     if body.stream:
-        return await api.stream([asked], body.num_choices, ChatChunks(style, body))
-    answers = await api.answers([asked], body.num_choices)
+        return await api.stream([asked], body.num_choices, ChatChunks(style, body), forecast)
+    answers = await api.answers([asked], body.num_choices, forecast)
     return JSONResponse(chat_completion(answers, style))
 
 
@@ -53,13 +56,19 @@ class ChatChunks(Chunks):
         super().__init__(style, body)
         self._begun: set[int] = set()
 
-    def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
+    def event(self, index: int, event: StreamEvent) -> Iterable[bytes]:
+        if isinstance(event, PredictedCalls):
+            # Beside a role, because clients may not expect a chunk without choices here.
+            self._begun.add(0)
+            told = {"reason_spec": {"predicted_tool_calls": predicted_calls_of(event.calls)}}
+            yield self._chunk([_choice(0, _FIRST)], told)
+            return
         if index not in self._begun:
             self._begun.add(index)
-            yield self._chunk([_choice(index, {"role": "assistant", "content": ""})])
+            yield self._chunk([_choice(index, _FIRST)])
         yield from super().event(index, event)
 
-    def _choices(self, index: int, event: ChatEvent) -> Iterable[dict[str, Any]]:
+    def _choices(self, index: int, event: StreamEvent) -> Iterable[dict[str, Any]]:
         match event:
             case TextDelta(channel="reasoning"):
                 if fields := self._style.reasoning(event.text):

@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from reason_spec.chat.base import ChatEnd, ChatEvent, TextDelta
+from reason_spec.chat.base import ChatEnd, TextDelta
 from reason_spec.server.api_request import ERRORS, ApiRequest
+from reason_spec.server.base import StreamEvent
 from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import CompletionBody
 from reason_spec.server.replies import ReplyStyle, completion, completion_finish, completion_logprobs
@@ -31,7 +32,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
     api = ApiRequest(request)
     api.check_model(body.model)
     api.check_choices(body.num_choices)
-    asked = text_requests(body, api.client, api.max_tokens(body.max_tokens))
+    asked = text_requests(body, api.client, api.max_tokens(body.max_tokens), api.enter_session(body))
     api.check_choices(len(asked) * body.num_choices)
     style = api.style("cmpl-", body.model, with_logprobs=body.logprobs is not None)
     if body.stream:
@@ -49,7 +50,7 @@ class CompletionChunks(Chunks):
         super().__init__(style, body, len(body.prompts))
         self._written: dict[int, int] = {}
 
-    def _choices(self, index: int, event: ChatEvent) -> Iterable[dict[str, Any]]:
+    def _choices(self, index: int, event: StreamEvent) -> Iterable[dict[str, Any]]:
         if isinstance(event, TextDelta):
             choice = _choice(index, event.text)
             if self._style.with_logprobs:

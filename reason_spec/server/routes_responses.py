@@ -8,9 +8,9 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from reason_spec.chat.base import ChatAnswer, ChatEnd, ChatEvent, TextDelta, ToolCallDelta
+from reason_spec.chat.base import ChatAnswer, ChatEnd, TextDelta, ToolCallDelta
 from reason_spec.server.api_request import ERRORS, ApiRequest
-from reason_spec.server.base import ApiError
+from reason_spec.server.base import ApiError, StreamEvent
 from reason_spec.server.protocol_responses import ResponsesBody
 from reason_spec.server.replies import ReplyStyle
 from reason_spec.server.responses import ResponseBody, Status, response_body, response_request
@@ -31,7 +31,7 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     api = ApiRequest(request)
     api.check_model(body.model)
     most = api.max_tokens(body.max_output_tokens, "max_output_tokens")
-    asked = response_request(body, api.client, most)
+    asked = response_request(body, api.client, most, api.enter_session(body))
     style = api.style("resp_", body.model)
     events = ResponseEvents(style, body)
     if body.stream:
@@ -62,7 +62,7 @@ class ResponseEvents:
 
     def whole(self, answer: ChatAnswer) -> ResponseBody:
         """Return the body for a whole answer: that of the last event of its stream."""
-        events: list[ChatEvent] = []
+        events: list[StreamEvent] = []
         if answer.reasoning:
             events.append(TextDelta("reasoning", answer.reasoning))
         if answer.content:
@@ -74,7 +74,7 @@ class ResponseEvents:
         list(self.end())
         return self._response(_ending(answer.end), answer.end)
 
-    def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
+    def event(self, index: int, event: StreamEvent) -> Iterable[bytes]:
         yield from self._begin()
         match event:
             case TextDelta(channel="reasoning", text=text):

@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from reason_spec.chat.base import ChatEvent
-from reason_spec.server.base import ApiError, ClientGoneError
+from reason_spec.server.base import ApiError, ClientGoneError, StreamEvent
 from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.failures import api_error
 from reason_spec.server.pacing import Backlog, Pace, padded, ticks
@@ -32,7 +31,7 @@ _T = TypeVar("_T")
 class EventFormat(Protocol):
     """Turns events of the chat into server-sent events."""
 
-    def event(self, index: int, event: ChatEvent) -> Iterable[bytes]:
+    def event(self, index: int, event: StreamEvent) -> Iterable[bytes]:
         """Return the events for answer ``index``."""
 
     def end(self) -> Iterable[bytes]:
@@ -42,8 +41,8 @@ class EventFormat(Protocol):
         """Return the events that end the stream with an error."""
 
 
-Item: TypeAlias = tuple[int, ChatEvent]
-_Queue: TypeAlias = asyncio.Queue[tuple[int, ChatEvent | Exception | None]]
+Item: TypeAlias = tuple[int, StreamEvent]
+_Queue: TypeAlias = asyncio.Queue[tuple[int, StreamEvent | Exception | None]]
 """Per stream: events, then the failure that ended it, or None."""
 
 
@@ -58,7 +57,7 @@ async def together(work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 
 async def merged(
-    streams: Sequence[AsyncGenerator[ChatEvent]], deadline: Deadline
+    streams: Sequence[AsyncGenerator[StreamEvent]], deadline: Deadline
 ) -> AsyncGenerator[Item | None]:
     """Yield events as they come, with the index of their stream; None after `PING_SECONDS` of silence.
 
@@ -98,7 +97,7 @@ async def merged(
         await deadline.stop(pumps)
 
 
-async def _pump(index: int, stream: AsyncGenerator[ChatEvent], queue: _Queue) -> None:
+async def _pump(index: int, stream: AsyncGenerator[StreamEvent], queue: _Queue) -> None:
     failure = None
     try:
         async with aclosing(stream):

@@ -60,7 +60,6 @@ _BOTH: Mapping[str, Refusal] = {
     "vllm_xargs": _NOT_BUILT,
     "kv_transfer_params": _NOT_BUILT,
     "repetition_detection": _NOT_BUILT,
-    "session_id": Refusal("turns of a conversation are recognized by their content; leave it out"),
     "api_base": Refusal("a request does not choose where a model runs; leave it out"),
 }
 

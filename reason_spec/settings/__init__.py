@@ -7,7 +7,7 @@ command-line flag. Unknown names are refused.
 from reason_spec.settings.engines import DTypeName, EngineKind, EngineSettings, RemoteSettings, VllmSettings
 from reason_spec.settings.exit import NO_EXIT, ExitRuleName, ExitSettings
 from reason_spec.settings.loading import ENV_PREFIX, load_settings
-from reason_spec.settings.server import API_KEY_VARIABLE, ServerSettings
+from reason_spec.settings.server import API_KEY_VARIABLE, PredictedCallsSettings, ServerSettings
 from reason_spec.settings.strategy import (
     CueSettings,
     LoadControlSettings,
@@ -33,6 +33,7 @@ __all__ = [
     "ExitRuleName",
     "ExitSettings",
     "LoadControlSettings",
+    "PredictedCallsSettings",
     "RemoteSettings",
     "RouterSettings",
     "SamplingSettings",

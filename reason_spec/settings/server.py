@@ -13,6 +13,32 @@ API_KEY_VARIABLE = "REASON_SPEC_API_KEY"
 """Environment variable that may hold one key; the one variable with the prefix that is no setting."""
 
 
+class PredictedCallsSettings(Section):
+    """Calls that `reason-spec serve` foresees and tells trusted clients before the model writes them."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    use: bool = Field(
+        default=False, description="calls to tools that only read are foreseen, and told trusted clients"
+    )
+    read_only: Names = Field(
+        default=(),
+        description="tools that only read, beside those that a request marks: NAME or NAME(ARGUMENT=VALUE)",
+    )
+    threshold: float | None = Field(
+        default=None, ge=0, le=1, description="least probability of a call that is told; null: the model's"
+    )
+    max_conversations: int = Field(
+        default=64,
+        ge=1,
+        description="past conversations of a tenant that are learnt from; up to twice as many for a while",
+    )
+    model: Path | None = Field(
+        default=None,
+        description="file of `benchmarks/agent_replay.py --save-model`; null: the one that ships",
+    )
+
+
 class ServerSettings(Section):
     """How `reason-spec serve` treats its clients; not part of the hash that names a run."""
 
@@ -83,3 +109,4 @@ class ServerSettings(Section):
         default="reasoning", description="response field of the thinking"
     )
     log_prompts: bool = Field(default=False, description="log the bodies of requests")
+    predicted_calls: PredictedCallsSettings = PredictedCallsSettings()

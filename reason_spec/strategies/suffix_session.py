@@ -30,6 +30,8 @@ from reason_spec.types import Step, Usage
 logger = logging.getLogger(__name__)
 _NUM_KEPT = 16
 """Conversations that are kept open for their next turn."""
+_NUM_KEPT_NAMED = 64
+"""The same for conversations of named sessions, whose clients say when they end."""
 _SAME = 0.5
 """A prompt that begins with at least this share of a conversation's tokens is its next turn."""
 _LEAST_STEP_CHANCE = 0.6
@@ -46,6 +48,7 @@ class _Conversation:
     number: int
     tenant: str
     scope: str
+    name: str
     session: Session
     tokens: list[int] = field(default_factory=list)
 
@@ -208,6 +211,7 @@ class SuffixCacheSessions:
         *,
         tenant: str | None = None,
         scope: str = "",
+        name: str = "",
     ) -> SuffixCacheSession | None:
         """Return the session of an answer to a prompt: the next turn of a conversation that begins like it.
 
@@ -215,13 +219,14 @@ class SuffixCacheSessions:
 
         Args:
             of_draft: the prompt as the draft model reads it; None: as the target does.
+            name: the client's session; only conversations of the same one go on.
         """
         tenant = tenant or self.settings.tenant
         if self.has_failed(tenant):
             return None
         tokens = [token for _, part in segments for token in part]
         with self.guarded(tenant):
-            conversation = self._take_up(tokens, tenant, scope)
+            conversation = self._take_up(tokens, tenant, scope, name)
             conversation.session.begin(segments)
             conversation.tokens = tokens
             if self.drafts_tokens:
@@ -250,8 +255,16 @@ class SuffixCacheSessions:
     def take_back(self, conversation: _Conversation) -> None:
         self._num_learnt += 1
         self._idle.append(conversation)
-        if len(self._idle) > _NUM_KEPT:
-            self._end(self._idle.pop(0))
+        alike = [idle for idle in self._idle if bool(idle.name) == bool(conversation.name)]
+        if len(alike) > (_NUM_KEPT_NAMED if conversation.name else _NUM_KEPT):
+            self._idle.remove(alike[0])
+            self._end(alike[0])
+
+    def end_named(self, tenant: str, name: str) -> None:
+        """End the idle conversations of a client's session; the cache keeps what they taught."""
+        for conversation in [idle for idle in self._idle if (idle.tenant, idle.name) == (tenant, name)]:
+            self._idle.remove(conversation)
+            self._end(conversation)
 
     def load(self, tenants: Iterable[str]) -> None:
         """Read what was kept of tenants, whose first answers would wait for it otherwise."""
@@ -276,13 +289,14 @@ class SuffixCacheSessions:
         else:
             self._num_kept = num_learnt
 
-    def _take_up(self, tokens: Sequence[int], tenant: str, scope: str) -> _Conversation:
-        own = [idle for idle in self._idle if (idle.tenant, idle.scope) == (tenant, scope)]
+    def _take_up(self, tokens: Sequence[int], tenant: str, scope: str, name: str) -> _Conversation:
+        place = (tenant, scope, name)
+        own = [idle for idle in self._idle if (idle.tenant, idle.scope, idle.name) == place]
         shared = {id(idle): num_shared(idle.tokens, tokens) for idle in own}
         best = max(own, key=lambda idle: shared[id(idle)], default=None)
         if best is None or shared[id(best)] < _SAME * len(best.tokens):
             session = self._caches.open_session(scope, tenant)
-            return _Conversation(next(self._numbers), tenant, scope, session)
+            return _Conversation(next(self._numbers), tenant, scope, name, session)
         self._idle.remove(best)
         return best
 

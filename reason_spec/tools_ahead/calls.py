@@ -121,6 +121,16 @@ class ReadOnlyTools:
         return False
 
 
+def annotated_tools(tools: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the tools whose annotations allow calls that the client did not make."""
+    found = set()
+    for tool in tools:
+        hints = tool.get("annotations") or {}
+        if hints.get("readOnlyHint") is True and hints.get("idempotentHint") is not False:
+            found.add(str(tool.get("name")))
+    return found
+
+
 def call_of(call: TraceCall) -> Call | None:
     """Return a call of a trace; None if its arguments are no JSON object."""
     return Call.of(call.name, call.arguments) if isinstance(call.arguments, dict) else None

@@ -20,7 +20,15 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from reason_spec.errors import ReasonSpecError
-from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, Returned, tool_events
+from reason_spec.tools_ahead.calls import (
+    Call,
+    Called,
+    Event,
+    ReadOnlyTools,
+    Returned,
+    annotated_tools,
+    tool_events,
+)
 from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
 from reason_spec.tools_ahead.mcp_server import MAX_LINE, McpServer
 from reason_spec.tools_ahead.model import CallModel
@@ -327,16 +335,6 @@ class McpProxy:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def annotated_tools(tools: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the names of the tools whose annotations allow calls that the client did not make."""
-    found = set()
-    for tool in tools:
-        hints = tool.get("annotations") or {}
-        if hints.get("readOnlyHint") is True and hints.get("idempotentHint") is not False:
-            found.add(str(tool.get("name")))
-    return found
 
 
 def result_text(result: Mapping[str, Any]) -> str:

@@ -99,6 +99,22 @@ async def test_nothing_computed_for_one_owner_is_used_for_another(engine: TorchE
     assert scores[0].logprobs == pytest.approx(scores[1].logprobs, abs=1e-4)
 
 
+async def test_a_text_that_will_not_go_on_makes_room_for_others(engine: TorchEngine) -> None:
+    """Three texts of 150 tokens fill a cache of 512; a fourth displaces the one that was given up."""
+    await engine.reset_prefix_cache()
+    text = tuple(20 + place % 30 for place in range(150))
+
+    async def num_cached(owner: str) -> int:
+        result = await engine.submit(EngineRequest(Prefix(text, owner=owner), max_tokens=1)).result()
+        return result.usage.num_cached_prompt_tokens
+
+    assert [await num_cached(owner) for owner in ("a", "b", "c")] == [0, 0, 0]
+    engine.evict_first(Prefix(text[:50], owner="c"))
+    assert await num_cached("d") == 0
+    assert await num_cached("a") >= 149
+    assert await num_cached("c") < 149
+
+
 async def test_scores_and_counts(engine: TorchEngine) -> None:
     before = (await engine.stats()).usage
     score = await engine.score(PROMPT, (1, 2, 3))

@@ -73,6 +73,10 @@ class TrieMachine(RuleBasedStateMachine):
             path.release()
             text.clear()
 
+    @rule(text=st.lists(st.integers(0, 2), max_size=4), owner=st.sampled_from(["", "ana"]))
+    def evict_first(self, text: list[int], owner: str) -> None:
+        self.trie.evict_first(owner, text)
+
     @rule()
     def clear(self) -> None:
         self.trie.clear()
@@ -130,6 +134,37 @@ def test_the_least_recently_used_text_is_evicted_from_its_end() -> None:
     assert cached(trie, [1, 2, 3]) == 2
     assert cached(trie, [1, 2, 7]) == 3
     assert cached(trie, [4, 5, 6]) == 2
+
+
+def test_texts_that_will_not_go_on_are_evicted_first_and_what_others_share_is_not() -> None:
+    trie = PrefixTrie(10)
+    fill(trie, [1, 2, 3, 4])
+    fill(trie, [1, 2, 8, 9])
+    fill(trie, [5, 6])
+    fill(trie, [1, 2, 3, 4, 7])
+    trie.evict_first("", [1, 2, 3])
+    trie.evict_first("nobody", [1])
+    trie.evict_first("", [1, 2, 3, 3])
+    assert cached(trie, [1, 2, 3, 4, 7]) == 5, "they stay until the room is needed"
+    fill(trie, [1, 2, 3, 4, 7])
+    trie.evict_first("", [1, 2, 3])
+    slots = trie.take(4)
+    assert slots is not None
+    trie.give_back(slots)
+    assert [cached(trie, text) for text in ([1, 2, 3], [1, 2, 8, 9], [5, 6])] == [2, 4, 2]
+
+
+def test_a_text_that_is_under_way_outlives_the_order_to_evict_it_first() -> None:
+    trie = PrefixTrie(6)
+    fill(trie, [1, 2, 3])
+    live = Path(trie)
+    live.follow([1, 2, 3], 3)
+    trie.evict_first("", [1])
+    assert trie.take(4) is None
+    trie.check_integrity([live.tip])
+    live.discard()
+    fill(trie, [4, 5, 6])
+    trie.check_integrity([])
 
 
 def test_forgotten_texts_are_found_no_more_and_free_their_slots() -> None:

@@ -101,7 +101,11 @@ async def test_only_listed_methods_pass() -> None:
 
 
 async def test_what_is_listed_passes() -> None:
-    for method, path in [("POST", "/v1/chat/completions"), ("GET", "/v1/models/org/model")]:
+    for method, path in [
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models/org/model"),
+        ("DELETE", "/v1/sessions/a/b"),
+    ]:
         assert (await ask(guard(), method, path, headers=bearer())).status == 200
 
 

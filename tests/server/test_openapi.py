@@ -22,6 +22,7 @@ PATHS = [
     ("POST", "/v1/responses"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
+    ("DELETE", "/v1/sessions/{name}"),
 ]
 CHECKS = [
     not_a_server_error,

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.chat.base import ChatEvent, TextDelta, TokenLogprob, ToolCallDelta
+from reason_spec.chat.base import TextDelta, TokenLogprob, ToolCallDelta
+from reason_spec.server.base import StreamEvent
 from reason_spec.server.pacing import PACKET_BYTES, Backlog, Pace, padded
 from tests.server.serving import failing, scripted, serve
 
@@ -35,7 +36,7 @@ CALLS = st.builds(ToolCallDelta, st.integers(0, 1), st.text(max_size=12))
 NAMED = st.builds(ToolCallDelta, st.integers(0, 1), st.text(max_size=12), st.just("call_1"), st.just("add"))
 
 
-def summed(events: list[ChatEvent]) -> tuple[list[tuple[Any, str]], int, list[tuple[str, str | None]]]:
+def summed(events: list[StreamEvent]) -> tuple[list[tuple[Any, str]], int, list[tuple[str, str | None]]]:
     """Return runs of text of one kind, how many tokens are rated, and the calls that begin."""
     told: list[tuple[Any, str]] = []
     for event in events:
@@ -52,10 +53,10 @@ def summed(events: list[ChatEvent]) -> tuple[list[tuple[Any, str]], int, list[tu
 
 @given(st.lists(st.tuples(st.integers(0, 2), TEXTS | CALLS | NAMED)), st.integers(1, 30), st.integers(1, 5))
 def test_all_is_sent_in_order_and_no_piece_is_too_long(
-    events: list[tuple[int, ChatEvent]], num_chars: int, num_at_once: int
+    events: list[tuple[int, StreamEvent]], num_chars: int, num_at_once: int
 ) -> None:
     backlog = Backlog()
-    sent: list[tuple[int, ChatEvent]] = []
+    sent: list[tuple[int, StreamEvent]] = []
     waiting = list(events)
     while waiting or backlog:
         for index, event in waiting[:num_at_once]:

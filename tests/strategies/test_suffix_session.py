@@ -55,9 +55,14 @@ def step(text: str) -> Step:
 
 
 def answer(
-    memories: SuffixCacheSessions, prompt: str, *steps: str, tenant: str | None = None, scope: str = ""
+    memories: SuffixCacheSessions,
+    prompt: str,
+    *steps: str,
+    tenant: str | None = None,
+    scope: str = "",
+    name: str = "",
 ) -> None:
-    memory = memories.open((("prompt", TOKENIZER.encode(prompt)),), tenant=tenant, scope=scope)
+    memory = memories.open((("prompt", TOKENIZER.encode(prompt)),), tenant=tenant, scope=scope, name=name)
     assert memory is not None
     for text in steps:
         memory.learn(step(text))
@@ -108,6 +113,31 @@ def test_tenants_and_scopes_have_conversations_of_their_own() -> None:
         ("a", "other"),
     ]
     assert len({news.text for news in engine.news if isinstance(news, BeginText)}) == 3
+
+
+def test_a_named_session_goes_on_with_its_own_conversations_until_it_ends() -> None:
+    memories, cache, engine = make()
+    shared = "system: you are an agent with a long description of all your tools\n"
+    answer(memories, shared + "user: a\n", "b\n\n", name="first")
+    answer(memories, shared + "user: c\n", "d\n\n", name="second")
+    answer(memories, shared + "user: a\nb\n\nuser: e\n", "f\n\n", name="first")
+    begun = [news.text for news in engine.news if isinstance(news, BeginText)]
+    assert begun == [0, 1, 0]
+    assert len(cache.documents["default"]) == 2
+    memories.end_named("another", "first")
+    memories.end_named("default", "first")
+    assert [news.text for news in engine.news if isinstance(news, CloseText)] == [0]
+    answer(memories, shared + "user: a\n", "b\n\n", name="first")
+    assert len(cache.documents["default"]) == 3
+
+
+def test_more_named_conversations_stay_open_and_unnamed_ones_do_not_displace_them() -> None:
+    memories, _, engine = make()
+    for number in range(20):
+        answer(memories, f"user: {number}\n", "done\n\n", name=str(number))
+        answer(memories, f"user: {number} {'word ' * number}\n", "done\n\n")
+    closed = [news.text for news in engine.news if isinstance(news, CloseText)]
+    assert closed == [1, 3, 5, 7]
 
 
 def test_the_oldest_conversation_ends_when_there_are_many() -> None:

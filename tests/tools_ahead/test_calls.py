@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reason_spec.errors import SettingsError
 from reason_spec.suffix.traces import TraceMessage
-from reason_spec.tools_ahead.calls import Call, Called, ReadOnlyTools, Returned, Said, events_of
+from reason_spec.tools_ahead.calls import (
+    Call,
+    Called,
+    ReadOnlyTools,
+    Returned,
+    Said,
+    annotated_tools,
+    events_of,
+)
 from tests.tools_ahead.some_conversations import call, result
 
 VALUES = st.recursive(
@@ -57,3 +67,19 @@ def test_results_belong_to_the_calls_before_them_in_their_order() -> None:
     found = list(events_of(map(TraceMessage.model_validate, messages)))
     a, b = Call.of("a", {"x": 1}), Call.of("b", {"y": 2})
     assert found == [Said("user", "go"), Called(a), Called(b), Returned(a, '"one"'), Returned(b, '"two"')]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "may"),
+    [
+        ({"readOnlyHint": True}, True),
+        ({"readOnlyHint": True, "idempotentHint": True}, True),
+        ({"readOnlyHint": True, "idempotentHint": False}, False),
+        ({"readOnlyHint": False, "idempotentHint": True}, False),
+        ({"idempotentHint": True}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_only_tools_that_read_may_run_ahead(annotations: Mapping[str, bool] | None, may: bool) -> None:
+    assert annotated_tools([{"name": "a", "annotations": annotations}]) == ({"a"} if may else set())

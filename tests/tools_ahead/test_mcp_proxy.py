@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reason_spec.tools_ahead.calls import Call
-from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, annotated_tools, result_text
+from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, result_text
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import Prediction
 from tests.tools_ahead.some_conversations import messages_of, order, user
@@ -187,22 +187,6 @@ async def test_a_server_that_cannot_start_is_named() -> None:
     assert process.returncode != 0
     assert b"no-such-command-here" in errors
     assert b"Traceback" not in errors
-
-
-@pytest.mark.parametrize(
-    ("annotations", "may"),
-    [
-        ({"readOnlyHint": True}, True),
-        ({"readOnlyHint": True, "idempotentHint": True}, True),
-        ({"readOnlyHint": True, "idempotentHint": False}, False),
-        ({"readOnlyHint": False, "idempotentHint": True}, False),
-        ({"idempotentHint": True}, False),
-        ({}, False),
-        (None, False),
-    ],
-)
-def test_only_tools_that_read_may_run_ahead(annotations: Mapping[str, bool] | None, may: bool) -> None:
-    assert annotated_tools([{"name": "a", "annotations": annotations}]) == ({"a"} if may else set())
 
 
 def test_the_text_of_a_result_is_its_structure_where_there_is_one() -> None:

@@ -138,6 +138,27 @@ class PrefixTrie:
         self._free.extend(returned)
         self._num_taken -= len(returned)
 
+    def evict_first(self, owner: str, tokens: Iterable[int]) -> None:
+        """Let the texts that begin with ``tokens`` be evicted before all others, from their ends.
+
+        Of ``tokens`` themselves this concerns what no other text shares.
+        """
+        node = self._roots.get(owner)
+        for token in tokens:
+            node = None if node is None else node.children.get(token)
+        if node is None:
+            return
+        below = [node]
+        while below:
+            one = below.pop()
+            one.last_use = 0
+            self._offer_for_eviction(one)
+            below.extend(one.children.values())
+        before = node.parent
+        while before is not None and len(before.children) == 1:
+            before.last_use = 0
+            before = before.parent
+
     def clear(self) -> None:
         """Evict all nodes that no live request uses."""
         while self._evict_one():

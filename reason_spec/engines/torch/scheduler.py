@@ -168,6 +168,9 @@ class Scheduler:
         self._places.clear()
         self._acceptor.clear()
 
+    def evict_first(self, owner: str, tokens: tuple[int, ...]) -> None:
+        self._trie.evict_first(owner, tokens)
+
     def forget_prefixes(self) -> None:
         """Let no later request begin from what was computed so far; live ones go on from it."""
         self._trie.forget()

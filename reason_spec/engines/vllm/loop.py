@@ -146,6 +146,9 @@ class VllmLoop:
             return None
         return f"vLLM empties its prefix cache only without requests, and {len(self._names)} are running"
 
+    def evict_first(self, owner: str, tokens: tuple[int, ...]) -> None:
+        """Do nothing: vLLM evicts by last use alone."""
+
     def set_num_threads(self, num_threads: int) -> None:
         self._set_num_threads(num_threads)
 

@@ -12,6 +12,7 @@ from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from reason_spec.engines.worker.messages import (
+    EvictFirst,
     ForgetPrefixes,
     FromWorker,
     GetStats,
@@ -228,6 +229,9 @@ class WorkerEngine(Engine):
 
     async def reset_prefix_cache(self) -> None:
         await self._call(ResetPrefixCache(self._pending.next_number()))
+
+    def evict_first(self, prefix: Prefix) -> None:
+        self._send(EvictFirst(prefix.owner, prefix.to_tuple()))
 
     async def set_cores(self, cores: tuple[int, ...] | None) -> None:
         """Bind all threads of the worker to other cores; None for all that it started with.

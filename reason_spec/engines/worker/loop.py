@@ -66,6 +66,9 @@ class EngineLoop(Protocol):
     def reset_prefix_cache(self) -> str | None:
         """Free what no live request uses; return why that is impossible now, or None."""
 
+    def evict_first(self, owner: str, tokens: tuple[int, ...]) -> None:
+        """See `Engine.evict_first`."""
+
     def set_num_threads(self, num_threads: int) -> None: ...
 
 

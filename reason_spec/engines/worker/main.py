@@ -27,6 +27,7 @@ from reason_spec.engines.worker.loop import Loader
 from reason_spec.engines.worker.messages import (
     Cancel,
     Died,
+    EvictFirst,
     ForgetPrefixes,
     FromWorker,
     GetStats,
@@ -189,6 +190,8 @@ class _Worker:
                 self._send(Reply(number, self._loop.stats()))
             case ResetPrefixCache(number):
                 self._send(Reply(number, error=self._loop.reset_prefix_cache()))
+            case EvictFirst(owner, tokens):
+                self._loop.evict_first(owner, tokens)
             case SetCores(number, cores):
                 self._set_cores(cores)
                 self._send(Reply(number))

@@ -99,6 +99,14 @@ class ResetPrefixCache:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictFirst:
+    """Evict the keys and values of an owner's texts that begin with ``tokens`` before those of others."""
+
+    owner: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetCores:
     number: int
     cores: tuple[int, ...] | None
@@ -128,6 +136,7 @@ ToWorker: TypeAlias = (
     | TextUpdate
     | GetStats
     | ResetPrefixCache
+    | EvictFirst
     | SetCores
     | LoadLayers
     | Shutdown

@@ -1,0 +1,218 @@
+"""Foresees the calls of an answer while the model prepares it, for clients that can run them ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from reason_spec.chat.base import (
+    ChatAnswer,
+    ChatEnd,
+    ChatEvent,
+    ChatRequest,
+    PredictedCall,
+    ToolCall,
+    ToolCallDelta,
+)
+from reason_spec.chat.service import Gathered
+from reason_spec.chat.tools import names_of
+from reason_spec.server.base import PredictedCalls, StreamEvent
+from reason_spec.server.metrics import Metrics
+from reason_spec.settings import PredictedCallsSettings
+from reason_spec.suffix.traces import TraceCall
+from reason_spec.tools_ahead.calls import Call, ReadOnlyTools, call_of
+from reason_spec.tools_ahead.followed import Followed, FollowedConversations, Foreseen, Origin
+from reason_spec.tools_ahead.model import load_model
+from reason_spec.tools_ahead.predictor import IsReadOnly
+
+logger = logging.getLogger(__name__)
+_MAX_WAITING: Final = 32
+"""Requests whose calls wait to be foreseen; those of further ones are not foreseen."""
+
+
+class ReadOnlyMarks(NamedTuple):
+    """What a request says of tools that only read: the names of some, and rules for calls."""
+
+    names: frozenset[str]
+    rules: ReadOnlyTools
+
+
+class CallForecasts:
+    """The forecasts of one server. One thread follows all conversations.
+
+    Raises:
+        SettingsError: a rule of the settings has an unknown form.
+        DataError: the model's file is missing or damaged.
+    """
+
+    def __init__(self, settings: PredictedCallsSettings, metrics: Metrics) -> None:
+        model = load_model() if settings.model is None else load_model(settings.model)
+        self._rules = ReadOnlyTools(settings.read_only)
+        self._followed = FollowedConversations(
+            model,
+            threshold=model.threshold if settings.threshold is None else settings.threshold,
+            max_conversations=settings.max_conversations,
+        )
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="predicted-calls")
+        self._num_waiting = 0
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def of(self, request: ChatRequest, marks: ReadOnlyMarks, origin: Origin) -> CallForecast | None:
+        """Return the forecast of a request; None where no call may be foreseen."""
+        offered = set(names_of(request.tools))
+        if request.tool_choice not in ("auto", "required"):
+            offered &= {request.tool_choice}
+
+        def is_read_only(call: Call) -> bool:
+            return call.name in offered and (
+                call.name in marks.names or marks.rules(call) or self._rules(call)
+            )
+
+        may_read = marks.names | {*marks.rules.names, *self._rules.names}
+        if self._num_waiting >= _MAX_WAITING or not offered & may_read:
+            return None
+        return CallForecast(self, request, origin, is_read_only)
+
+    async def foresee(
+        self, origin: Origin, request: ChatRequest, is_read_only: IsReadOnly
+    ) -> Foreseen | None:
+        """Return the likely calls of a request's conversation; None where it cannot be followed."""
+        self._num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._followed.predict, origin, request.messages, is_read_only
+            )
+        except Exception:
+            # The answer is written without it.
+            logger.exception("no call is foreseen here")
+            return None
+        finally:
+            self._num_waiting -= 1
+
+    def told(self, foreseen: Foreseen) -> None:
+        """Count the calls that a client is told of."""
+        followed, calls = foreseen.followed, [one.call for one in foreseen.likely]
+        self._later(lambda: self._metrics.calls_predicted(followed.await_calls(calls)))
+
+    def answered(self, followed: Followed, calls: Sequence[Call]) -> None:
+        """Compare the calls of an answer with those that were foreseen, and learn what is over."""
+
+        def compare() -> None:
+            right = followed.answered(calls)
+            self._metrics.calls_made([call for call in calls if followed.is_read_only(call)], right)
+
+        self._later(compare)
+        self._later(self._learn_idle)
+
+    def end(self, tenant: str, session: str) -> None:
+        """Learn from the conversations of a session, which has ended."""
+        self._later(lambda: self._followed.end(tenant, session))
+
+    def _learn_idle(self) -> None:
+        if self._followed.learn_idle():
+            # Requests that came meanwhile go first.
+            self._later(self._learn_idle)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        # The server may be closing.
+        with suppress(RuntimeError):
+            self._thread.submit(work).add_done_callback(_log_failure)
+
+
+def open_forecasts(settings: PredictedCallsSettings, metrics: Metrics) -> CallForecasts | None:
+    """Return the forecasts that the settings ask for; see `CallForecasts`."""
+    return CallForecasts(settings, metrics) if settings.use else None
+
+
+class CallForecast:
+    """What is foreseen of one request."""
+
+    def __init__(
+        self, forecasts: CallForecasts, request: ChatRequest, origin: Origin, is_read_only: IsReadOnly
+    ) -> None:
+        self._forecasts = forecasts
+        self._foresee = partial(forecasts.foresee, origin, request, is_read_only)
+        self._work: asyncio.Task[Foreseen | None] | None = None
+        self._has_begun = asyncio.Event()
+        self._told: tuple[PredictedCall, ...] | None = None
+
+    def start(self) -> None:
+        """Begin to foresee calls, beside the work for the answer."""
+        self._work = asyncio.create_task(self._foresee())
+
+    async def events(self) -> AsyncGenerator[StreamEvent]:
+        """Yield what is foreseen, if anything is before the answer begins."""
+        assert self._work is not None, "it was started"
+        begun = asyncio.create_task(self._has_begun.wait())
+        try:
+            await asyncio.wait({self._work, begun}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            begun.cancel()
+        if not self._has_begun.is_set() and self._tell():
+            yield PredictedCalls(self._told or ())
+
+    async def watched(self, index: int, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
+        """Yield the events of choice ``index``; the report at its end says what was foreseen."""
+        gathered = Gathered()
+        async with aclosing(events):
+            async for event in events:
+                self._has_begun.set()
+                if isinstance(event, ToolCallDelta | ChatEnd):
+                    gathered.take(event)
+                if isinstance(event, ChatEnd):
+                    yield self._reported(index, event, gathered.answer().tool_calls)
+                else:
+                    yield event
+
+    def whole(self, answers: Sequence[ChatAnswer]) -> list[ChatAnswer]:
+        """Return the answers; their reports say what was foreseen."""
+        self._tell()
+        return [
+            replace(answer, end=self._reported(index, answer.end, answer.tool_calls))
+            for index, answer in enumerate(answers)
+        ]
+
+    def _foreseen(self) -> Foreseen | None:
+        return self._work.result() if self._work is not None and self._work.done() else None
+
+    def _tell(self) -> bool:
+        """Take what is foreseen by now as what the client is told; return whether it is anything."""
+        foreseen = self._foreseen()
+        if foreseen is None:
+            return False
+        self._told = tuple(
+            PredictedCall(call.name, json.dumps(call.arguments, ensure_ascii=False), chance)
+            for call, chance in foreseen.likely
+        )
+        self._forecasts.told(foreseen)
+        return bool(self._told)
+
+    def _reported(self, index: int, end: ChatEnd, written: Sequence[ToolCall]) -> ChatEnd:
+        calls = [call for one in written if (call := _call_of(one.name, one.arguments)) is not None]
+        foreseen = self._foreseen()
+        if index == 0 and foreseen is not None:
+            self._forecasts.answered(foreseen.followed, calls)
+        if self._told is None:
+            return end
+        told = tuple(replace(one, is_made=_call_of(one.name, one.arguments) in calls) for one in self._told)
+        return replace(end, report=replace(end.report, predicted_calls=told))
+
+
+def _call_of(name: str, arguments: str) -> Call | None:
+    """Return a call; None if its arguments are no JSON object."""
+    return call_of(TraceCall(name=name, arguments=arguments))
+
+
+def _log_failure(done: Future[Any]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        logger.warning("what calls follow is not learnt here", exc_info=error)

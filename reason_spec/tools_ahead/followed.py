@@ -1,0 +1,252 @@
+"""Foresees calls in the conversations of many tenants, from requests that each hold a whole conversation."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from reason_spec.suffix.traces import TraceMessage
+from reason_spec.tools_ahead.calls import Call, Called, Event, events_of
+from reason_spec.tools_ahead.predictor import (
+    CallPredictor,
+    Chances,
+    IsReadOnly,
+    Knowledge,
+    Prediction,
+    starts_turn,
+)
+
+IDLE_SECONDS: Final = 60.0
+"""A conversation without a request for so long is learnt, though it may go on."""
+MAX_RUNNING: Final = 64
+"""Conversations of one tenant that are followed at a time."""
+MAX_CHARACTERS: Final = 1 << 20
+"""Of one conversation; longer ones are not followed."""
+_MAX_RUNNING_CHARACTERS: Final = 1 << 24
+"""Of one tenant's conversations together."""
+_MAX_EVENTS: Final = 400
+"""Of one conversation that are learnt."""
+_MAX_SALTS: Final = 8
+"""Salts of one tenant whose knowledge is kept."""
+
+
+class Origin(NamedTuple):
+    """Where a conversation comes from. Only those of one tenant with one salt learn from each other.
+
+    ``session`` is the client's name for it, empty where it has none.
+    """
+
+    tenant: str
+    salt: str = ""
+    session: str = ""
+
+
+class RecentKnowledge:
+    """What the latest conversations taught: ``num_kept`` at least, and at most twice as many.
+
+    Knowledge only grows. So a second one learns beside the first, and replaces it when that is full.
+    """
+
+    def __init__(self, num_kept: int) -> None:
+        self._num_kept = num_kept
+        self._num_learnt = 0
+        self.latest = Knowledge(_nothing)
+        self._next = Knowledge(_nothing)
+
+    def learn(self, events: Sequence[Event], is_read_only: IsReadOnly) -> None:
+        learning = [self.latest]
+        if self._num_learnt >= self._num_kept:
+            learning.append(self._next)
+        for known in learning:
+            known.is_read_only = is_read_only
+            known.learn(events)
+        self._num_learnt += 1
+        if self._num_learnt == 2 * self._num_kept:
+            self.latest, self._next = self._next, Knowledge(_nothing)
+            self._num_learnt = self._num_kept
+
+
+def _nothing(_: Call) -> bool:
+    return False
+
+
+@dataclass(eq=False, slots=True)
+class Followed:
+    """A conversation that may go on. ``reply`` are the calls of the answer to its last request, ``awaited``
+    the keys of those that the client was told of and that may still come."""
+
+    origin: Origin
+    knowledge: Knowledge
+    predictor: CallPredictor
+    messages: list[TraceMessage] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    reply: list[Call] = field(default_factory=list)
+    awaited: set[str] = field(default_factory=set)
+    is_read_only: IsReadOnly = _nothing
+    num_characters: int = 0
+    last_use: float = 0.0
+    is_learnt: bool = False
+
+    def is_before(self, origin: Origin, messages: Sequence[TraceMessage]) -> bool:
+        return self.origin == origin and list(messages[: len(self.messages)]) == self.messages
+
+    def follow(self, messages: list[TraceMessage]) -> None:
+        """Take the whole conversation, whose beginning is known."""
+        events = list(events_of(messages))
+        for event in events[len(self.events) :]:
+            self.predictor.add(event)
+        self.messages, self.events, self.reply = messages, events, []
+        self.num_characters = _num_characters(messages)
+
+    def await_calls(self, calls: Iterable[Call]) -> list[Call]:
+        """Note that the client was told of these calls; return those that were not awaited already."""
+        new = [call for call in calls if call.key not in self.awaited]
+        self.awaited.update(call.key for call in new)
+        return new
+
+    def answered(self, calls: Sequence[Call]) -> list[Call]:
+        """Take the calls of the answer to the last request; return those that were awaited.
+
+        After a call that may change something nothing is awaited: a result from before is worthless.
+        """
+        self.reply = list(calls)
+        right = []
+        for call in calls:
+            if not self.is_read_only(call):
+                self.awaited.clear()
+            elif call.key in self.awaited:
+                self.awaited.remove(call.key)
+                right.append(call)
+        return right
+
+
+class Foreseen(NamedTuple):
+    """The calls that a conversation is likely to make, likeliest first."""
+
+    followed: Followed
+    likely: list[Prediction]
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """``running`` are the conversations that may go on, those with the latest requests last."""
+
+    knowledge: OrderedDict[str, RecentKnowledge] = field(default_factory=OrderedDict)
+    running: list[Followed] = field(default_factory=list)
+
+
+class FollowedConversations:
+    """Follows conversations, foresees their calls, and learns from those that end. Not thread-safe.
+
+    Conversations of a session, or without one, are recognized by their messages: each request holds those of
+    the one before it. A conversation ends when its session is ended, or after `IDLE_SECONDS`.
+
+    Args:
+        threshold: least chance of a call that is returned.
+        max_conversations: as ``num_kept`` of `RecentKnowledge`, for each tenant and salt.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        model: Chances,
+        *,
+        threshold: float,
+        max_conversations: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._threshold = threshold
+        self._max_conversations = max_conversations
+        self._clock = clock
+        self._tenants: dict[str, _Tenant] = {}
+
+    @property
+    def num_running(self) -> int:
+        """Conversations that are followed."""
+        return sum(len(tenant.running) for tenant in self._tenants.values())
+
+    def predict(
+        self, origin: Origin, messages: Sequence[Mapping[str, Any]], is_read_only: IsReadOnly
+    ) -> Foreseen | None:
+        """Return the calls that the next answer, or a later one, is likely to make, likeliest first.
+
+        None for a conversation that is too long to be followed.
+
+        Args:
+            messages: the whole conversation in OpenAI's form.
+            is_read_only: whether a call changes nothing; only such calls are foreseen.
+
+        Raises:
+            pydantic.ValidationError: a message has another form.
+        """
+        parsed = [TraceMessage.model_validate(message) for message in messages]
+        if _num_characters(parsed) > MAX_CHARACTERS:
+            return None
+        followed = self._take_up(origin, parsed)
+        followed.last_use = self._clock()
+        followed.is_read_only = followed.knowledge.is_read_only = is_read_only
+        followed.follow(parsed)
+        if not (followed.events and starts_turn(followed.events[-1])):
+            return Foreseen(followed, [])
+        likely = [one for one in followed.predictor.predict() if one.chance >= self._threshold]
+        return Foreseen(followed, likely)
+
+    def end(self, tenant: str, session: str) -> None:
+        """End the conversations of a session, and learn from them."""
+        kept = self._tenants.get(tenant, _Tenant())
+        for followed in [one for one in kept.running if one.origin.session == session]:
+            kept.running.remove(followed)
+            self._learn(followed)
+
+    def learn_idle(self) -> bool:
+        """Learn one conversation that has been idle; return whether there was one."""
+        due = self._clock() - IDLE_SECONDS
+        for tenant in self._tenants.values():
+            for followed in tenant.running:
+                if followed.last_use <= due and not followed.is_learnt:
+                    self._learn(followed)
+                    return True
+        return False
+
+    def _take_up(self, origin: Origin, messages: Sequence[TraceMessage]) -> Followed:
+        """Return the conversation that a request goes on with, or a new one."""
+        tenant = self._tenants.setdefault(origin.tenant, _Tenant())
+        known = [one for one in tenant.running if one.is_before(origin, messages)]
+        if known:
+            followed = max(known, key=lambda one: len(one.messages))
+            tenant.running.remove(followed)
+        else:
+            knowledge = self._knowledge_of(origin).latest
+            followed = Followed(origin, knowledge, CallPredictor(knowledge, self._model))
+        tenant.running.append(followed)
+        while len(tenant.running) > 1 and (
+            len(tenant.running) > MAX_RUNNING
+            or sum(one.num_characters for one in tenant.running) > _MAX_RUNNING_CHARACTERS
+        ):
+            # It may go on, and is then learnt as a new one.
+            tenant.running.pop(0)
+        return followed
+
+    def _knowledge_of(self, origin: Origin) -> RecentKnowledge:
+        by_salt = self._tenants[origin.tenant].knowledge
+        if origin.salt not in by_salt:
+            by_salt[origin.salt] = RecentKnowledge(self._max_conversations)
+        by_salt.move_to_end(origin.salt)
+        if len(by_salt) > _MAX_SALTS:
+            by_salt.popitem(last=False)
+        return by_salt[origin.salt]
+
+    def _learn(self, followed: Followed) -> None:
+        if followed.is_learnt:
+            return
+        followed.is_learnt = True
+        events = [*followed.events, *map(Called, followed.reply)]
+        self._knowledge_of(followed.origin).learn(events[:_MAX_EVENTS], followed.is_read_only)
+
+
+def _num_characters(messages: Sequence[TraceMessage]) -> int:
+    return sum(len(message.text) for message in messages)

@@ -1,0 +1,208 @@
+"""Trusted clients are told which calls come next; the text, other clients and other tenants see nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from reason_spec.server.keys import add_key
+from reason_spec.tools_ahead.model import CallModel
+from tests.server.processes import CHAT, ServeProcess, bearer, refused, serving, until
+from tests.tools_ahead.conftest import shop_model
+from tests.tools_ahead.some_conversations import messages_of, user
+
+__all__ = ["shop_model"]
+
+NAMES = ("get_user", "get_order", "cancel_order")
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in NAMES]
+READ_ONLY = {"readOnlyHint": True}
+MARKED = [
+    {**tool, "function": {**tool["function"], "annotations": READ_ONLY}}
+    if tool["function"]["name"] != "cancel_order"
+    else tool
+    for tool in TOOLS
+]
+ORDERS = user(70)["orders"]
+NUM_PAST = 12
+
+
+def call_text(order: str) -> str:
+    return f'<tool_call>{{"name": "get_order", "arguments": {{"order_id": "{order}"}}}}</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def keys_and_server(
+    tmp_path_factory: pytest.TempPathFactory,
+    shop_model: CallModel,
+) -> Iterator[tuple[dict[str, str], ServeProcess]]:
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "calls.json").write_text(shop_model.to_json())
+    script = {
+        "answers": {"Nora 70": call_text(ORDERS[0])},
+        "otherwise": "All sent.",
+        "seconds_per_pass": 0.05,
+    }
+    (folder / "says.json").write_text(json.dumps(script))
+    keys = {
+        name: add_key(folder / "keys.yaml", name, trusted=name != "eve") for name in ("ann", "bob", "eve")
+    }
+    values = (
+        "target.kind=scripted",
+        "suffix.use=none",
+        "predicted_calls.use=true",
+        "predicted_calls.model=calls.json",
+    )
+    options = ["--target", "says.json", "--strategy", "autoregressive", "--api-keys", "keys.yaml"]
+    for value in values:
+        options += ["--set", f"server.{value}" if value.startswith("predicted") else value]
+    with serving(*options, cwd=folder) as server:
+        for name in ("ann", "eve"):
+            teach(server, keys[name])
+        yield keys, server
+
+
+def teach(server: ServeProcess, key: str) -> None:
+    for number in range(NUM_PAST):
+        named = {"session_id": f"past {number}"}
+        assert ask(server, key, messages_of(number)[:-1], **named).status_code == 200
+        ended = server.http.delete(f"/v1/sessions/past {number}", headers=bearer(key))
+        assert ended.json() == {"id": f"past {number}", "object": "session", "deleted": True}
+
+
+def ask(server: ServeProcess, key: str, messages: list[dict[str, Any]] | None = None, **body: Any) -> Any:
+    turns = messages_of(70)[:4] if messages is None else messages
+    given = {"model": "says", "messages": with_ids(turns), "tools": MARKED, **body}
+    return server.http.post(CHAT, json=given, headers=bearer(key))
+
+
+def with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as a client sends them: calls and results have an id."""
+    found = []
+    for place, message in enumerate(messages):
+        calls = [{"id": f"call-{place}", **call} for call in message.get("tool_calls", ())]
+        answers = {"tool_call_id": f"call-{place - 1}"} if message["role"] == "tool" else {}
+        found.append({**message, **answers, **({"tool_calls": calls} if calls else {})})
+    return found
+
+
+def told(calls: list[dict[str, Any]]) -> list[str]:
+    assert {call["function"]["name"] for call in calls} <= {"get_order"}
+    assert all(0 <= call["probability"] <= 1 for call in calls)
+    return [json.loads(call["function"]["arguments"])["order_id"] for call in calls]
+
+
+def chunks_of(server: ServeProcess, key: str, **body: Any) -> list[dict[str, Any]]:
+    lines = ask(server, key, stream=True, **body).text.splitlines()
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+def test_a_stream_tells_the_calls_before_the_model_writes_one(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    chunks: list[dict[str, Any]] = []
+
+    def tells() -> bool:
+        chunks[:] = chunks_of(server, keys["ann"])
+        return "reason_spec" in chunks[0]
+
+    # On a busy machine the answer may begin before.
+    until(tells)
+    first, *rest = chunks
+    assert set(told(first["reason_spec"]["predicted_tool_calls"])) == set(ORDERS)
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    report = rest[-1]["reason_spec"]["predicted_tool_calls"]
+    made = [json.loads(one["function"]["arguments"])["order_id"] for one in report if one["made"]]
+    assert made == ORDERS[:1]
+
+
+def test_the_text_and_the_prompt_are_those_without(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    marked, plain = ask(server, keys["ann"]).json(), ask(server, keys["ann"], tools=TOOLS).json()
+    assert plain["reason_spec"]["predicted_tool_calls"] is None
+    assert len(marked["reason_spec"]["predicted_tool_calls"]) == len(ORDERS)
+    for body in (marked, plain):
+        body["choices"][0]["message"]["tool_calls"][0].pop("id")
+    assert marked["choices"][0]["message"] == plain["choices"][0]["message"]
+    assert marked["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+    assert marked["reason_spec"]["loss_class"] == "exact"
+
+
+def test_neither_other_tenants_nor_other_salts_nor_untrusted_clients_are_told(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    assert ask(server, keys["bob"]).json()["reason_spec"]["predicted_tool_calls"] == []
+    salted = ask(server, keys["ann"], cache_salt="another").json()
+    assert salted["reason_spec"]["predicted_tool_calls"] == []
+    assert "reason_spec" not in ask(server, keys["eve"]).json()
+    assert all("reason_spec" not in chunk for chunk in chunks_of(server, keys["eve"]))
+
+
+def test_the_client_of_openai_reads_the_stream(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=keys["ann"], max_retries=0)
+    messages: Any = with_ids(messages_of(70)[:4])
+    tools: Any = MARKED
+    with client.chat.completions.stream(model="says", messages=messages, tools=tools) as stream:
+        for _ in stream:
+            pass
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert json.loads(call.function.arguments) == {"order_id": ORDERS[0]}
+
+
+def test_calls_may_be_marked_by_rules(keys_and_server: tuple[dict[str, str], ServeProcess]) -> None:
+    keys, server = keys_and_server
+    rule = {"read_only_tools": [f"get_order(order_id={ORDERS[1]})"]}
+    answer = ask(server, keys["ann"], tools=TOOLS, reason_spec=rule).json()
+    assert told(answer["reason_spec"]["predicted_tool_calls"]) == ORDERS[1:2]
+    wrong = ask(server, keys["ann"], reason_spec={"read_only_tools": ["get_order("]}).json()["error"]
+    assert (wrong["param"], "names no tool" in wrong["message"]) == ("reason_spec.read_only_tools", True)
+
+
+def test_metrics_count_what_was_told_and_made(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    before = counted(server, keys["bob"])
+    # A conversation of its own: calls that are awaited already count once.
+    ask(server, keys["ann"], session_id="counted")
+    until(
+        lambda: (
+            counted(server, keys["bob"])["predicted_calls_made_total"] > before["predicted_calls_made_total"]
+        )
+    )
+    grown = {name: value - before[name] for name, value in counted(server, keys["bob"]).items()}
+    assert grown == {
+        "predicted_calls_total": len(ORDERS),
+        "predicted_calls_made_total": 1,
+        "read_only_calls_total": 1,
+    }
+
+
+def counted(server: ServeProcess, key: str) -> dict[str, float]:
+    lines = server.http.get("/metrics", headers=bearer(key)).text.splitlines()
+    found = dict.fromkeys(
+        ("predicted_calls_total", "predicted_calls_made_total", "read_only_calls_total"), 0.0
+    )
+    for line in lines:
+        for name in found:
+            if line.startswith(f'reason_spec:{name}{{model_name="says",tool="get_order"}}'):
+                found[name] = float(line.rpartition(" ")[2])
+    return found
+
+
+def test_a_bad_rule_of_the_settings_is_refused(tmp_path: Any) -> None:
+    values = ("server.predicted_calls.use=true", "server.predicted_calls.read_only=get_order(")
+    options = [part for value in values for part in ("--set", value)]
+    assert "names no tool" in refused("--port", "0", *options, cwd=tmp_path)
