@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -192,13 +192,49 @@ def test_a_past_that_changes_is_read_anew(tools: SpeculativeTools, shop: Shop) -
 
 def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: CallModel) -> None:
     with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
-        for number in range(12):
-            with made.session("ann") as session:
-                session.follow(messages_of(number))
-        made.predicting.submit(lambda: None).result()
+        taught(made, "ann", range(12))
         with made.session("bob") as bob, made.session("ann") as ann:
             followed(bob, 70, 4)
             assert bob.report.num_started == 0
+            followed(ann, 70, 4)
+            assert ann.report.num_started == len(user(70)["orders"])
+
+
+def settled(made: SpeculativeTools) -> None:
+    """Wait until all is learned."""
+    made.predicting.submit(lambda: None).result()
+
+
+def taught(made: SpeculativeTools, tenant: str, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        with made.session(tenant) as session:
+            session.follow(messages_of(number))
+    settled(made)
+
+
+def test_the_oldest_conversations_and_tenants_are_forgotten(shop: Shop, shop_model: CallModel) -> None:
+    names = ["get_user", "get_order"]
+    with SpeculativeTools(
+        shop.tools, read_only=names, model=shop_model, max_learned=6, max_tenants=2
+    ) as made:
+        taught(made, "ann", range(12))
+        known = made.session("ann").tenant.knowledge
+        assert [past.calls[0].arguments["user_id"] for past in known.memory.past.values()] == [
+            f"nora_{number}" for number in range(6, 12)
+        ]
+        taught(made, "bob", range(2))
+        taught(made, "cleo", range(2))
+        for tenant, num_known in (("ann", 0), ("bob", 2), ("cleo", 2)):
+            assert len(made.session(tenant).tenant.knowledge.memory.past) == num_known
+        with pytest.raises(SettingsError, match="max_learned is -1"):
+            SpeculativeTools({}, read_only=[], max_learned=-1)
+
+
+def test_an_open_session_learns_from_one_that_ends(shop: Shop, shop_model: CallModel) -> None:
+    with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
+        taught(made, "ann", range(2))
+        with made.session("ann") as ann:
+            taught(made, "ann", range(2, 12))
             followed(ann, 70, 4)
             assert ann.report.num_started == len(user(70)["orders"])
 
