@@ -207,9 +207,7 @@ class ToolSession:
         if self._predicting is not None:
             self._predicting.result()
 
-    def call(
-        self, name: str, arguments: Mapping[str, Any], own: Callable[[], Any] | None = None
-    ) -> Any:
+    def call(self, name: str, arguments: Mapping[str, Any], own: Callable[[], Any] | None = None) -> Any:
         """Make a call of the model, or return the result of the same call that ran ahead.
 
         Args:

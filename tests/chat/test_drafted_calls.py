@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,7 +119,9 @@ def test_a_drafted_call_runs_while_the_target_writes_it(models: InProcess) -> No
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_only_whole_calls_of_any_form_are_found(is_whole: bool) -> None:
-    coder = "<tool_call>\n<function=temperature>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+    coder = (
+        "<tool_call>\n<function=temperature>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+    )
     for form, text in ((HERMES, written(ROME)), (QWEN3_CODER, coder)):
         text = f"I look.\n{text}" if is_whole else text[: text.index("Rome") + 2]
         found = list(calls_in(text, OfferedTools((TOOL,), form, parallel=True, is_forced=False)))

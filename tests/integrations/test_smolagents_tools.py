@@ -56,11 +56,9 @@ class Coder:
 
     def __init__(self) -> None:
         calls = [one["tool_calls"][0]["function"] for one in messages_of(70) if "tool_calls" in one]
-        self.steps = [
-            f"<code>\nprint({one['name']}({list(json.loads(one['arguments']).values())[0]!r}))\n</code>"
-            for one in calls
-        ]
-        self.steps.append(f"<code>\nfinal_answer({messages_of(70)[-1]['content']!r})\n</code>")
+        made = [f"print({one['name']}(*{[*json.loads(one['arguments']).values()]}))" for one in calls]
+        last = f"final_answer({messages_of(70)[-1]['content']!r})"
+        self.steps = [f"<code>\n{code}\n</code>" for code in (*made, last)]
 
     def generate(self, messages: list[Any], **_: Any) -> Any:
         num_made = sum(message.role is MessageRole.TOOL_CALL for message in messages)

@@ -224,10 +224,34 @@ def test_the_oldest_conversations_and_tenants_are_forgotten(shop: Shop, shop_mod
         ]
         taught(made, "bob", range(2))
         taught(made, "cleo", range(2))
-        for tenant, num_known in (("ann", 0), ("bob", 2), ("cleo", 2)):
+        for tenant, num_known in (("bob", 2), ("cleo", 2), ("ann", 0)):
             assert len(made.session(tenant).tenant.knowledge.memory.past) == num_known
         with pytest.raises(SettingsError, match="max_learned is -1"):
             SpeculativeTools({}, read_only=[], max_learned=-1)
+
+
+def test_a_foretold_call_runs_from_its_measured_chance_on(shop: Shop, shop_model: CallModel) -> None:
+    def turn(made: SpeculativeTools, asked: str, foretold: str) -> int:
+        with made.session() as session:
+            session.follow([{"role": "user", "content": "?"}])
+            session.expect("cancel_order", {"order_id": foretold})
+            session.expect("get_order", {"order_id": foretold})
+            session.expect("get_order", {"order_id": foretold})
+            settled(made)
+            session.call("get_order", {"order_id": asked})
+            # It comes too late, and counts for nothing.
+            session.expect("get_order", {"order_id": asked})
+            settled(made)
+        return session.report.num_started
+
+    limits = AheadLimits(threshold=0.6)
+    names = ["get_user", "get_order"]
+    with SpeculativeTools(shop.tools, read_only=names, model=shop_model, limits=limits) as made:
+        # By Laplace's rule of succession: 1/2, 2/3, 3/4, 3/5, 3/6.
+        turns = [("A10001", "A10001"), ("A10001", "A10001"), ("A10001", "A2"), ("A10001", "A2")]
+        assert [turn(made, *calls) for calls in turns] == [0, 1, 1, 1]
+        assert turn(made, "A10001", "A10002") == 0
+    assert not [one for one in shop.served if one.startswith("cancel")]
 
 
 def test_an_open_session_learns_from_one_that_ends(shop: Shop, shop_model: CallModel) -> None:
