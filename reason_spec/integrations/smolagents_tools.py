@@ -63,6 +63,8 @@ class AgentConversation:
         if num_steps == 0:
             self._steps, self._new = [], []
         elif num_steps > len(self._steps):
+            # Of steps before this conversation the calls are not known.
+            self._steps += [[] for _ in range(num_steps - 1 - len(self._steps))]
             self._steps.append(self._new)
             self._new = []
         self._session.follow(list(self._turns(messages)))

@@ -62,8 +62,12 @@ def test_a_drafted_call_is_told_before_the_targets(
     models: InProcess, question: str, drafted: WholeCall, made: WholeCall
 ) -> None:
     order: list[Any] = []
-    events = models.stream(request(question, lambda *call: order.append(WholeCall(*call))))
-    deltas = [order.append(event) or event for event in events if isinstance(event, ToolCallDelta)]  # type: ignore[func-returns-value]
+    told = request(question, lambda *call: order.append(WholeCall(*call)))
+    deltas: list[ToolCallDelta] = []
+    for event in models.stream(told):
+        if isinstance(event, ToolCallDelta):
+            order.append(event)
+            deltas.append(event)
     assert order[0] == drafted
     assert order.count(drafted) == 1
     assert json.loads("".join(delta.arguments for delta in deltas)) == made.arguments

@@ -46,7 +46,7 @@ class GetOrder(Tool):
         return json.dumps(order(order_id))
 
 
-TOOLS = [GetUser(), GetOrder()]
+TOOLS: list[Any] = [GetUser(), GetOrder()]
 
 
 class Coder:

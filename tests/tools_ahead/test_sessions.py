@@ -212,24 +212,6 @@ def taught(made: SpeculativeTools, tenant: str, numbers: Iterable[int]) -> None:
     settled(made)
 
 
-def test_the_oldest_conversations_and_tenants_are_forgotten(shop: Shop, shop_model: CallModel) -> None:
-    names = ["get_user", "get_order"]
-    with SpeculativeTools(
-        shop.tools, read_only=names, model=shop_model, max_learned=6, max_tenants=2
-    ) as made:
-        taught(made, "ann", range(12))
-        known = made.session("ann").tenant.knowledge
-        assert [past.calls[0].arguments["user_id"] for past in known.memory.past.values()] == [
-            f"nora_{number}" for number in range(6, 12)
-        ]
-        taught(made, "bob", range(2))
-        taught(made, "cleo", range(2))
-        for tenant, num_known in (("bob", 2), ("cleo", 2), ("ann", 0)):
-            assert len(made.session(tenant).tenant.knowledge.memory.past) == num_known
-        with pytest.raises(SettingsError, match="max_learned is -1"):
-            SpeculativeTools({}, read_only=[], max_learned=-1)
-
-
 def test_a_foretold_call_runs_from_its_measured_chance_on(shop: Shop, shop_model: CallModel) -> None:
     def turn(made: SpeculativeTools, asked: str, foretold: str) -> int:
         with made.session() as session:
