@@ -11,11 +11,13 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.thinking import Thinking
 from reason_spec.chat.base import ChatEvent, TextDelta
 from reason_spec.chat.call_forms import CallParser, Found
+from reason_spec.chat.drafted_calls import DraftedCalls
 from reason_spec.chat.generation import GenerationStream, TextPiece
 from reason_spec.chat.preparing import PreparedRequest
 from reason_spec.chat.reporting import end_of
 from reason_spec.chat.thinking import GAP, LeadingSpace
 from reason_spec.chat.xml_calls import parser_for
+from reason_spec.events import Listener
 from reason_spec.strategies.base import Strategy
 from reason_spec.strategies.thinking import ThinkingLimit
 from reason_spec.types import Constraint, Step
@@ -54,8 +56,11 @@ class AnswerStream:
         self._answer: list[GenerationStream] = []
         self._leading = LeadingSpace()
         self._parser: CallParser | None = None
+        self._drafted: DraftedCalls | None = None
         if (tools := prepared.tools) is not None:
             self._parser = parser_for(tools.form, tools.tools, parallel=tools.parallel)
+            if tools.on_drafted is not None:
+                self._drafted = DraftedCalls(tools, tools.on_drafted)
 
     async def events(self) -> AsyncGenerator[ChatEvent]:
         """Yield final text and calls, and at last the end.
@@ -137,6 +142,7 @@ class AnswerStream:
             stop_ids=request.stop_ids,
             constraint=self._prepared.constraint,
             limit=self._prepared.limit if self._thinking is None else None,
+            listener=self._drafted,
         )
         self._answer.append(generation)
         return generation
@@ -169,6 +175,7 @@ class AnswerStream:
         stop_ids: frozenset[int] = frozenset(),
         constraint: Constraint | None = None,
         limit: ThinkingLimit | None = None,
+        listener: Listener | None = None,
     ) -> GenerationStream:
         request = replace(
             self._prepared.request,
@@ -181,7 +188,7 @@ class AnswerStream:
             thinking=limit,
             written=self._written,
         )
-        return GenerationStream(self._accelerator, request, self._prepared.prompts)
+        return GenerationStream(self._accelerator, request, self._prepared.prompts, listener)
 
     def _continue_after(self, generation: GenerationStream) -> None:
         """Let the next generation continue the text of this one."""

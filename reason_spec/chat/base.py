@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +12,8 @@ from reason_spec.types import Constraint, LossClass, Usage
 
 ChatFinish: TypeAlias = Literal["stop", "length", "tool_calls"]
 ToolChoice: TypeAlias = Literal["none", "auto", "required"]
+CallListener: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Called with the name and the arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class ChatRequest:
         tenant: owner of the texts in the suffix cache and of the cached prefixes.
         cache_salt: cached prefixes are only shared by requests with the same salt.
         session: the client's name of the conversation, empty without one.
+        on_drafted_call: called once for each whole call in a drafted step of the answer, mostly before the
+            target has written it or another; in the models' event loop, which it must not block.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -87,6 +91,7 @@ class ChatRequest:
     tenant: str | None = None
     cache_salt: str = ""
     session: str = ""
+    on_drafted_call: CallListener | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

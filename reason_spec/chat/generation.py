@@ -11,7 +11,7 @@ from reason_spec.accelerator import Accelerator, GenerationRequest
 from reason_spec.accelerator.requests import Prompts
 from reason_spec.chat.base import TokenLogprob
 from reason_spec.engines.base import Tokenizer
-from reason_spec.events import Recorder
+from reason_spec.events import Listener, Recorder
 from reason_spec.strategies.step_tokens import tokens_for
 from reason_spec.types import FinishReason, Step
 
@@ -52,7 +52,13 @@ class TextOrder:
 class GenerationStream:
     """Writes one generation request. ``steps`` and ``recorder`` are complete at its end."""
 
-    def __init__(self, accelerator: Accelerator, request: GenerationRequest, prompts: Prompts) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        request: GenerationRequest,
+        prompts: Prompts,
+        listener: Listener | None = None,
+    ) -> None:
         self.request = request
         self.steps: list[Step] = []
         self.is_cut_short = False
@@ -61,7 +67,7 @@ class GenerationStream:
         self._prompts = prompts
         self._text = ""
         self._queue: asyncio.Queue[_PlacedText | Step | None] = asyncio.Queue()
-        self.recorder = Recorder(on_text=self._put_text)
+        self.recorder = Recorder(listener, on_text=self._put_text)
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.requests import GenerationRequest, Prompts
 from reason_spec.accelerator.thinking import EFFORT, UNLIMITED, Thinking, ThinkingOptions, early_exit_limit
-from reason_spec.chat.base import ChatRequest, TextRequest
+from reason_spec.chat.base import CallListener, ChatRequest, TextRequest
 from reason_spec.chat.call_forms import HERMES, CallForm, form_of
 from reason_spec.chat.messages import normalised
 from reason_spec.chat.policy import AnswerStrategies, choose_strategies
@@ -41,13 +41,15 @@ _RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 class OfferedTools:
     """The tools of a request and the form in which the model writes their calls.
 
-    ``is_forced``: the answer has to be a call. ``parallel``: it may hold several.
+    ``is_forced``: the answer has to be a call. ``parallel``: it may hold several. ``on_drafted`` takes calls
+    in drafted steps.
     """
 
     tools: tuple[Mapping[str, Any], ...]
     form: CallForm
     parallel: bool
     is_forced: bool
+    on_drafted: CallListener | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ class Preparation:
         template = target.tokenizer.chat_template if abilities.tools else None
         form = HERMES if is_forced and target.takes_constraints else form_of(template)
         parallel = asked.parallel_tool_calls and asked.tool_choice in ("auto", "required")
-        return request, OfferedTools(tools, form, parallel, is_forced)
+        return request, OfferedTools(tools, form, parallel, is_forced, asked.on_drafted_call)
 
     def _find_abilities(self) -> TemplateAbilities:
         # Both models read one conversation.

@@ -22,7 +22,14 @@ from reason_spec.types import Constraint
 _SAMPLING = frozenset(field.name for field in fields(ChatSampling))
 _POLICY = frozenset(field.name for field in fields(Policy))
 _REQUEST = frozenset(
-    {"chat_arguments", "continue_final", "parallel_tool_calls", "reasoning_effort", "tenant"}
+    {
+        "chat_arguments",
+        "continue_final",
+        "on_drafted_call",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "tenant",
+    }
 )
 OPTIONS = _SAMPLING | _POLICY | _REQUEST
 """Options of wrappers and of single calls: fields of ChatSampling, Policy and ChatRequest."""
@@ -261,8 +268,11 @@ def schema_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
-def missing(error: ModuleNotFoundError, package: str, extra: str) -> Exception:
-    """Return the error for a failed import, with the install line if the framework itself is missing."""
-    if (error.name or "").partition(".")[0].replace("_", "-") not in (package, extra):
+def missing(error: ModuleNotFoundError, package: str, extra: str, *, module: str = "") -> Exception:
+    """Return the error for a failed import, with the install line if the framework itself is missing.
+
+    ``module`` is the framework's, where its name is neither the package's nor the extra's.
+    """
+    if (error.name or "").partition(".")[0].replace("_", "-") not in (package, extra, module):
         return error
     return MissingDependencyError(package, f"the wrapper for {package}", extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from reason_spec.integrations.base import missing
@@ -36,7 +37,5 @@ class AheadToolset(WrapperToolset[Any]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         """Make a call of the model, or return the result of the same call that ran ahead."""
-        if name in self.session.tool_names:
-            return await self.session.acall(name, tool_args)
-        with self.session.writing():
-            return await super().call_tool(name, tool_args, ctx, tool)
+        own = partial(super().call_tool, name, tool_args, ctx, tool)
+        return await self.session.acall(name, tool_args, own)

@@ -29,9 +29,7 @@ class PredictedCallsSettings(Section):
         default=None, ge=0, le=1, description="least probability of a call that is told; null: the model's"
     )
     max_conversations: int = Field(
-        default=64,
-        ge=1,
-        description="past conversations of a tenant that are learnt from; up to twice as many for a while",
+        default=64, ge=1, description="past conversations of a tenant that are learnt from"
     )
     model: Path | None = Field(
         default=None,

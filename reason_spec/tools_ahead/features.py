@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reason_spec.tools_ahead.calls import Call, Called, Said
 from reason_spec.tools_ahead.history import History
@@ -60,6 +60,9 @@ class ToolCounts:
     texts: Counter[str] = field(default_factory=Counter)
     tries: Counter[Shape] = field(default_factory=Counter)
     hits: Counter[Shape] = field(default_factory=Counter)
+    _merged: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    """The words before all tools, as of so many texts as ``_merged_at``; -1: to be counted anew."""
+    _merged_at: int = field(default=-1, init=False, repr=False, compare=False)
 
     def learn_next(self, turn: Turn, tool: str) -> None:
         """Learn which tool was called in a turn; ``""`` for none."""
@@ -67,6 +70,39 @@ class ToolCounts:
         if turn.trigger == "user":
             self.texts[tool] += 1
             self.words[tool].update(turn.words)
+
+    def add(self, others: ToolCounts) -> None:
+        """Add the counts of other conversations."""
+        for mine, more in zip(self._counters(others), others._counters(others), strict=True):
+            mine.update(more)
+        self._merged_at = -1
+
+    def subtract(self, others: ToolCounts) -> None:
+        """Take back counts that were added."""
+        for mine, more in zip(self._counters(others), others._counters(others), strict=True):
+            for key, number in more.items():
+                mine[key] -= number
+                if not mine[key]:
+                    del mine[key]
+        for trigger in others.next_by_trigger:
+            if not self.next_by_trigger[trigger]:
+                del self.next_by_trigger[trigger]
+        for tool in others.words:
+            if not self.words[tool]:
+                del self.words[tool]
+        self._merged_at = -1
+
+    def copy(self) -> ToolCounts:
+        """Return the same counts, which go on on their own."""
+        copied = ToolCounts()
+        copied.add(self)
+        return copied
+
+    def _counters(self, others: ToolCounts) -> Iterator[Counter[Any]]:
+        """Yield the counters in one order, of the tables those that ``others`` has."""
+        yield from (self.next_by_trigger[key] for key in others.next_by_trigger)
+        yield from (self.words[key] for key in others.words)
+        yield from (self.texts, self.tries, self.hits)
 
     def trigger_odds(self, tool: str, trigger: str) -> float:
         counts = self.next_by_trigger.get(trigger, Counter())
@@ -87,8 +123,8 @@ class ToolCounts:
         return max(-8.0, min(8.0, total))
 
     def _all_words(self) -> Counter[str]:
-        if getattr(self, "_merged_at", -1) != self.texts.total():
-            self._merged: Counter[str] = Counter()
+        if self._merged_at != self.texts.total():
+            self._merged = Counter()
             for counts in self.words.values():
                 self._merged.update(counts)
             self._merged_at = self.texts.total()

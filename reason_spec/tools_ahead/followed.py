@@ -18,6 +18,7 @@ from reason_spec.tools_ahead.predictor import (
     Prediction,
     starts_turn,
 )
+from reason_spec.tools_ahead.tenants import RecentKnowledge
 
 IDLE_SECONDS: Final = 60.0
 """A conversation without a request for so long is learnt, though it may go on."""
@@ -42,31 +43,6 @@ class Origin(NamedTuple):
     tenant: str
     salt: str = ""
     session: str = ""
-
-
-class RecentKnowledge:
-    """What the latest conversations taught: ``num_kept`` at least, and at most twice as many.
-
-    Knowledge only grows. So a second one learns beside the first, and replaces it when that is full.
-    """
-
-    def __init__(self, num_kept: int) -> None:
-        self._num_kept = num_kept
-        self._num_learnt = 0
-        self.latest = Knowledge(_nothing)
-        self._next = Knowledge(_nothing)
-
-    def learn(self, events: Sequence[Event], is_read_only: IsReadOnly) -> None:
-        learning = [self.latest]
-        if self._num_learnt >= self._num_kept:
-            learning.append(self._next)
-        for known in learning:
-            known.is_read_only = is_read_only
-            known.learn(events)
-        self._num_learnt += 1
-        if self._num_learnt == 2 * self._num_kept:
-            self.latest, self._next = self._next, Knowledge(_nothing)
-            self._num_learnt = self._num_kept
 
 
 def _nothing(_: Call) -> bool:
@@ -146,7 +122,7 @@ class FollowedConversations:
 
     Args:
         threshold: least chance of a call that is returned.
-        max_conversations: as ``num_kept`` of `RecentKnowledge`, for each tenant and salt.
+        max_conversations: past conversations that are learnt from, for each tenant and salt.
         clock: in seconds.
     """
 
@@ -220,7 +196,7 @@ class FollowedConversations:
             followed = max(known, key=lambda one: len(one.messages))
             tenant.running.remove(followed)
         else:
-            knowledge = self._knowledge_of(origin).latest
+            knowledge = self._knowledge_of(origin).knowledge
             followed = Followed(origin, knowledge, CallPredictor(knowledge, self._model))
         tenant.running.append(followed)
         while len(tenant.running) > 1 and (
@@ -234,7 +210,7 @@ class FollowedConversations:
     def _knowledge_of(self, origin: Origin) -> RecentKnowledge:
         by_salt = self._tenants[origin.tenant].knowledge
         if origin.salt not in by_salt:
-            by_salt[origin.salt] = RecentKnowledge(self._max_conversations)
+            by_salt[origin.salt] = RecentKnowledge(Knowledge(_nothing), self._max_conversations)
         by_salt.move_to_end(origin.salt)
         if len(by_salt) > _MAX_SALTS:
             by_salt.popitem(last=False)
@@ -245,7 +221,9 @@ class FollowedConversations:
             return
         followed.is_learnt = True
         events = [*followed.events, *map(Called, followed.reply)]
-        self._knowledge_of(followed.origin).learn(events[:_MAX_EVENTS], followed.is_read_only)
+        recent = self._knowledge_of(followed.origin)
+        recent.knowledge.is_read_only = followed.is_read_only
+        recent.learn(events[:_MAX_EVENTS])
 
 
 def _num_characters(messages: Sequence[TraceMessage]) -> int:

@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 from reason_spec.tools_ahead.calls import Call, Called, Event, Returned, Said
 from reason_spec.tools_ahead.features import Candidate, Situation, Streamed, ToolCounts, Turn, words_of
 from reason_spec.tools_ahead.history import History
-from reason_spec.tools_ahead.recall import Memory
+from reason_spec.tools_ahead.recall import Memory, Past, past_of
 from reason_spec.tools_ahead.shapes import Proposed, Shape, ShapeCounts, proposals_of, shapes_of
-from reason_spec.tools_ahead.values import Aliases
+from reason_spec.tools_ahead.values import Alias, Aliases
 
 Row: TypeAlias = tuple[float, ...]
 IsReadOnly: TypeAlias = Callable[[Call], bool]
@@ -36,8 +36,17 @@ class Scored(NamedTuple):
     rows: list[Row]
 
 
+class Lesson(NamedTuple):
+    """What one conversation taught, to be taken back."""
+
+    aliases: list[Alias]
+    shapes: set[Shape]
+    counts: ToolCounts
+    past: Past
+
+
 class Knowledge:
-    """What past conversations taught; it grows with `learn`."""
+    """What past conversations taught; it grows with `learn` and shrinks with `forget`."""
 
     def __init__(self, is_read_only: IsReadOnly) -> None:
         self.is_read_only = is_read_only
@@ -52,22 +61,45 @@ class Knowledge:
         known, kept = cls(is_read_only), list(conversations)
         for events in kept:
             known._learn_aliases(events)
-        histories = [known._learn_shapes(events) for events in kept]
-        for events, history in zip(kept, histories, strict=True):
-            known._learn_rates(events, history)
+        learned = [known._learn_shapes(events) for events in kept]
+        for events, (history, _, _) in zip(kept, learned, strict=True):
+            known._learn_rates(events, history, known.counts)
         return known
 
-    def learn(self, events: Sequence[Event]) -> None:
+    def learn(self, events: Sequence[Event]) -> Lesson:
         """Learn one more conversation."""
-        self._learn_aliases(events)
-        self._learn_rates(events, self._learn_shapes(events))
+        aliases = self._learn_aliases(events)
+        history, shapes, past = self._learn_shapes(events)
+        counts = ToolCounts()
+        self._learn_rates(events, history, counts)
+        self.counts.add(counts)
+        return Lesson(aliases, shapes, counts, past)
 
-    def _learn_aliases(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, Said) and event.speaker != "system":
-                self.aliases.learn(event.text)
+    def forget(self, lesson: Lesson) -> None:
+        """Take back what `learn` has learned from one conversation."""
+        self.aliases.forget(lesson.aliases)
+        self.shapes.forget(lesson.shapes)
+        self.counts.subtract(lesson.counts)
+        self.memory.remove(lesson.past)
 
-    def _learn_shapes(self, events: Sequence[Event]) -> History:
+    def copy(self) -> Knowledge:
+        """Return the same knowledge, which grows on its own."""
+        copied = Knowledge(self.is_read_only)
+        copied.aliases = self.aliases.copy()
+        copied.shapes = self.shapes.copy()
+        copied.counts = self.counts.copy()
+        copied.memory = self.memory.copy()
+        return copied
+
+    def _learn_aliases(self, events: Sequence[Event]) -> list[Alias]:
+        return [
+            alias
+            for event in events
+            if isinstance(event, Said) and event.speaker != "system"
+            for alias in self.aliases.learn(event.text)
+        ]
+
+    def _learn_shapes(self, events: Sequence[Event]) -> tuple[History, set[Shape], Past]:
         history = History(self.aliases)
         explained: set[Shape] = set()
         calls: list[Call] = []
@@ -77,12 +109,13 @@ class Knowledge:
                 calls.append(event.call)
             history.add(event)
         self.shapes.learn(explained)
-        self.memory.learn(history, calls)
-        return history
+        past = past_of(history, calls)
+        self.memory.add(past)
+        return history, explained, past
 
-    def _learn_rates(self, events: Sequence[Event], whole: History) -> None:
+    def _learn_rates(self, events: Sequence[Event], whole: History, counts: ToolCounts) -> None:
         history = History(self.aliases, whole.entries)
-        rates = RateLearner(self, history)
+        rates = RateLearner(self, history, counts)
         for event in events:
             rates.before(event)
             history.add(event)
@@ -93,8 +126,12 @@ class Knowledge:
 class RateLearner:
     """Counts during one conversation which tool follows what, and which shapes propose calls that come."""
 
-    def __init__(self, knowledge: Knowledge, history: History) -> None:
+    def __init__(self, knowledge: Knowledge, history: History, counts: ToolCounts) -> None:
+        """Args:
+        counts: takes the counts.
+        """
         self._knowledge = knowledge
+        self._counts = counts
         self._history = history
         self._tried: dict[str, set[Shape]] = {}
         """The shapes that have proposed a call, until it comes."""
@@ -109,11 +146,11 @@ class RateLearner:
                 self.end()
             return
         if self._turn is not None:
-            known.counts.learn_next(self._turn, event.call.name)
+            self._counts.learn_next(self._turn, event.call.name)
             self._turn = None
         if known.is_read_only(event.call):
             for shape in self._tried.pop(event.call.key, ()):
-                known.counts.hits[shape] += 1
+                self._counts.hits[shape] += 1
 
     def after(self, event: Event) -> None:
         """Take an event that the history holds now."""
@@ -133,12 +170,12 @@ class RateLearner:
                     tried = self._tried.setdefault(key, set())
                     if key not in before and key not in history.calls and shape not in tried:
                         tried.add(shape)
-                        known.counts.tries[shape] += 1
+                        self._counts.tries[shape] += 1
 
     def end(self) -> None:
         """The model's turn has ended without a call."""
         if self._turn is not None:
-            self._knowledge.counts.learn_next(self._turn, "")
+            self._counts.learn_next(self._turn, "")
             self._turn = None
 
 
@@ -157,7 +194,7 @@ class CallPredictor:
         self._knowledge = knowledge
         self._model = model
         self.history = History(knowledge.aliases)
-        self._rates = RateLearner(knowledge, self.history) if learns else None
+        self._rates = RateLearner(knowledge, self.history, knowledge.counts) if learns else None
         self._last_write = -1
 
     def add(self, event: Event) -> None:

@@ -29,6 +29,11 @@ class Past:
         self.order = {call.key: number for number, call in reversed(list(enumerate(self.calls)))}
 
 
+def past_of(history: History, calls: Sequence[Call]) -> Past:
+    """Return a whole conversation as a past one; ``calls`` are its calls to read-only tools."""
+    return Past(frozenset(spoken_keys(history)), tuple(calls))
+
+
 class Recalled(NamedTuple):
     """A call of like conversations.
 
@@ -47,26 +52,31 @@ class Memory:
     """Finds past conversations by the values that users and calls have named."""
 
     def __init__(self) -> None:
-        self.past: list[Past] = []
+        self.past: dict[int, Past] = {}
+        """By number; numbers rise."""
+        self._num_added = 0
         self._with_key: dict[str, list[int]] = defaultdict(list)
 
-    def learn(self, history: History, calls: Sequence[Call]) -> None:
-        """Learn a whole conversation.
-
-        Args:
-            calls: its calls to read-only tools.
-        """
-        self.add(Past(frozenset(spoken_keys(history)), tuple(calls)))
-
     def add(self, past: Past) -> None:
+        number = self._num_added
+        self._num_added += 1
         for key in past.keys:
-            self._with_key[key].append(len(self.past))
-        self.past.append(past)
+            self._with_key[key].append(number)
+        self.past[number] = past
 
-    def with_one_more(self, past: Past) -> Memory:
-        """Return a memory that also holds another conversation."""
+    def remove(self, past: Past) -> None:
+        """Forget a conversation that was added."""
+        number = next(number for number, one in self.past.items() if one is past)
+        for key in past.keys:
+            self._with_key[key].remove(number)
+            if not self._with_key[key]:
+                del self._with_key[key]
+        del self.past[number]
+
+    def copy(self) -> Memory:
+        """Return a memory of the same conversations that grows on its own."""
         more = Memory()
-        for one in (*self.past, past):
+        for one in self.past.values():
             more.add(one)
         return more
 

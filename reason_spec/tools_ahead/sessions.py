@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 from reason_spec.errors import SettingsError, did_you_mean
 from reason_spec.suffix.traces import TraceMessage
 from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, events_of
 from reason_spec.tools_ahead.features import Streamed
-from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults
+from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
 from reason_spec.tools_ahead.model import CallModel, load_model
-from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, starts_turn
+from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, Prediction, starts_turn
 from reason_spec.tools_ahead.streaming import complete_arguments
+from reason_spec.tools_ahead.tenants import Tenant, Tenants
 
 logger = logging.getLogger(__name__)
 Tool: TypeAlias = Callable[..., Any]
@@ -51,6 +52,8 @@ class SpeculativeTools:
         model: CallModel | None = None,
         limits: AheadLimits | None = None,
         max_workers: int = 4,
+        max_learned: int = 200,
+        max_tenants: int = 100,
     ) -> None:
         """Args:
         tools: by name.
@@ -60,9 +63,11 @@ class SpeculativeTools:
             learn from them.
         model: gives the chances; None: the one that ships.
         max_workers: threads that run calls ahead, of all sessions together.
+        max_learned: conversations of sessions that a tenant learns from; the oldest are forgotten.
+        max_tenants: tenants that are remembered; those who began a session longest ago are forgotten.
 
         Raises:
-            SettingsError: ``read_only`` names a tool that is not among ``tools``.
+            SettingsError: ``read_only`` names a tool that is not among ``tools``, or a number is too small.
         """
         self.tools = dict(tools)
         self.is_read_only = ReadOnlyTools(read_only)
@@ -76,9 +81,7 @@ class SpeculativeTools:
         # Of its own, so that no prediction waits behind slow tools.
         self.predicting = ThreadPoolExecutor(1, thread_name_prefix="tools-ahead-prediction")
         self._free_workers = threading.BoundedSemaphore(max_workers)
-        self._past = Knowledge.of(past, self.is_read_only)
-        self._by_tenant: dict[str, Knowledge] = {}
-        self._lock = threading.Lock()
+        self._tenants = Tenants(Knowledge.of(past, self.is_read_only), max_learned, max_tenants)
 
     def __enter__(self) -> Self:
         return self
@@ -93,8 +96,7 @@ class SpeculativeTools:
 
     def session(self, tenant: str = "default") -> ToolSession:
         """Start a conversation of a tenant."""
-        with self._lock:
-            return ToolSession(self, tenant, self._by_tenant.get(tenant, self._past))
+        return ToolSession(self, self._tenants.get(tenant))
 
     def run(self, call: Call) -> Future[Any] | None:
         """Start a call in a thread; None if all are busy: it would begin later than the model's own call."""
@@ -105,30 +107,34 @@ class SpeculativeTools:
         future.add_done_callback(lambda _: self._free_workers.release())
         return future
 
-    def learn(self, tenant: str, events: Sequence[Event]) -> None:
-        """Learn a conversation for later sessions of a tenant; takes about a second with 100 past ones."""
-        with self._lock:
-            # Open sessions keep reading what they began with.
-            known = copy.deepcopy(self._by_tenant.get(tenant, self._past))
-        known.learn(events)
-        with self._lock:
-            self._by_tenant[tenant] = known
+    def learn(self, tenant: str, events: Sequence[Event]) -> Future[None]:
+        """Learn a conversation for a tenant.
+
+        What a tenant knows is read and changed in one thread only, so open sessions may go on.
+        """
+        return self.predicting.submit(self._tenants.get(tenant).learn, events)
 
 
 class ToolSession:
     """One conversation. Its methods may be called from any thread, but not at the same time, except `call`
     and `acall`."""
 
-    def __init__(self, tools: SpeculativeTools, tenant: str, knowledge: Knowledge) -> None:
+    def __init__(self, tools: SpeculativeTools, tenant: Tenant) -> None:
         self._tools = tools
-        self._tenant = tenant
-        self._knowledge = knowledge
+        self.tenant = tenant
         self._held = HeldResults(tools.limits)
         self._messages: list[TraceMessage] = []
-        self._predictor = CallPredictor(knowledge, tools.model)
+        self._predictor = CallPredictor(tenant.knowledge, tools.model)
         self._events: list[Event] = []
         self._predicting: Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The agent's, which runs tools that are coroutines; None: it has none."""
         self._streamed: tuple[str, int] = ("", -1)
+        self._foretold: set[str] = set()
+        self._made: set[str] = set()
+        """The keys of this turn's calls."""
+        self._counting = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -140,11 +146,6 @@ class ToolSession:
     def report(self) -> AheadReport:
         """What ran ahead so far."""
         return self._held.report()
-
-    @property
-    def tool_names(self) -> frozenset[str]:
-        """The tools that `call` makes calls to."""
-        return frozenset(self._tools.tools)
 
     def follow(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Take the whole conversation in OpenAI's form, before the model writes, and start likely calls.
@@ -159,12 +160,15 @@ class ToolSession:
         self.settle()
         if parsed[: len(self._messages)] != self._messages:
             self._held.drop_all()
-            self._predictor = CallPredictor(self._knowledge, self._tools.model)
+            self._predictor = CallPredictor(self.tenant.knowledge, self._tools.model)
             self._events = []
         self._messages = parsed
         events = list(events_of(parsed))
         new, self._events = events[len(self._events) :], events
         self._streamed = ("", -1)
+        with self._counting:
+            self._foretold.clear()
+            self._made.clear()
         # A framework may have made such a call without the session.
         if any(isinstance(event, Called) and not self._tools.is_read_only(event.call) for event in new):
             self._held.drop_all()
@@ -182,26 +186,48 @@ class ToolSession:
         self.settle()
         self._predict([], Streamed(name, complete))
 
+    def expect(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Take a call of this turn that something faster than the model has written, such as its draft.
+
+        The chance that it is made is measured, for each tenant; it runs ahead from the threshold on. May be
+        called from any thread at any time, and returns at once.
+        """
+        call = self._read_only(name, arguments)
+        if call is None:
+            return
+        with self._counting:
+            if self._closed or call.key in self._foretold | self._made:
+                return
+            self._foretold.add(call.key)
+            chance = self.tenant.foretell()
+        self._tools.predicting.submit(self._start, [Prediction(call, chance)])
+
     def settle(self) -> None:
         """Wait until the last prediction has started its calls."""
         if self._predicting is not None:
             self._predicting.result()
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    def call(self, name: str, arguments: Mapping[str, Any], own: Callable[[], Any] | None = None) -> Any:
         """Make a call of the model, or return the result of the same call that ran ahead.
+
+        Args:
+            own: makes the call where nothing ran ahead, as a framework does it; None: the tool itself. With
+                it the tool may be one that `SpeculativeTools` does not know: such a call counts as one that
+                may change something.
 
         Raises:
             KeyError: there is no such tool.
             Exception: what the tool raises.
         """
-        call, tool = Call.of(name, arguments), self._tools.tools[name]
-        if not self._tools.is_read_only(call):
+        make = own or partial(self._tools.tools[name], **arguments)
+        call = self._read_only(name, arguments)
+        if call is None:
             with self.writing():
-                return _blocking(tool(**arguments))
-        ahead = self._held.take(call)
+                return _blocking(make())
+        ahead = self._take(call)
         if ahead is not None and ahead.exception() is None:
             return ahead.result().result
-        return _blocking(tool(**arguments))
+        return _blocking(make())
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -212,19 +238,41 @@ class ToolSession:
         finally:
             self._held.end_write()
 
-    async def acall(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    async def acall(
+        self, name: str, arguments: Mapping[str, Any], own: Callable[[], Awaitable[Any]] | None = None
+    ) -> Any:
         """As `call`, without blocking the event loop; a tool that is no coroutine runs in a thread."""
-        call, tool = Call.of(name, arguments), self._tools.tools[name]
-        if not self._tools.is_read_only(call):
+        make = own or partial(_awaited, self._tools.tools[name], arguments)
+        call = self._read_only(name, arguments)
+        if call is None:
             with self.writing():
-                return await _awaited(tool, arguments)
-        ahead = self._held.take(call)
+                return await make()
+        ahead = self._take(call)
         if ahead is not None:
             done = asyncio.wrap_future(ahead)
             await asyncio.wait([done])
             if done.exception() is None:
                 return done.result().result
-        return await _awaited(tool, arguments)
+        return await make()
+
+    def _read_only(self, name: str, arguments: Mapping[str, Any]) -> Call | None:
+        """Return the call if it changes nothing, so that one that ran ahead may answer it."""
+        if name not in self._tools.tools:
+            return None
+        try:
+            call = Call.of(name, arguments)
+        except TypeError:
+            # Arguments that are no JSON cannot be compared.
+            return None
+        return call if self._tools.is_read_only(call) else None
+
+    def _take(self, call: Call) -> Future[Used] | None:
+        """Return the future result of the same call that runs ahead; None if there is none."""
+        with self._counting:
+            if call.key in self._foretold - self._made:
+                self.tenant.meet()
+            self._made.add(call.key)
+        return self._held.take(call)
 
     def close(self, *, learn: bool = True) -> AheadReport:
         """End the conversation; drop results.
@@ -233,21 +281,21 @@ class ToolSession:
             learn: later sessions of the tenant learn from it.
         """
         self.settle()
+        with self._counting:
+            self._closed = True
         if learn and self._events:
-            self._tools.predicting.submit(self._tools.learn, self._tenant, self._events)
+            self._tools.predicting.submit(self.tenant.learn, self._events)
             self._events = []
         return self._held.close()
 
     def _predict(self, events: Sequence[Event], streamed: Streamed | None) -> None:
         try:
-            loop = asyncio.get_running_loop()
+            self._loop = asyncio.get_running_loop()
         except RuntimeError:
-            loop = None
-        self._predicting = self._tools.predicting.submit(self._start_likely, events, streamed, loop)
+            self._loop = None
+        self._predicting = self._tools.predicting.submit(self._start_likely, events, streamed)
 
-    def _start_likely(
-        self, events: Sequence[Event], streamed: Streamed | None, loop: asyncio.AbstractEventLoop | None
-    ) -> None:
+    def _start_likely(self, events: Sequence[Event], streamed: Streamed | None) -> None:
         try:
             for event in events:
                 self._predictor.add(event)
@@ -258,16 +306,19 @@ class ToolSession:
             # The conversation goes on without it.
             logger.exception("no call is foreseen here")
             return
+        self._start(predictions)
+
+    def _start(self, predictions: Iterable[Prediction]) -> None:
         threshold = self._tools.limits.threshold
         if threshold is None:
             threshold = self._tools.model.threshold
         known = [prediction for prediction in predictions if prediction.call.name in self._tools.tools]
-        self._held.start(known, threshold, lambda call: self._run(call, loop))
+        self._held.start(known, threshold, self._run)
 
-    def _run(self, call: Call, loop: asyncio.AbstractEventLoop | None) -> Future[Any] | None:
+    def _run(self, call: Call) -> Future[Any] | None:
         tool = self._tools.tools[call.name]
-        if loop is not None and inspect.iscoroutinefunction(tool):
-            return asyncio.run_coroutine_threadsafe(tool(**call.arguments), loop)
+        if self._loop is not None and inspect.iscoroutinefunction(tool):
+            return asyncio.run_coroutine_threadsafe(tool(**call.arguments), self._loop)
         return self._tools.run(call)
 
 

@@ -167,6 +167,23 @@ class ShapeCounts:
             self.conversations[shape.tool][shape] += 1
         self._best.clear()
 
+    def forget(self, explained: Iterable[Shape]) -> None:
+        """Take back the shapes of one conversation."""
+        for shape in set(explained):
+            counts = self.conversations[shape.tool]
+            counts[shape] -= 1
+            if not counts[shape]:
+                del counts[shape]
+            if not counts:
+                del self.conversations[shape.tool]
+        self._best.clear()
+
+    def copy(self) -> ShapeCounts:
+        """Return the same counts, which go on on their own."""
+        copied = ShapeCounts()
+        copied.conversations.update({tool: counts.copy() for tool, counts in self.conversations.items()})
+        return copied
+
     def best(self, tool: str) -> list[Shape]:
         """Return the shapes of a tool that explained calls of the most conversations, of two at least."""
         if tool not in self._best:

@@ -48,15 +48,41 @@ class Value(NamedTuple):
     indices: tuple[int, ...] = ()
 
 
+class Alias(NamedTuple):
+    """A name in lower case and its code."""
+
+    name: str
+    code: str
+
+
 class Aliases:
     """Names of codes, learnt from texts that write both, as in ``Seattle (SEA)``."""
 
     def __init__(self) -> None:
         self._codes: dict[str, Counter[str]] = {}
 
-    def learn(self, text: str) -> None:
-        for name, code in _ALIAS.findall(text):
-            self._codes.setdefault(name.lower(), Counter())[code] += 1
+    def learn(self, text: str) -> list[Alias]:
+        """Learn the names in a text, and return them."""
+        found = [Alias(name.lower(), code) for name, code in _ALIAS.findall(text)]
+        for name, code in found:
+            self._codes.setdefault(name, Counter())[code] += 1
+        return found
+
+    def forget(self, learned: Iterable[Alias]) -> None:
+        """Take back what `learn` returned."""
+        for name, code in learned:
+            codes = self._codes[name]
+            codes[code] -= 1
+            if not codes[code]:
+                del codes[code]
+            if not codes:
+                del self._codes[name]
+
+    def copy(self) -> Aliases:
+        """Return the same names, to be learned on their own."""
+        copied = Aliases()
+        copied._codes = {name: codes.copy() for name, codes in self._codes.items()}
+        return copied
 
     def find(self, text: str) -> Iterator[tuple[str, int]]:
         """Yield the codes of the names in a text, each with the place of the name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from reason_spec.integrations.base import InProcess
 from tests.server.processes import ServeProcess, serving
+from tests.tools_ahead.some_conversations import messages_of
 
 # Before any framework is imported: none may report to its makers or fetch lists.
 os.environ |= {
@@ -60,6 +62,35 @@ def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeP
     options = ["--target", str(SCRIPT), "--strategy", "autoregressive", "--set", "target.kind=scripted"]
     with serving(*options, cwd=tmp_path_factory.mktemp("scripted")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shop_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    """A model behind a server that says what the agent of the shop's conversation 70 says."""
+    folder = tmp_path_factory.mktemp("shop")
+    script = folder / "shop.json"
+    script.write_text(json.dumps({"answers": shop_script(70), "seconds_per_pass": 0.01}))
+    options = ["--target", str(script), "--strategy", "autoregressive", "--set", "target.kind=scripted"]
+    with serving(*options, cwd=folder) as server:
+        yield server
+
+
+def shop_script(number: int) -> list[dict[str, str]]:
+    """Return the answers of the agent in a conversation of the shop; smolagents wants a call as the last."""
+    messages = messages_of(number)
+    script = []
+    for heard, said in zip(messages[1::2], messages[2::2], strict=True):
+        functions = [one["function"] for one in said.get("tool_calls", ())]
+        calls = [written_call(one["name"], json.loads(one["arguments"])) for one in functions]
+        script.append({"match": heard["content"], "answer": "\n".join(calls) or said["content"]})
+    last = script[-1]
+    answer = written_call("final_answer", {"answer": last["answer"]})
+    return [*script, {"match": f"Observation:\n{last['match']}", "answer": answer}]
+
+
+def written_call(name: str, arguments: dict[str, Any]) -> str:
+    """Return a call as most models write it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from reason_spec.errors import MissingDependencyError
 
 WRAPPERS = {
     "smolagents": "smolagents",
+    "smolagents_tools": "smolagents",
+    "openai_agents_tools": "agents",
     "langchain": "langchain_core",
     "langchain_tools": "langchain_core",
     "pydantic_ai": "pydantic_ai",
@@ -18,7 +20,7 @@ WRAPPERS = {
     "litellm": "litellm",
     "inspect_ai": "inspect_ai",
 }
-EXTRAS = {"inspect_ai": "inspect", "langchain_tools": "langchain", "pydantic_ai_tools": "pydantic-ai"}
+EXTRAS = {"inspect_ai": "inspect"}
 
 
 @pytest.mark.parametrize(("module", "package"), WRAPPERS.items())
@@ -27,6 +29,6 @@ def test_a_wrapper_without_its_framework_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"reason_spec.integrations.{module}", raising=False)
-    extra = EXTRAS.get(module, module.replace("_", "-"))
+    extra = EXTRAS.get(module, module.removesuffix("_tools").replace("_", "-"))
     with pytest.raises(MissingDependencyError, match=rf"pip install 'reason-spec\[{extra}\]'"):
         importlib.import_module(f"reason_spec.integrations.{module}")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from reason_spec.tools_ahead.calls import Call, Event, Said
+from reason_spec.tools_ahead.calls import Call
 from reason_spec.tools_ahead.followed import (
     IDLE_SECONDS,
     MAX_CHARACTERS,
@@ -16,11 +14,10 @@ from reason_spec.tools_ahead.followed import (
     Followed,
     FollowedConversations,
     Origin,
-    RecentKnowledge,
 )
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import Prediction
-from tests.tools_ahead.some_conversations import READ_ONLY, events, messages_of, user
+from tests.tools_ahead.some_conversations import READ_ONLY, messages_of, user
 
 ANN = Origin("ann")
 
@@ -131,15 +128,3 @@ def test_running_conversations_are_bounded(conversations: FollowedConversations)
     for number in range(40):
         ask(conversations, [{"role": "user", "content": f"{number} " + "x " * (MAX_CHARACTERS // 2 - 9)}])
     assert conversations.num_running <= 17
-
-
-@given(st.integers(1, 4), st.integers(0, 17))
-def test_knowledge_is_of_the_latest_conversations(num_kept: int, num: int) -> None:
-    known = RecentKnowledge(num_kept)
-    for number in range(num):
-        said: list[Event] = [Said("user", f"I am nora_{number}."), *events(number)[2:4]]
-        known.learn(said, READ_ONLY)
-    learnt = [past.keys for past in known.latest.memory.past]
-    assert min(num, num_kept) <= len(learnt) <= 2 * num_kept
-    for place, keys in enumerate(reversed(learnt)):
-        assert f'"nora_{num - 1 - place}"' in keys

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reason_spec.lab.tools_ahead.moments import moments_of
 from reason_spec.tools_ahead.calls import Call, Called, Returned
 from reason_spec.tools_ahead.features import FEATURE_NAMES, Streamed
@@ -71,6 +74,45 @@ def test_one_conversation_after_another_teaches_as_all_at_once_do() -> None:
         one_by_one.learn(one.events)
     assert one_by_one.shapes.conversations == together.shapes.conversations
     assert one_by_one.counts.next_by_trigger == together.counts.next_by_trigger
+
+
+@given(st.lists(st.integers(0, 11), min_size=1, unique=True))
+def test_what_is_forgotten_leaves_no_trace(forgotten: list[int]) -> None:
+    known = learned(12, 20)
+    lessons = [known.learn(one.events) for one in conversations(0, 12)]
+    for number in forgotten:
+        known.forget(lessons[number])
+    rest = learned(12, 20)
+    for number, one in enumerate(conversations(0, 12)):
+        if number not in forgotten:
+            rest.learn(one.events)
+    assert known.shapes.conversations == rest.shapes.conversations
+    # How often a shape was tried depends on what was known when its conversation was learned.
+    for name in ("next_by_trigger", "words", "texts"):
+        assert getattr(known.counts, name) == getattr(rest.counts, name)
+    assert list(known.memory.past.values()) == list(rest.memory.past.values())
+    assert vars(known.aliases) == vars(rest.aliases)
+
+
+def test_all_that_was_learned_can_be_forgotten() -> None:
+    known, before = learned(), learned()
+    for lesson in [known.learn(one.events) for one in conversations(20, 26)]:
+        known.forget(lesson)
+    assert known.counts == before.counts
+    assert known.shapes.conversations == before.shapes.conversations
+    assert list(known.memory.past.values()) == list(before.memory.past.values())
+    history = CallPredictor(known).history
+    history.extend(events(5)[:2])
+    assert known.memory.recall(history) == before.memory.recall(history)
+
+
+def test_a_copy_learns_on_its_own() -> None:
+    known, before = learned(), learned()
+    copied = known.copy()
+    copied.learn(events(30))
+    assert known.counts == before.counts != copied.counts
+    assert known.shapes.conversations == before.shapes.conversations != copied.shapes.conversations
+    assert len(copied.memory.past) == len(known.memory.past) + 1
 
 
 def test_a_loop_of_one_conversation_is_learned_while_it_goes_on(shop_model: CallModel) -> None:

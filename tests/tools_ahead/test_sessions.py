@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -192,13 +192,55 @@ def test_a_past_that_changes_is_read_anew(tools: SpeculativeTools, shop: Shop) -
 
 def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: CallModel) -> None:
     with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
-        for number in range(12):
-            with made.session("ann") as session:
-                session.follow(messages_of(number))
-        made.predicting.submit(lambda: None).result()
+        taught(made, "ann", range(12))
         with made.session("bob") as bob, made.session("ann") as ann:
             followed(bob, 70, 4)
             assert bob.report.num_started == 0
+            followed(ann, 70, 4)
+            assert ann.report.num_started == len(user(70)["orders"])
+
+
+def settled(made: SpeculativeTools) -> None:
+    """Wait until all is learned."""
+    made.predicting.submit(lambda: None).result()
+
+
+def taught(made: SpeculativeTools, tenant: str, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        with made.session(tenant) as session:
+            session.follow(messages_of(number))
+    settled(made)
+
+
+def test_a_foretold_call_runs_from_its_measured_chance_on(shop: Shop, shop_model: CallModel) -> None:
+    def turn(made: SpeculativeTools, asked: str, foretold: str) -> int:
+        with made.session() as session:
+            session.follow([{"role": "user", "content": "?"}])
+            session.expect("cancel_order", {"order_id": foretold})
+            session.expect("get_order", {"order_id": foretold})
+            session.expect("get_order", {"order_id": foretold})
+            settled(made)
+            session.call("get_order", {"order_id": asked})
+            # It comes too late, and counts for nothing.
+            session.expect("get_order", {"order_id": asked})
+            settled(made)
+        return session.report.num_started
+
+    limits = AheadLimits(threshold=0.6)
+    names = ["get_user", "get_order"]
+    with SpeculativeTools(shop.tools, read_only=names, model=shop_model, limits=limits) as made:
+        # By Laplace's rule of succession: 1/2, 2/3, 3/4, 3/5, 3/6.
+        turns = [("A10001", "A10001"), ("A10001", "A10001"), ("A10001", "A2"), ("A10001", "A2")]
+        assert [turn(made, *calls) for calls in turns] == [0, 1, 1, 1]
+        assert turn(made, "A10001", "A10002") == 0
+    assert not [one for one in shop.served if one.startswith("cancel")]
+
+
+def test_an_open_session_learns_from_one_that_ends(shop: Shop, shop_model: CallModel) -> None:
+    with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
+        taught(made, "ann", range(2))
+        with made.session("ann") as ann:
+            taught(made, "ann", range(2, 12))
             followed(ann, 70, 4)
             assert ann.report.num_started == len(user(70)["orders"])
 

@@ -139,7 +139,8 @@ def held_out_moments(
             found[number] = moments_of(knowledge, pool[number].events)
             if twins:
                 known = copy.copy(knowledge)
-                known.memory = knowledge.memory.with_one_more(invented_trial(pool[number], knowledge, number))
+                known.memory = knowledge.memory.copy()
+                known.memory.add(invented_trial(pool[number], knowledge, number))
                 found[len(pool) + number] = moments_of(known, pool[number].events)
         advance()
     return found
@@ -155,7 +156,7 @@ def invented_trial(one: Recorded, others: Knowledge, seed: int) -> Past:
     history = History(others.aliases)
     history.extend(one.events)
     others_by_tool: dict[str, list[Call]] = {}
-    for past in others.memory.past:
+    for past in others.memory.past.values():
         for call in past.calls:
             others_by_tool.setdefault(call.name, []).append(call)
     calls: list[Call] = []

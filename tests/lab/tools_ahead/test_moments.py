@@ -43,7 +43,7 @@ def test_held_out_moments_are_those_by_the_knowledge_of_the_other_folds() -> Non
 def test_an_invented_trial_keeps_about_the_stated_share_and_takes_the_rest_from_others() -> None:
     pool = conversations(0, 40)
     others = Knowledge.of([one.events for one in pool[20:]], READ_ONLY)
-    elsewhere = {call.key for past in others.memory.past for call in past.calls}
+    elsewhere = {call.key for past in others.memory.past.values() for call in past.calls}
     kept = total = 0
     for number, one in enumerate(pool[:20]):
         own = [e.call.key for e in one.events if isinstance(e, Called) and READ_ONLY(e.call)]

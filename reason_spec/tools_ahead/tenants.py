@@ -1,0 +1,92 @@
+"""What the sessions of each tenant taught, within bounds."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from reason_spec.errors import SettingsError
+from reason_spec.tools_ahead.calls import Event
+from reason_spec.tools_ahead.predictor import Knowledge, Lesson
+
+
+class RecentKnowledge:
+    """What the latest conversations taught, beside what ``knowledge`` held before."""
+
+    def __init__(self, knowledge: Knowledge, max_learned: int) -> None:
+        """Args:
+        max_learned: conversations that are learned; the oldest are forgotten.
+        """
+        self.knowledge = knowledge
+        self._max_learned = max_learned
+        self._lessons: deque[Lesson] = deque()
+
+    def learn(self, events: Sequence[Event]) -> None:
+        """Learn a conversation, in the thread in which the knowledge is read."""
+        self._lessons.append(self.knowledge.learn(events))
+        while len(self._lessons) > self._max_learned:
+            self.knowledge.forget(self._lessons.popleft())
+
+
+class Tenant:
+    """What one tenant knows, and how often the calls were made that its models' drafts foretold."""
+
+    def __init__(self, past: Knowledge, max_learned: int) -> None:
+        """Args:
+        past: shared by all tenants, and never changed.
+        max_learned: conversations that are learned beside it; the oldest are forgotten.
+        """
+        self.knowledge = past
+        self._num_foretold = 0
+        self._num_met = 0
+        self._counting = threading.Lock()
+        self._max_learned = max_learned
+        self._recent: RecentKnowledge | None = None
+
+    def learn(self, events: Sequence[Event]) -> None:
+        """Learn a conversation, in the thread in which the knowledge is read."""
+        if self._recent is None:
+            self._recent = RecentKnowledge(self.knowledge.copy(), self._max_learned)
+            self.knowledge = self._recent.knowledge
+        self._recent.learn(events)
+
+    def foretell(self) -> float:
+        """Count a foretold call; return the chance that it is made, by Laplace's rule of succession."""
+        with self._counting:
+            chance = (self._num_met + 1) / (self._num_foretold + 2)
+            self._num_foretold += 1
+            return chance
+
+    def meet(self) -> None:
+        """Count that a foretold call was made."""
+        with self._counting:
+            self._num_met += 1
+
+
+class Tenants:
+    """The tenants that began a session last. Thread-safe."""
+
+    def __init__(self, past: Knowledge, max_learned: int, max_tenants: int) -> None:
+        """Remember no tenant yet; arguments as for `reason_spec.tools_ahead.sessions.SpeculativeTools`.
+
+        Raises:
+            SettingsError: a number is too small.
+        """
+        for name, number, least in (("max_learned", max_learned, 0), ("max_tenants", max_tenants, 1)):
+            if number < least:
+                raise SettingsError(f"{name} is {number}; give {least} or more")
+        self._past = past
+        self._max_learned = max_learned
+        self._max_tenants = max_tenants
+        self._by_name: dict[str, Tenant] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Tenant:
+        """Return a tenant; the one that was asked for longest ago may be forgotten."""
+        with self._lock:
+            tenant = self._by_name.pop(name, None) or Tenant(self._past, self._max_learned)
+            self._by_name[name] = tenant
+            if len(self._by_name) > self._max_tenants:
+                del self._by_name[next(iter(self._by_name))]
+            return tenant
