@@ -1,6 +1,6 @@
 """Record what a draft model would draft after every token of texts that the target writes.
 
-    python benchmarks/draft_places.py FILE [--drafter MODEL] [--target MODEL] [--problems 12] [--max-tokens 96]
+    python benchmarks/draft_places.py FILE [--drafter MODEL] [--target MODEL] [--problems 12] [--max-tokens N]
 
 ``--drafter`` is a head, or a draft model: here it drafts on the target's core, between its passes. From each
 place of a greedy text it drafts the likeliest chain of `CHAIN` tokens and a beam of EAGLE-2's size. The file
@@ -14,6 +14,7 @@ so many paths: medians of processor time, which other processes on the core chan
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -46,12 +47,14 @@ from reason_spec.settings import load_settings
 from reason_spec.speculation.draft_tree import NextTokens
 from reason_spec.speculation.draft_tree import Path as DraftPath
 from reason_spec.speculation.recycling import WIDTH
+from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.tasks import REAL_SAMPLE_PATH, load_problems
 
 CHAIN: Final = 8
 """Tokens of the likeliest chain."""
 BEAM: Final = 16
 """Draft tokens that the beam is asked for: more than its width, so it is as wide and deep as it gets."""
+_DRAFTED: Final[tuple[tuple[DraftTreeName, int], ...]] = (("chain", CHAIN), ("eagle2", BEAM))
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _CONTEXT, _REPEATS = 200, 15
 _DIGITS: Final = 5
@@ -59,12 +62,15 @@ _DIGITS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The draft model's likeliest tokens after a path, and the entropy of its prediction in nats."""
+    """The draft model's likeliest tokens after a path, and the entropy of its prediction in nats.
+
+    Paths of the beam alone have none: no rule reads it there.
+    """
 
     path: DraftPath
     tokens: tuple[int, ...]
     chances: tuple[float, ...]
-    entropy: float
+    entropy: float | None
 
     @property
     def next(self) -> NextTokens:
@@ -112,8 +118,10 @@ class Record:
             )
             for text in content["texts"]
         ]
-        times = [{int(n): ms for n, ms in content[name].items()} for name in ("pass_ms", "draft_ms")]
-        return cls(content["drafter"], *times, texts)
+        pass_ms, draft_ms = (
+            {int(size): ms for size, ms in content[name].items()} for name in ("pass_ms", "draft_ms")
+        )
+        return cls(content["drafter"], pass_ms, draft_ms, texts)
 
 
 class OwnModel:
@@ -175,7 +183,8 @@ class Recorder:
             path = tuple(lane.tokens)
             tokens, chances = likeliest[row]
             rounded = tuple(round(chance, _DIGITS) for chance in chances)
-            self.seen[path] = Found(path, tokens, rounded, round(predictions.entropy(row), _DIGITS))
+            entropy = round(predictions.entropy(row), _DIGITS) if len(lanes) == 1 else None
+            self.seen.setdefault(path, Found(path, tokens, rounded, entropy))
         return logits
 
     @property
@@ -218,8 +227,35 @@ def write(scheduler: Scheduler, request: EngineRequest) -> tuple[int, ...]:
     return result.tokens[: loop_start(result.tokens)]
 
 
+def record_text(scheduler: Scheduler, recorder: Recorder, request: EngineRequest) -> Text:
+    """Write a text, and draft at each of its places for a request that ends with the next pass."""
+    tokens = write(scheduler, request)
+    places: list[tuple[Found, ...]] = []
+    for place in range(1, len(tokens)):
+        recorder.seen = {}
+        for shape, budget in _DRAFTED:
+            asked = replace(
+                request,
+                prefix=request.prefix.extend(tokens[:place]),
+                max_tokens=1 + budget,
+                model_drafts=True,
+                draft_tree=shape,
+                refusal_threshold=1.0,
+                num_draft_tokens=budget,
+            )
+            scheduler.submit(0, asked)
+            scheduler.step()
+            scheduler.cancel(0)
+            scheduler.step()
+        places.append(tuple(recorder.seen.values()))
+    return Text(tokens, tuple(places))
+
+
 def record(bench: Bench, drafter: str, max_tokens: int) -> Record:
-    """Let the target write its texts, and the draft model draft at their places."""
+    """Let the target write its texts, and the draft model draft at their places.
+
+    An interrupt ends it with the texts so far.
+    """
     model, num_slots = bench.model, bench.target.cache_tokens
     pass_ms = pass_milliseconds(model)
     folder = resolve_model("draft", drafter)
@@ -241,29 +277,11 @@ def record(bench: Bench, drafter: str, max_tokens: int) -> Record:
         draft_model=recorder,
     )
     texts: list[Text] = []
-    for problem in bench.problems:
-        request = replace(bench.request(problem, 0, 0.0), max_tokens=max_tokens)
-        tokens = write(scheduler, request)
-        places: list[tuple[Found, ...]] = []
-        for place in range(1, len(tokens)):
-            recorder.seen = {}
-            for shape, budget in (("chain", CHAIN), ("eagle2", BEAM)):
-                asked = replace(
-                    request,
-                    prefix=request.prefix.extend(tokens[:place]),
-                    max_tokens=1 + budget,
-                    model_drafts=True,
-                    draft_tree=shape,
-                    refusal_threshold=1.0,
-                    num_draft_tokens=budget,
-                )
-                scheduler.submit(0, asked)
-                scheduler.step()
-                scheduler.cancel(0)
-                scheduler.step()
-            places.append(tuple(recorder.seen.values()))
-        texts.append(Text(tokens, tuple(places)))
-        sys.stderr.write(f"\r{len(texts)} of {len(bench.problems)} texts")
+    with contextlib.suppress(KeyboardInterrupt):
+        for problem in bench.problems:
+            request = replace(bench.request(problem, 0, 0.0), max_tokens=max_tokens)
+            texts.append(record_text(scheduler, recorder, request))
+            sys.stderr.write(f"\r{len(texts)} of {len(bench.problems)} texts")
     sys.stderr.write("\n")
     return Record(drafter, pass_ms, recorder.milliseconds, texts)
 
@@ -276,7 +294,7 @@ def main() -> None:
     parser.add_argument("--target", default="models:smollm2-gsm8k", metavar="MODEL")
     parser.add_argument("--drafter", default="models:smollm2-gsm8k-head", metavar="MODEL")
     parser.add_argument("--problems", type=int, default=12)
-    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--max-tokens", type=int, default=48)
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = resolve_model("draft", options.drafter)

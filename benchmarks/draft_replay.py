@@ -42,7 +42,10 @@ from rich.console import Console
 from rich.table import Table
 
 from reason_spec.evaluation.statistics import TAIL
+from reason_spec.speculation.tree_shapes import DraftTreeName
 
+_TREES: Final[tuple[DraftTreeName, ...]] = ("greedy", "eagle2", "sequoia")
+_OWN_SHAPES: Final[tuple[DraftTreeName, ...]] = ("chain", "greedy", "eagle2")
 _FOLDS: Final = 3
 """Parts of the texts; a classifier is trained on the others."""
 _BOOTSTRAPS: Final = 2000
@@ -121,11 +124,11 @@ def rows_of(record: Record, budgets: Sequence[int], seed: int) -> list[Row]:
 
     for number in range(1, CHAIN + 1):
         add("fixed", number, number, fixed(number))
-    for shape in ("greedy", "eagle2", "sequoia"):
+    for shape in _TREES:
         for budget in budgets:
             for depth in range(1, TreeRule(shape, budget, CHAIN).depth + 1):
                 add(shape, budget, depth, TreeRule(shape, budget, depth))
-    for shape in ("chain", "greedy", "eagle2"):
+    for shape in _OWN_SHAPES:
         add(f"ours:{shape}", OWN_BUDGET, None, OwnRule(shape, costs))
     for refusal in _REFUSALS:
         add(f"threshold {refusal:g}", CHAIN, None, threshold(refusal))

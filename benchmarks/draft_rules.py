@@ -234,6 +234,7 @@ class OwnRule(TreeRule):
 def features(found: Found, chance: float, place: int) -> list[float]:
     """Return what DISCO's classifier reads of a drafted token, and the probability of its whole chain."""
     own = min(max(found.chances[0], 1e-6), 1.0 - 1e-6)
+    assert found.entropy is not None, "the entropy along the chain is recorded"
     return [math.log(own), math.log1p(-own), found.entropy, float(place), math.log(max(chance, 1e-6))]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from draft_tables import draft_chains, draft_lengths, draft_shapes
 from table_forms import (
     Column,
     Fields,
@@ -116,37 +117,6 @@ def step_map(rows: Sequence[Fields]) -> list[str]:
             ]
         )
     return lines([*headings, "pays from", "planned"], table)
-
-
-def draft_shapes(rows: Sequence[Fields]) -> list[str]:
-    """Return the best fixed chain, and each shape of trees at each budget, by draft model."""
-    groups: dict[tuple[str, str, int], list[Fields]] = {}
-    for row in rows:
-        if row["name"] in ("fixed", "greedy", "eagle2", "sequoia"):
-            budget = 0 if row["name"] == "fixed" else row["budget"]
-            groups.setdefault((row["drafter"], row["name"], budget), []).append(row)
-    table = []
-    for (drafter, shape, budget), found in groups.items():
-        best = max(found, key=lambda row: row["speedup"])
-        deepest = max(found, key=lambda row: row["depth"])
-        label = "the best chain" if shape == "fixed" else f"`{shape}`"
-        full = best if shape == "fixed" else deepest
-        cells = [label, str(budget or best["budget"]), number("tokens_per_pass")(full), str(best["depth"])]
-        cells += [
-            number("tokens_per_pass")(best),
-            times("speedup")(best),
-            gain("over_chain", "low", "high")(best),
-        ]
-        table.append([f"`{drafter.removeprefix('models:smollm2-gsm8k-')}`", *cells])
-    headings = [
-        "draft",
-        "shape",
-        "budget",
-        "tokens a pass, all levels",
-        "fastest with levels",
-        "tokens a pass",
-    ]
-    return lines([*headings, "speed-up", "over the best chain"], table)
 
 
 _CACHES: Final = (
@@ -299,25 +269,6 @@ _BUDGETS: Final = (
     Column("budget", text("budget")),
     *_SHAPES[1:],
 )
-_DRAFT_CHAINS: Final = pivot(
-    ("depth",),
-    ("tokens of the chain",),
-    "drafter",
-    lambda row: f"{row['tokens_per_pass']:.2f} / {row['speedup']:.2f}x",
-    where=lambda row: row["name"] == "fixed",
-    shown=lambda drafter: f"`{drafter.removeprefix('models:smollm2-gsm8k-')}`",
-)
-_DRAFT_LENGTHS: Final = pivot(
-    ("name",),
-    ("rule",),
-    "drafter",
-    lambda row: (
-        f"{row['tokens_per_pass']:.2f} / {row['levels']:.1f} / {gain('over_chain', 'low', 'high')(row)}"
-    ),
-    where=lambda row: row["name"].startswith(("ours", "threshold", "classifier", "oracle")),
-    shown=lambda drafter: f"`{drafter.removeprefix('models:smollm2-gsm8k-')}`",
-    label=lambda row: (f"`{row['name']}`",),
-)
 _SAMPLES: Final = pivot(
     ("name",),
     ("beside prompt lookup",),
@@ -391,9 +342,9 @@ TABLES: Final[dict[str, Table]] = {
         [Part("token_level_shapes")],
         plain(*_SHAPES, where=lambda row: row["name"] != "autoregressive"),
     ),
-    "draft_chains": Table("token-level", [Part("draft_replay")], _DRAFT_CHAINS),
+    "draft_chains": Table("token-level", [Part("draft_replay")], draft_chains),
     "draft_shapes": Table("token-level", [Part("draft_replay")], draft_shapes),
-    "draft_lengths": Table("token-level", [Part("draft_replay")], _DRAFT_LENGTHS),
+    "draft_lengths": Table("token-level", [Part("draft_replay")], draft_lengths),
     "token_level_budgets": Table(
         "token-level",
         [Part("token_level_budgets")],
