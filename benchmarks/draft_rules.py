@@ -152,30 +152,35 @@ class TreeRule:
 
     def __init__(self, shape: DraftTreeName, budget: int, depth: int) -> None:
         self._shape, self._budget = shape, budget
-        is_beam = shape == "eagle2"
-        self._width = min(budget, BEAM_WIDTH) if is_beam else 1
-        self.depth = min(depth, budget, 1 + BEAM_DEPTH if is_beam else CHAIN)
+        self._is_beam = shape == "eagle2"
+        self.depth = min(depth, budget, 1 + BEAM_DEPTH if self._is_beam else CHAIN)
         self._sources: list[Source] = []
         # The size of the vocabulary matters to sampled texts alone.
         self.rates = DraftRates(0)
 
     def draft(self, seen: Seen, place: int, coming: Sequence[int]) -> Draft:
-        return self.of(*grown(seen, self._width, min(self.depth, len(coming) - 1))[:2])
+        room = len(coming) - 1
+        predicted, lanes, _ = grown(seen, self.width(room), min(self.depth, room))
+        return self.of(predicted, lanes, min(self._budget, room))
 
-    def of(self, predicted: Seen, lanes: tuple[int, ...]) -> Draft:
+    def width(self, room: int) -> int:
+        """Return how many paths a level has; near its end a text has room for fewer draft tokens."""
+        return max(1, min(self._budget, room, BEAM_WIDTH)) if self._is_beam else 1
+
+    def of(self, predicted: Seen, lanes: tuple[int, ...], budget: int) -> Draft:
         def find(path: Path) -> NextTokens:
             return predicted[path].next if path in predicted else NextTokens()
 
         self._sources = [PredictedSource(find, self.rates.predicted)] if predicted else []
         match self._shape:
             case "chain":
-                nodes = chain(self._sources, self._budget, _LEAST)
+                nodes = chain(self._sources, budget, _LEAST)
             case "eagle2":
-                nodes = beam(self._sources, self._budget, _LEAST)
+                nodes = beam(self._sources, budget, _LEAST)
             case "sequoia":
-                nodes = fixed_shape(self._sources, self._budget, _LEAST, self.rates.by_rank.rates)
+                nodes = fixed_shape(self._sources, budget, _LEAST, self.rates.by_rank.rates)
             case "greedy":
-                nodes = united(self._sources, self._budget, _LEAST, self._budget, 1.0)
+                nodes = united(self._sources, budget, _LEAST, budget, 1.0)
         return Draft(nodes, lanes)
 
     def learn(self, came: Sequence[int], num_drafted: int, pass_ms: float, ms: float) -> None:
@@ -196,17 +201,20 @@ class OwnRule(TreeRule):
 
     def draft(self, seen: Seen, place: int, coming: Sequence[int]) -> Draft:
         self._place = place
-        _, lanes, best = grown(seen, self._width, min(self.depth, len(coming) - 1))
+        room = len(coming) - 1
+        width = self.width(room)
+        _, lanes, best = grown(seen, width, min(self.depth, room))
         depth, so_far = 0, Proposal()
         while depth < len(lanes) and (self._pays(so_far) or (not depth and self._is_tried())):
             reached, self._chain = best[depth]
             # A level of a beam is reached if any of its paths is right.
-            chances = (*self._chain.chances[:-1], reached) if self._width > 1 else self._chain.chances
+            chances = (*self._chain.chances[:-1], reached) if self._is_beam else self._chain.chances
             so_far = self._chain._replace(chances=chances)
             depth += 1
         if not depth:
             self._chain = Proposal()
-        found = self.of(*grown(seen, self._width, depth)[:2])
+        predicted, lanes, _ = grown(seen, width, depth)
+        found = self.of(predicted, lanes, min(self._budget, room))
         least = self._times.least_chance
         number = max(1, sum(chance >= least for chance in found.nodes.chances))
         tokens, parents, chances, _ = found.nodes
@@ -255,6 +263,8 @@ def train(texts: Sequence[Text]) -> Callable[[list[list[float]]], list[float]]:
             for number, found in enumerate(predicted.values()):
                 rows.append(features(found, drafted.chances[number], number))
                 rights.append(number < right)
+    if len(set(rights)) < 2:
+        return lambda wanted: [float(rights[0])] * len(wanted)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(rows, rights)
 
     def chances(wanted: list[list[float]]) -> list[float]:

@@ -348,7 +348,7 @@ TABLES: Final[dict[str, Table]] = {
     "token_level_budgets": Table(
         "token-level",
         [Part("token_level_budgets")],
-        plain(*_BUDGETS, where=lambda row: row["category"] == "mean" and row["budget"] is not None),
+        plain(*_BUDGETS, where=lambda row: row["budget"] is not None),
     ),
     "suffix_tau_new": Table("suffix-cache", [Part("suffix_tau")], replay("new_task")),
     "suffix_tau_known": Table("suffix-cache", [Part("suffix_tau")], replay("known_task")),

@@ -16,21 +16,18 @@ from hypothesis import strategies as st
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import embedded_path
-from reason_spec.pair.generator import problems
 from reason_spec.settings import load_settings
 from reason_spec.speculation.tree_shapes import DraftTreeName
 from reason_spec.suffix.base import Proposal
-from reason_spec.types import Problem
+from reason_spec.tasks import REAL_SAMPLE_PATH, load_problems
 
-MAX_TOKENS = 40
+MAX_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
-    examples = [example for _, example in zip(range(4), problems("test", 3), strict=False)]
-    asked = [
-        Problem(str(place), one.question, str(one.answer), "gsm8k") for place, one in enumerate(examples)
-    ]
+    # The draft of the pair errs more on questions that neither model knows.
+    asked = load_problems(REAL_SAMPLE_PATH, "gsm8k", 3).problems
     return Bench(load_settings(flags={"target.cache_tokens": 4096}), asked, 1)
 
 
