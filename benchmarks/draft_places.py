@@ -189,7 +189,7 @@ class Recorder:
 
     @property
     def milliseconds(self) -> dict[int, float]:
-        return {lanes: 1e3 * statistics.median(times) for lanes, times in sorted(self._seconds.items())}
+        return {lanes: round(1e3 * statistics.median(times), 2) for lanes, times in sorted(self._seconds.items())}
 
 
 class NoVerification(PassTimes):
@@ -212,7 +212,7 @@ def pass_milliseconds(model: Model) -> dict[int, float]:
                 started = time.process_time()
                 model.run(layout).argmax(-1).tolist()
                 seconds.append(time.process_time() - started)
-            found[size] = 1e3 * statistics.median(seconds)
+            found[size] = round(1e3 * statistics.median(seconds), 2)
     return found
 
 

@@ -205,7 +205,7 @@ class OwnRule(TreeRule):
         width = self.width(room)
         _, lanes, best = grown(seen, width, min(self.depth, room))
         depth, so_far = 0, Proposal()
-        while depth < len(lanes) and (self._pays(so_far) or (not depth and self._is_tried())):
+        while depth < len(lanes) and (self._pays(so_far, width) or (not depth and self._is_tried())):
             reached, self._chain = best[depth]
             # A level of a beam is reached if any of its paths is right.
             chances = (*self._chain.chances[:-1], reached) if self._is_beam else self._chain.chances
@@ -226,8 +226,8 @@ class OwnRule(TreeRule):
         self._times.add(1 + num_drafted, pass_ms / 1e3)
         self._times.add_generated(len(came), ms / 1e3)
 
-    def _pays(self, so_far: Proposal) -> bool:
-        cost = self._times.tokens_in(self._costs.draft(1) / 1e3)
+    def _pays(self, so_far: Proposal, width: int) -> bool:
+        cost = self._times.tokens_in(self._costs.draft(width) / 1e3)
         gain = self.rates.gain_of_next(so_far, text_length=self._place)
         return gain > cost + max(_LEAST_CHANCE, self._times.least_chance)
 
