@@ -189,7 +189,9 @@ class Recorder:
 
     @property
     def milliseconds(self) -> dict[int, float]:
-        return {lanes: round(1e3 * statistics.median(times), 2) for lanes, times in sorted(self._seconds.items())}
+        return {
+            lanes: round(1e3 * statistics.median(times), 2) for lanes, times in sorted(self._seconds.items())
+        }
 
 
 class NoVerification(PassTimes):
