@@ -13,6 +13,7 @@ from draft_rules import Costs, OwnRule, TreeRule, as_chain, fixed, num_accepted,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reason_spec.engines.base import GenerationResult
 from reason_spec.engines.torch.load import load_model
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.pair import embedded_path
@@ -62,7 +63,7 @@ def passes_of_engine(bench: Bench, found: Record, shape: DraftTreeName, budget: 
         while scheduler.has_work:
             results += [result for _, result in scheduler.step().results]
         (result,) = results
-        assert not isinstance(result, str)
+        assert isinstance(result, GenerationResult)
         assert result.tokens == text.tokens
         passes += result.usage.num_passes - 1
     return passes
