@@ -75,6 +75,15 @@ measure token_level_base "$PY" token_level --target pypi:smollm2-135m --problems
     --methods prompt_lookup token_recycling suffix suffix:published
 measure token_level_shapes "$PY" token_level $HEAD --source gsm8k --problems 8 --temperatures 0 --budgets 8 \
     --methods head:alone head:chain head:eagle2 head:sequoia head:lenient head:cascade
+measure token_level_budgets "$PY" token_level $HEAD --source gsm8k --problems 6 --temperatures 0 --max-tokens 64 \
+    --budgets 4 8 16 32 64 --methods head token_recycling
+if [ ! -e docs/measurements/data/draft_replay.json ]; then
+    for drafter in head draft; do
+        "$PY" benchmarks/draft_places.py "$WORK/$drafter.json" --drafter "models:smollm2-gsm8k-$drafter" ||
+            FAILED="$FAILED draft_places"
+    done
+fi
+measure draft_replay "$PY" draft_replay "$WORK/head.json" "$WORK/draft.json"
 measure published_rules_real "$PY" published_rules --models real --target models:smollm2-gsm8k $DRAFT --problems 24 --max-tokens 256
 
 # The demonstration pair.

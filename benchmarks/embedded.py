@@ -6,8 +6,9 @@
 Every row solves the same fresh problems. For each problem the rows take turns in an order shuffled
 with the seed, prefix caches are emptied before each, and nothing else runs: stop other work first.
 Seconds are those of one problem at a time. ``speedup`` is the median over problems of the seconds of
-``autoregressive`` at the same temperature over those of the row. Accuracy is measured on more
-problems, solved together; rows that write the baseline's tokens have the baseline's accuracy.
+``autoregressive`` at the same temperature over those of the row. The rows ``suffix`` and
+``suffix:published`` have an engine each, whose suffix cache holds what the row wrote before. Accuracy is
+measured on more problems, solved together; rows with the baseline's tokens have the baseline's accuracy.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import argparse
 import asyncio
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,15 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("both:semantic, depth 4", "lookahead", {"verifier.name": "semantic", **FIXED}),
 )
 """Name, strategy and settings of each row of our own; where no depth is named the planner chooses it."""
+OWN_ENGINES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("suffix", "prompt_lookup", {"suffix.use": "tokens"}),
+    (
+        "suffix:published",
+        "prompt_lookup",
+        {"suffix.use": "tokens", "suffix.rule": "published", "strategy.token_drafter": "none"},
+    ),
+)
+"""Rows with an engine each, whose suffix cache holds the texts of the row so far: ours, and as published."""
 LOSSY = ("step:semantic", "both:semantic", "both:semantic, depth 4")
 
 
@@ -187,12 +198,16 @@ async def measure(
     base = load_settings(flags=flags)
     plain = Transformers(base.target, max_tokens)
     strategies = tuple(strategy for _, strategy, _ in rows)
-    async with Accelerator.from_settings(base, strategies=strategies) as accelerator:
-        await accelerator.calibrate()
+    async with AsyncExitStack() as stack:
+        accelerator = await _started(stack, base, strategies)
         threads = plain.calibrate(len(accelerator.target_cores("autoregressive")) + 1)
         sys.stderr.write(f"transformers runs on {threads} threads\n")
         ours = Ours(accelerator)
-        arms, settings = _arms(ours, plain, rows, temperatures, max_tokens, flags)
+        engines = {name: ours for name, _, _ in rows}
+        for name, strategy, own in OWN_ENGINES:
+            own_settings = load_settings(flags={**flags, **own, "strategy.name": strategy})
+            engines[name] = Ours(await _started(stack, own_settings, (strategy,)))
+        arms, settings = _arms(engines, plain, [*rows, *OWN_ENGINES], temperatures, max_tokens, flags)
         await time_rows(arms, chosen[:problems_timed], seed)
         accuracies: dict[tuple[str, float], list[bool]] = {}
         for name, temperature in settings:
@@ -204,8 +219,15 @@ async def measure(
     return [row_of(arm, baselines[arm.temperature], accuracies, ours.costs) for arm in arms]
 
 
+async def _started(stack: AsyncExitStack, settings: Settings, strategies: Sequence[str]) -> Accelerator:
+    accelerator = Accelerator.from_settings(settings, strategies=tuple(strategies))
+    await stack.enter_async_context(accelerator)
+    await accelerator.calibrate()
+    return accelerator
+
+
 def _arms(
-    ours: Ours,
+    engines: Mapping[str, Ours],
     plain: Transformers,
     rows: Sequence[tuple[str, str, dict[str, Any]]],
     temperatures: Sequence[float],
@@ -224,7 +246,9 @@ def _arms(
             row_settings = settings_of({**flags, **own}, strategy, temperature, max_tokens)
             settings[name, temperature] = row_settings
 
-            async def solve(problem: Task, index: int, row_settings: Settings = row_settings) -> Run:
+            async def solve(
+                problem: Task, index: int, row_settings: Settings = row_settings, ours: Ours = engines[name]
+            ) -> Run:
                 await ours.prepare(row_settings)
                 return await ours.solve(row_settings, problem, index)
 

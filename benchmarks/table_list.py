@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from draft_tables import draft_chains, draft_lengths, draft_shapes
 from table_forms import (
     Column,
     Fields,
@@ -208,6 +209,11 @@ _SHAPES: Final = (
     Column("95 %", span("low", "high")),
     Column("same", percent("same_tokens")),
 )
+_BUDGETS: Final = (
+    Column("", name()),
+    Column("budget", text("budget")),
+    *_SHAPES[1:],
+)
 _SAMPLES: Final = pivot(
     ("name",),
     ("beside prompt lookup",),
@@ -286,6 +292,14 @@ TABLES: Final[dict[str, Table]] = {
         "token-level",
         [Part("token_level_shapes")],
         plain(*_SHAPES, where=lambda row: row["name"] != "autoregressive"),
+    ),
+    "draft_chains": Table("token-level", [Part("draft_replay")], draft_chains),
+    "draft_shapes": Table("token-level", [Part("draft_replay")], draft_shapes),
+    "draft_lengths": Table("token-level", [Part("draft_replay")], draft_lengths),
+    "token_level_budgets": Table(
+        "token-level",
+        [Part("token_level_budgets")],
+        plain(*_BUDGETS, where=lambda row: row["budget"] is not None),
     ),
     "suffix_tau_new": Table("suffix-cache", [Part("suffix_tau")], replay("new_task")),
     "suffix_tau_known": Table("suffix-cache", [Part("suffix_tau")], replay("known_task")),

@@ -359,10 +359,17 @@ def parse() -> argparse.Namespace:
 
 
 def budget(text: str) -> int | None:
+    """Return the draft tokens of a pass; None for the default.
+
+    Raises:
+        ArgumentTypeError: it is no number of at least 1.
+    """
     if text == _AUTO:
         return None
-    if (number := int(text)) < 1:
-        raise ValueError
+    if not text.isdecimal() or (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of draft tokens: give at least 1, or {_AUTO} for the default"
+        )
     return number
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from token_level import (
     SPEC_BENCH,
     bootstrap_of_mean,
+    budget,
     methods_of,
     needs_second_model,
     read_prompts,
@@ -51,6 +53,13 @@ def test_methods_at_several_budgets_are_called_differently(engine: str) -> None:
     budgets = {budget for spec, budget in made if not spec.name.startswith("vllm:")}
     assert budgets == {None, 4, 64}
     assert all(spec.own["strategy.num_draft_tokens"] == budget for spec, budget in made if budget)
+
+
+@pytest.mark.parametrize("text", ["0", "-4", "many"])
+def test_a_budget_below_one_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"{text}.*at least 1, or auto"):
+        budget(text)
+    assert [budget("64"), budget("auto")] == [64, None]
 
 
 def test_only_weights_beside_the_targets_count_as_a_draft() -> None:
