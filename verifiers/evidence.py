@@ -48,7 +48,7 @@ def find_evidence(drafted: str, target: str) -> Evidence:
 
 
 def stemmed_terms(text: str) -> list[Term]:
-    """Return the words, numbers and signs of a text in order, words as `stem` has them and without openings."""
+    """Return the words, numbers and signs of a text in order, words by `stem` and without openings."""
     stems = (stem(term) if isinstance(term, str) else term for term in read_terms(text))
     return [term for term in stems if term not in _OPENINGS]
 
