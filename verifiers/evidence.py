@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
+from reason_spec.verifiers.notation import normalize
 from reason_spec.verifiers.objections import missing_numbers
 from reason_spec.verifiers.quantities import Quantities, read_quantities, read_terms
 
 _OPENINGS: Final = frozenset("so thus therefore hence then now".split())
+_UNREAD: Final = re.compile(r"[^A-Za-z0-9\s.,;:'$%=+*/^()\[\]{}\\-]|:(?=\d)")
+"""Signs that are no terms: an inequality, a factorial, a question."""
 _ENDINGS: Final = ("ing", "ed", "es", "s")
 
 Term: TypeAlias = str | Fraction
@@ -43,7 +47,7 @@ def find_evidence(drafted: str, target: str) -> Evidence:
         mine != other,
         bool(mine) and mine == other,
         any(not units[0][number] & units[1][number] for number in units[0].keys() & units[1].keys()),
-        terms[0] == terms[1],
+        terms[0] == terms[1] and _unread(drafted) == _unread(target),
     )
 
 
@@ -51,6 +55,10 @@ def stemmed_terms(text: str) -> list[Term]:
     """Return the words, numbers and signs of a text in order, words by `stem` and without openings."""
     stems = (stem(term) if isinstance(term, str) else term for term in read_terms(text))
     return [term for term in stems if term not in _OPENINGS]
+
+
+def _unread(text: str) -> list[str]:
+    return _UNREAD.findall(normalize(text))
 
 
 def stem(word: str) -> str:

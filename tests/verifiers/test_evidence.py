@@ -26,6 +26,9 @@ def names(a: str, b: str) -> set[str]:
         ("Ana has 5 pens.", "Ana has 5 pens, Ben has 6.", {"missing_number"}),
         ("Ana has 5 + 1 = 6 pens.", "Ana has 6 pens.", {"missing_number", "other_calculation"}),
         ("We add them.", "Let's find the sum.", set()),
+        ("So x < 3.", "So x > 3.", set()),
+        ("5! = 120", "5 = 120", set()),
+        ("The ratio is 3:2", "The ratio is 3, 2", set()),
     ],
 )
 def test_each_is_seen_where_it_is(a: str, b: str, seen: set[str]) -> None:
