@@ -148,8 +148,8 @@ def test_a_step_that_only_explains_more_is_not_labelled_as_another_one() -> None
     """Beside "Tom has 3 * 12 = 36 pens" the words that led to it add nothing, a further result does."""
     question = "Tom has 3 boxes with 12 pens. He gets 4 pens. How many pens has he?"
     solutions = {
-        "one": "Tom has 3 boxes with 12 pens in each.\n\nSo that makes 3 * 12 = 36 pens in all boxes.\n\n"
-        "With the new ones Tom has 36 + 4 = 40 pens.",
+        "one": "A shop sold Tom 3 cardboard boxes with 12 colourful pens.\n\n"
+        "So that makes 3 * 12 = 36 pens in all boxes.\n\nWith the new ones Tom has 36 + 4 = 40 pens.",
         "two": "The pens in the boxes of Tom: 3 * 12 = 36 pens.\n\nThen Tom has 36 + 4 = 40 pens with all.",
     }
     others = [
