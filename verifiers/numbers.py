@@ -8,16 +8,13 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Final
 
 from reason_spec.types import LossClass, Step, Verdict
 from reason_spec.verifiers.base import VerificationContext, Verifier
+from reason_spec.verifiers.evidence import stemmed_terms
 from reason_spec.verifiers.objections import find_objection
-from reason_spec.verifiers.pair_encoder import stem
-from reason_spec.verifiers.quantities import read_terms
 
-_OPENINGS: Final = frozenset("so thus therefore hence then now".split())
 _FULLY_READ: Final = re.compile(r"(?:[A-Za-z0-9\s.,;$=+\-−*×·÷/()%]|(?<=[a-z])'(?=[a-z])|:(?!\d))*")
 """Texts in which `read_terms` reads every sign. 5! and 5², a ratio 3:2 and a question are not."""
 
@@ -44,9 +41,4 @@ class NumbersVerifier(Verifier):
 def _reads_the_same(one: str, other: str) -> bool:
     """Whether two texts have the same words, numbers and signs in the same order, in whatever notation."""
     is_read = all(_FULLY_READ.fullmatch(text) for text in (one, other))
-    return is_read and _terms(one) == _terms(other)
-
-
-def _terms(text: str) -> list[str | Fraction]:
-    stems = (stem(term) if isinstance(term, str) else term for term in read_terms(text))
-    return [term for term in stems if term not in _OPENINGS]
+    return is_read and stemmed_terms(one) == stemmed_terms(other)

@@ -45,7 +45,7 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
         return Objection(
             f"{_listed(a.shares)} in one step, {_listed(b.shares)} in the other", contradicts=True
         )
-    missing = [_missing(a, b), _missing(b, a)]
+    missing = [missing_numbers(a, b), missing_numbers(b, a)]
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"
         return Objection(said, contradicts=True)
@@ -98,7 +98,8 @@ def _same_calculations(a: Quantities, b: Quantities) -> bool:
     )
 
 
-def _missing(one: Quantities, other: Quantities) -> set[Fraction]:
+def missing_numbers(one: Quantities, other: Quantities) -> set[Fraction]:
+    """Return the numbers of one step that the other one neither has nor computes."""
     return {n for n in one.numbers if not any(is_near(n, reading) for reading in other.readings)}
 
 

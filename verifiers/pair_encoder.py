@@ -6,16 +6,17 @@ import json
 import math
 import re
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from reason_spec.errors import SettingsError
 from reason_spec.shipped import shipped_weights
 from reason_spec.verifiers.batching import Batcher
+from reason_spec.verifiers.evidence import Evidence, find_evidence, stem
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -27,7 +28,6 @@ _QUESTION_CHARS: Final = 100
 """The end of the question: what is asked stands there."""
 _CLS, _SEP = "[CLS]", "[SEP]"
 _SPECIAL: Final = re.compile(r"\[(CLS|SEP|PAD|UNK|MASK)\]")
-_ENDINGS: Final = ("ing", "ed", "es", "s")
 
 
 class Input(NamedTuple):
@@ -79,14 +79,6 @@ def _id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
     return found
 
 
-def stem(word: str) -> str:
-    """Return a word without the endings of plural and tense; crude, for finding shared words."""
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) > len(ending) + 2:
-            return word[: -len(ending)]
-    return word
-
-
 def _one_line(text: str) -> str:
     # A separator inside a step would let its text decide where the other one begins.
     return " ".join(_SPECIAL.sub(r"( \1 )", text).split())
@@ -94,17 +86,33 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Turns a logit into a probability: the logistic function of ``slope * logit + offset``.
+    """Turns a logit and what rules see into a probability, by logistic regression.
 
-    ``threshold`` is the least probability at which a step is accepted.
+    ``weights`` belong to the fields of `Evidence`; one without a weight does not count. ``threshold`` is the
+    least probability at which a step is accepted.
     """
 
     slope: float
     offset: float
     threshold: float
+    weights: Mapping[str, float] = field(default_factory=dict)
 
-    def probability(self, logit: float) -> float:
-        return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.slope * logit + self.offset))))
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Calibration:
+        """Read what ``dataclasses.asdict`` gave.
+
+        Raises:
+            ValueError, TypeError, AttributeError, KeyError: the fields are others.
+        """
+        given = dict(fields)
+        weights = {name: float(weight) for name, weight in given.pop("weights", {}).items()}
+        if unknown := weights.keys() - set(Evidence._fields):
+            raise ValueError(f"weights of unknown evidence: {', '.join(sorted(unknown))}")
+        return cls(**{key: float(value) for key, value in given.items()}, weights=weights)
+
+    def probability(self, logit: float, evidence: Evidence) -> float:
+        seen = sum(weight * getattr(evidence, name) for name, weight in self.weights.items())
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.slope * logit + self.offset + seen))))
 
 
 class _Triple(NamedTuple):
@@ -139,7 +147,7 @@ class PairEncoder:
             path = self._folder / CONFIG
             try:
                 fields = json.loads(path.read_text(encoding="utf-8"))
-                self._calibration = Calibration(**{key: float(value) for key, value in fields.items()})
+                self._calibration = Calibration.of_fields(fields)
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 raise SettingsError(
                     f"{str(path)!r} cannot be read ({error}). Name a folder that reason-spec verifier train "
@@ -180,7 +188,12 @@ class PairEncoder:
         assert self._tokenizer is not None
         inputs = [encode_pair(self._tokenizer, *triple) for triple in triples]
         logits = run_model(self._session, inputs)
-        return [None if np.isnan(logit) else self.calibration.probability(float(logit)) for logit in logits]
+        return [
+            None
+            if np.isnan(logit)
+            else self.calibration.probability(float(logit), find_evidence(triple.drafted, triple.target))
+            for triple, logit in zip(triples, logits, strict=True)
+        ]
 
 
 def check_folder(folder: Path) -> None:

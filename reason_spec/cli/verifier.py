@@ -61,11 +61,13 @@ def verifier_train(
     ] = Level.step,
     labels: Annotated[int, typer.Option(min=1, help="token: labelled draft tokens of a problem.")] = 8,
     concurrency: Annotated[int, typer.Option(min=1, help="token: problems at once.")] = 8,
-    epochs: Annotated[float, typer.Option(min=0.01, help="Times that all pairs are trained on.")] = 1.0,
+    epochs: Annotated[
+        float, typer.Option(min=0, help="Times that all pairs are trained on; 0: only calibrate.")
+    ] = 1.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the processor.")] = 1,
     risk: Annotated[
         float, typer.Option(min=0, max=0.5, help="Share of changed steps that the threshold may accept.")
-    ] = 0.003,
+    ] = 0.005,
     leave_out: Annotated[
         list[str] | None,
         typer.Option(metavar="WRITER", help="Solutions not to use; several times for several."),

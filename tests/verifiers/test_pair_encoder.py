@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from reason_spec.errors import SettingsError
 from reason_spec.shipped import shipped_weights
+from reason_spec.verifiers.evidence import Evidence
 from reason_spec.verifiers.pair_encoder import (
     CONFIG,
     MAX_TOKENS,
@@ -72,7 +73,16 @@ async def test_it_starts_again_after_it_was_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [None, "{", "[]", '{"slope": 1}', '{"slope": 1, "offset": "x", "threshold": 1}']
+    "content",
+    [
+        None,
+        "{",
+        "[]",
+        '{"slope": 1}',
+        '{"slope": 1, "offset": "x", "threshold": 1}',
+        '{"slope": 1, "offset": 0, "threshold": 1, "weights": {"luck": 1}}',
+        '{"slope": 1, "offset": 0, "threshold": 1, "weights": [1]}',
+    ],
 )
 def test_a_folder_without_an_encoder_is_refused_with_its_name(tmp_path: Path, content: str | None) -> None:
     if content is not None:
@@ -89,8 +99,26 @@ async def test_a_damaged_model_is_refused_with_its_folder(tmp_path: Path) -> Non
         await PairEncoder(tmp_path).start()
 
 
+NOTHING = Evidence(*[False] * len(Evidence._fields))
+
+
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
 def test_a_higher_logit_is_never_less_likely(one: float, other: float) -> None:
     calibration = Calibration(slope=1.3, offset=-0.4, threshold=0.5)
     low, high = sorted((one, other))
-    assert 0 <= calibration.probability(low) <= calibration.probability(high) <= 1
+    assert 0 <= calibration.probability(low, NOTHING) <= calibration.probability(high, NOTHING) <= 1
+
+
+@given(st.floats(-20, 20), st.sampled_from(Evidence._fields))
+def test_the_packaged_weights_follow_what_is_seen(logit: float, name: str) -> None:
+    calibration = PairEncoder().calibration
+    seen = calibration.probability(logit, NOTHING._replace(**{name: True}))
+    if name.startswith("same"):
+        assert seen > calibration.probability(logit, NOTHING)
+    else:
+        assert seen < calibration.probability(logit, NOTHING)
+
+
+def test_a_folder_from_before_the_weights_is_read(tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text('{"slope": 1, "offset": 0, "threshold": 0.5}')
+    assert PairEncoder(tmp_path).calibration.probability(0.0, NOTHING._replace(other_unit=True)) == 0.5

@@ -18,6 +18,7 @@ import torch
 from reason_spec.errors import MissingDependencyError, SettingsError
 from reason_spec.lab.verifier_training.encoder import PairClassifier
 from reason_spec.lab.verifier_training.mining import StepPair
+from reason_spec.verifiers.evidence import Evidence, find_evidence
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.pair_encoder import (
     CONFIG,
@@ -137,14 +138,17 @@ def calibrate(folder: Path, pairs: Sequence[StepPair], risk: float) -> Calibrati
     same = np.array([pair.same for pair in pairs])
     logits = read_logits(folder, pairs)
     usable = is_open & ~np.isnan(logits)
-    fitted = LogisticRegression(C=1e3).fit(logits[usable, None], same[usable])
-    slope, offset = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+    seen = np.array([find_evidence(pair.a, pair.b) for pair in pairs], np.float64)
+    given = np.column_stack([logits, seen])
+    # C: no same pair has a missing number, so a plain fit would give that a weight without bounds.
+    fitted = LogisticRegression(C=1.0, max_iter=1000).fit(given[usable], same[usable])
+    slope, *weights = map(float, fitted.coef_[0])
     most = int(risk * np.count_nonzero(~same))
-    refused = np.sort(logits[usable & ~same])[::-1]
-    # Just above the first logit of a changed step that would be one too many.
-    limit = float(refused[most]) if most < len(refused) else -np.inf
-    plain = Calibration(slope, offset, 0.5)
-    threshold = max(0.5, min(1.0, plain.probability(limit) + 1e-4))
-    found = Calibration(slope, offset, threshold)
+    refused = np.sort(fitted.predict_proba(given[usable & ~same])[:, 1])[::-1]
+    # Just above the first changed step that would be one too many.
+    limit = float(refused[most]) if most < len(refused) else 0.0
+    threshold = max(0.5, min(1.0, limit + 1e-4))
+    by_name = dict(zip(Evidence._fields, weights, strict=True))
+    found = Calibration(slope, float(fitted.intercept_[0]), threshold, by_name)
     (folder / CONFIG).write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
     return found

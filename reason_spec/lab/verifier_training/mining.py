@@ -4,7 +4,8 @@ Two steps of one problem with the same calculations (operands, operators, result
 words; so do two short steps without a calculation that stand before the same one and share their words, and
 two that state the same numbers; so does a step with other words of the same meaning (`rewrites`). Not the
 same: a step changed in one place, cut, or carried on; the steps around it; steps with other calculations. A
-calculation that a solution makes twice may mean two things and makes no pairs. What the labels are worth is
+calculation that a solution makes twice may mean two things and makes no pairs, and neither does a step with a
+sentence more or less that only leads to the same calculations. What the labels are worth is
 measured on pairs labelled by hand (docs/measurements/verifiers.md).
 """
 
@@ -22,7 +23,7 @@ from typing import Final, TypeAlias
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.lab.verifier_training.rewrites import rewritten
 from reason_spec.segment import split_steps
-from reason_spec.verifiers.pair_encoder import stem
+from reason_spec.verifiers.evidence import same_work, stem
 from reason_spec.verifiers.quantities import Quantities, read_quantities
 from reason_spec.verifiers.semantic import squeezed
 
@@ -40,6 +41,8 @@ _TOO_LOOSE: Final = 4.0
 _SHARED_WORDS: Final = 0.6
 """Least share of the words of the longer step that the other one has, where no calculation says it."""
 _CHANGES_NUMBERS: Final = frozenset({"number", "number of the problem", "operation", "order"})
+_A_SENTENCE_MORE: Final = frozenset({"sentence dropped", "the step before too"})
+_BY_PLACE: Final = frozenset({"the step before", "the step after", "another step"})
 _TELLING_WORDS: Final = 2
 _REWRITTEN_SHARE: Final = 0.4
 """Of the changed steps, those in which words of the same meaning are exchanged as well."""
@@ -131,7 +134,8 @@ def mine_pairs(
     for kind, found in others.items():
         limit = most_a_kind if "step" not in kind else most_a_kind // 2
         for changed, other, writer in found[: 3 * most_a_kind if kind == "another step" else limit]:
-            yield from pair(changed, other, False, kind, writer)
+            if not _does_the_same(kind, changed, other):
+                yield from pair(changed, other, False, kind, writer)
 
 
 def _says_more(text: str, than: str) -> bool:
@@ -140,6 +144,23 @@ def _says_more(text: str, than: str) -> bool:
         return True
     known = set(_content(than))
     return len([word for word in _content(text) if word not in known]) >= _TELLING_WORDS
+
+
+def _does_the_same(kind: str, text: str, other: _Unit) -> bool:
+    """Whether a step that should be another one is not: solutions repeat themselves.
+
+    A sentence more is no other step where both make the same calculations and have the same numbers: it only
+    leads to them. Without a calculation it may announce one.
+    """
+    if kind not in _A_SENTENCE_MORE | _BY_PLACE or bool(_STANCE.search(text)) != other.stance:
+        return False
+    read = read_quantities(text)
+    if read.calculations or other.quantities.calculations:
+        return same_work(read, other.quantities)
+    if kind in _A_SENTENCE_MORE or not _agrees(read, other.quantities):
+        return False
+    words = frozenset(_content(text))
+    return len(words & other.words) >= _SHARED_WORDS * max(1, len(words), len(other.words))
 
 
 def _kept_in(other: str, whole: str, cut: str) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reason_spec.lab.verifier_training.changes import Problem, changed_steps
 from reason_spec.lab.verifier_training.mining import StepPair, mine_pairs
 from reason_spec.lab.verifier_training.rewrites import REWRITES, rewritten
+from reason_spec.verifiers.evidence import same_work
 from reason_spec.verifiers.objections import find_objection
 from reason_spec.verifiers.quantities import read_quantities
 from reason_spec.verifiers.semantic import squeezed
@@ -141,3 +142,22 @@ def test_a_cut_step_stands_beside_a_wording_that_has_what_was_cut() -> None:
     ]
     assert cut
     assert all("youngest sister" in pair.b and "youngest" not in pair.a for pair in cut)
+
+
+def test_a_step_that_only_explains_more_is_not_labelled_as_another_one() -> None:
+    """Beside "Tom has 3 * 12 = 36 pens" the words that led to it add nothing, a further result does."""
+    question = "Tom has 3 boxes with 12 pens. He gets 4 pens. How many pens has he?"
+    solutions = {
+        "one": "A shop sold Tom 3 cardboard boxes with 12 colourful pens.\n\n"
+        "So that makes 3 * 12 = 36 pens in all boxes.\n\nWith the new ones Tom has 36 + 4 = 40 pens.",
+        "two": "The pens in the boxes of Tom: 3 * 12 = 36 pens.\n\nThen Tom has 36 + 4 = 40 pens with all.",
+    }
+    others = [
+        pair
+        for seed in range(6)
+        for pair in mine_pairs("1", question, solutions, seed)
+        if not pair.same and pair.kind in ("the step before too", "sentence dropped")
+    ]
+    assert others
+    for pair in others:
+        assert not same_work(read_quantities(pair.a), read_quantities(pair.b)), pair

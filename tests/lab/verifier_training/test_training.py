@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,12 @@ def test_a_trained_folder_is_used_by_the_verifier(file: Path, start: Path, tmp_p
     assert 0.5 <= found.calibration.threshold <= 1
     encoder = PairEncoder(tmp_path / "out")
     assert encoder.calibration == found.calibration
+    again = train_verifier(
+        read_pairs([file]), tmp_path / "again", TrainingPlan(0.0), trained=tmp_path / "out"
+    )
+    assert again == replace(found, num_trained=0)
+    with pytest.raises(SettingsError, match="trained encoder"):
+        train_verifier(read_pairs([file]), tmp_path / "none", TrainingPlan(0.0))
 
     async def probability() -> float | None:
         await encoder.start()

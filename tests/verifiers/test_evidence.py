@@ -1,0 +1,48 @@
+"""What rules see in two steps: numbers, calculations, units and words that both have, or one of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reason_spec.verifiers.evidence import Evidence, find_evidence, same_work
+from reason_spec.verifiers.quantities import read_quantities
+
+
+def names(a: str, b: str) -> set[str]:
+    found = find_evidence(a, b)
+    assert found == find_evidence(b, a)
+    return {name for name, seen in zip(Evidence._fields, found, strict=True) if seen}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "seen"),
+    [
+        ("So 3 packs * 20 = 60 beads.", "Red: \\(3 \\times 20 = 60\\)", {"same_calculations"}),
+        ("12000 / 60 = 200 hours", "12000 / 60 = 200 minutes", {"same_calculations", "other_unit"}),
+        ("Cost per balloon: 900 * 20", "20 balloons cost $900.", {"other_calculation"}),
+        ("Elizabeth bought two packs.", "So Elizabeth bought 2 packs.", {"same_terms"}),
+        ("Ana has 5 pens.", "Ana has 5 pens, Ben has 6.", {"missing_number"}),
+        ("Ana has 5 + 1 = 6 pens.", "Ana has 6 pens.", {"missing_number", "other_calculation"}),
+        ("We add them.", "Let's find the sum.", set()),
+        ("So x < 3.", "So x > 3.", set()),
+        ("5! = 120", "5 = 120", set()),
+        ("The ratio is 3:2", "The ratio is 3, 2", set()),
+    ],
+)
+def test_each_is_seen_where_it_is(a: str, b: str, seen: set[str]) -> None:
+    assert names(a, b) == seen
+
+
+@given(st.text(max_size=80))
+def test_nothing_speaks_against_a_step_beside_itself(text: str) -> None:
+    assert names(text, text) <= {"same_calculations", "same_terms"}
+
+
+@given(st.integers(2, 999), st.integers(2, 999))
+def test_the_same_work_has_the_same_operands_and_result(one: int, other: int) -> None:
+    step = read_quantities(f"Then {one} + {other} = {one + other} pens.")
+    assert same_work(step, read_quantities(f"He has {one} pens, so \\({one} + {other} = {one + other}\\)."))
+    assert not same_work(step, read_quantities(f"Then {one} + {other + 1} = {one + other + 1} pens."))
+    assert not same_work(step, read_quantities(f"He has {one + other} pens."))
