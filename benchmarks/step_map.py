@@ -34,6 +34,7 @@ from models import Task
 from reason_spec.accelerator import Accelerator
 from reason_spec.control.constants import PLANNER_CONSTANTS
 from reason_spec.control.costs import PassCost
+from reason_spec.control.planner import LONGEST_WAIT
 from reason_spec.engines.scripted import DEFAULT_PATTERN, ScriptedEngine, ScriptedTokenizer
 from reason_spec.lab.planning.simulator import Scheme, simulate
 from reason_spec.lab.planning.workload import Workload, expected_split, steps_pay_from
@@ -48,7 +49,8 @@ STEP_TOKENS: Final = (12, 28)
 """Shortest and longest step."""
 DRAFTS, DEPTHS = (2, 4, 8), (1, 3)
 SIMULATED_STEPS: Final = 4_000
-EXPLORED: Final = PLANNER_CONSTANTS.explore_every
+EXPLORED: Final = ceil(PLANNER_CONSTANTS.explore_every * LONGEST_WAIT)
+"""Answers within which a layer that was left out is tried."""
 FLAGS: Final = {"suffix.use": "none", "load_control.use": "off", "strategy.token_drafter": "none"}
 
 

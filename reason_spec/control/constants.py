@@ -36,7 +36,7 @@ class PlannerConstants:
     """Weight of all depths beside one depth, in answers: the luckiest depth is not yet the fastest."""
     explore_every: int = 16
     """Answers after which a layer that was left out is tried again."""
-    steps_margin: float = 1.1
+    steps_margin: float = 1.05
     """Predicted speed-up of draft steps over draft tokens alone that is needed to use draft steps."""
     least_known_tokens: float = 2.0
     """Accepted tokens the suffix cache must expect of the first pass for an answer to count as known."""

@@ -24,6 +24,9 @@ from reason_spec.engines.stats import PassTime
 from reason_spec.events import Recorder
 from reason_spec.types import Plan
 
+LONGEST_WAIT = 2.0
+"""Longest time without a trial of a layer, in shares of the shortest."""
+
 
 def plan(candidates: Sequence[Plan], *, steps_margin: float, allow_steps: bool = True) -> Plan:
     """Return the fastest plan; draft steps must be ``steps_margin`` times as fast as draft tokens alone.
@@ -38,16 +41,25 @@ def plan(candidates: Sequence[Plan], *, steps_margin: float, allow_steps: bool =
 
 
 def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -> Plan | None:
-    """Return a plan with a layer that was left out for ``every`` answers, None if there is none.
+    """Return a plan with a layer that was left out for a while, None if there is none.
 
-    Its rates or costs may have changed. Of the depths, the one with the fewest answers is tried: the formulas
-    may name the wrong one.
+    Its rates or costs may have changed. The while is ``every`` answers where the layer is expected to be as fast
+    as the best, and up to `LONGEST_WAIT` times that, by the square of the ratio, where it is slower: a trial costs
+    more then, and is less likely to change anything. Of the depths, the one with the fewest answers is tried:
+    the formulas may name the wrong one.
     """
+    best = max(map(_speed, candidates))
+
+    def is_due(layer: Sequence[Plan], num_since: int) -> bool:
+        fastest = max(map(_speed, layer), default=0.0)
+        ratio = best / fastest if fastest > 0 else 1.0
+        return bool(layer) and num_since >= every * min(LONGEST_WAIT, ratio**2)
+
     flat = [one for one in candidates if one.depth == 0 and one.num_draft_tokens > 0]
-    if flat and history.num_since["tokens"] >= every:
-        return max(flat, key=_speed)
     ahead = [one for one in candidates if one.depth > 0]
-    if ahead and history.num_since["steps"] >= every:
+    if is_due(flat, history.num_since["tokens"]):
+        return max(flat, key=_speed)
+    if is_due(ahead, history.num_since["steps"]):
         return max(ahead, key=lambda one: (-history.num_answers(one.depth), _speed(one)))
     return None
 

@@ -24,7 +24,7 @@ from reason_spec.events import EventKind, Recorder
 from reason_spec.suffix.base import num_shared
 from reason_spec.types import Prefix, Usage
 
-DRAFT_RUN_TOKENS = 6
+DRAFT_RUN_TOKENS = 4
 """Tokens by which a hint grows."""
 _LEAST_CHANCE = 0.1
 """The draft model stops where the probability that all its tokens are right falls below this."""

@@ -82,7 +82,7 @@ def test_drafts_that_come_too_late_count_as_steps_that_do_not_stand() -> None:
     chosen = planner(FLAT)
     for _ in range(30):
         plan = chosen.plan()
-        chosen.learn(answer(plan, all_stand=True, num_late=45 if plan.depth else 0))
+        chosen.learn(answer(plan, all_stand=True, num_late=90 if plan.depth else 0))
     assert chosen.plan().depth == 0
 
 
@@ -165,13 +165,25 @@ def test_drafts_that_were_left_out_while_the_machine_was_busy_come_back() -> Non
         chosen.learn(answer(plan, all_stand=True, speed=5.0 if plan.num_draft_tokens else 50.0), target=busy)
     assert chosen.plan().num_draft_tokens == 0
     sizes = []
-    for _ in range(40):
+    for _ in range(60):
         plan = chosen.plan()
         sizes.append(plan.num_draft_tokens)
         speed = 200.0 if plan.num_draft_tokens else 50.0
         chosen.learn(answer(plan, all_stand=True, speed=speed), target=quiet if any(sizes) else busy)
     assert sizes[:5] == [0] * 5
-    assert min(sizes[25:]) > 0
+    assert min(sizes[40:]) > 0
+
+
+def test_a_layer_that_is_much_slower_is_tried_half_as_often() -> None:
+    chosen, tried = planner(FLAT, max_depth=0), {}
+    for speed in (45.0, 5.0):
+        sizes = []
+        for _ in range(200):
+            plan = chosen.plan()
+            sizes.append(plan.num_draft_tokens)
+            chosen.learn(answer(plan, all_stand=True, speed=speed if plan.num_draft_tokens else 50.0))
+        tried[speed] = sum(size > 0 for size in sizes[40:])
+    assert tried[45.0] > tried[5.0] >= 160 // 33
 
 
 def test_dear_verdicts_count_from_the_first_answer_on() -> None:
