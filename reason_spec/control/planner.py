@@ -45,8 +45,8 @@ def explore(candidates: Sequence[Plan], history: AnswerHistory, *, every: int) -
 
     Its rates or costs may have changed. The while is ``every`` answers where the layer is expected to be as
     fast as the best, and up to `LONGEST_WAIT` times that, by the square of the ratio, where it is slower: a
-    trial costs more then, and is less likely to change anything. Of the depths, the one with the fewest answers
-    is tried: the formulas may name the wrong one.
+    trial costs more then, and is less likely to change anything. Of the depths, the one with the fewest
+    answers is tried: the formulas may name the wrong one.
     """
     best = max(map(_speed, candidates))
 
