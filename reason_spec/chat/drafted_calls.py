@@ -23,25 +23,25 @@ class WholeCall(NamedTuple):
 
 
 class DraftedCalls:
-    """Listens to the events of one answer, and tells each whole call in a drafted step once.
+    """Listens to the events of one answer, and passes each whole call in a drafted step on once.
 
     A call that is cut between two steps is not found.
     """
 
-    def __init__(self, tools: OfferedTools, tell: CallListener) -> None:
+    def __init__(self, tools: OfferedTools, listener: CallListener) -> None:
         self._tools = tools
-        self._tell = tell
-        self._told: list[WholeCall] = []
+        self._listener = listener
+        self._passed_on: list[WholeCall] = []
 
     def __call__(self, event: Event) -> None:
         if event.kind != "written" or event.lane not in ("draft", "cache"):
             return
         for call in calls_in(event.text, self._tools):
-            if call in self._told:
+            if call in self._passed_on:
                 continue
-            self._told.append(call)
+            self._passed_on.append(call)
             try:
-                self._tell(*call)
+                self._listener(*call)
             except Exception:
                 # The answer goes on without its listener.
                 logger.exception("a drafted call of %s was not taken", call.name)

@@ -99,8 +99,8 @@ class CallForecasts:
         finally:
             self._num_waiting -= 1
 
-    def told(self, foreseen: Foreseen) -> None:
-        """Count the calls that a client is told of."""
+    def sent(self, foreseen: Foreseen) -> None:
+        """Count the calls that were sent to a client."""
         followed, calls = foreseen.followed, [one.call for one in foreseen.likely]
         self._later(lambda: self._metrics.calls_predicted(followed.await_calls(calls)))
 
@@ -144,7 +144,7 @@ class CallForecast:
         self._foresee = partial(forecasts.foresee, origin, request, is_read_only)
         self._work: asyncio.Task[Foreseen | None] | None = None
         self._has_begun = asyncio.Event()
-        self._told: tuple[PredictedCall, ...] | None = None
+        self._sent: tuple[PredictedCall, ...] | None = None
 
     def start(self) -> None:
         """Begin to foresee calls, beside the work for the answer."""
@@ -158,8 +158,8 @@ class CallForecast:
             await asyncio.wait({self._work, begun}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             begun.cancel()
-        if not self._has_begun.is_set() and self._tell():
-            yield PredictedCalls(self._told or ())
+        if not self._has_begun.is_set() and self._choose():
+            yield PredictedCalls(self._sent or ())
 
     async def watched(self, index: int, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
         """Yield the events of choice ``index``; the report at its end says what was foreseen."""
@@ -176,7 +176,7 @@ class CallForecast:
 
     def whole(self, answers: Sequence[ChatAnswer]) -> list[ChatAnswer]:
         """Return the answers; their reports say what was foreseen."""
-        self._tell()
+        self._choose()
         return [
             replace(answer, end=self._reported(index, answer.end, answer.tool_calls))
             for index, answer in enumerate(answers)
@@ -185,27 +185,27 @@ class CallForecast:
     def _foreseen(self) -> Foreseen | None:
         return self._work.result() if self._work is not None and self._work.done() else None
 
-    def _tell(self) -> bool:
-        """Take what is foreseen by now as what the client is told; return whether it is anything."""
+    def _choose(self) -> bool:
+        """Take what is foreseen by now as what is sent to the client; return whether it is anything."""
         foreseen = self._foreseen()
         if foreseen is None:
             return False
-        self._told = tuple(
+        self._sent = tuple(
             PredictedCall(call.name, json.dumps(call.arguments, ensure_ascii=False), chance)
             for call, chance in foreseen.likely
         )
-        self._forecasts.told(foreseen)
-        return bool(self._told)
+        self._forecasts.sent(foreseen)
+        return bool(self._sent)
 
     def _reported(self, index: int, end: ChatEnd, written: Sequence[ToolCall]) -> ChatEnd:
         calls = [call for one in written if (call := _call_of(one.name, one.arguments)) is not None]
         foreseen = self._foreseen()
         if index == 0 and foreseen is not None:
             self._forecasts.answered(foreseen.followed, calls)
-        if self._told is None:
+        if self._sent is None:
             return end
-        told = tuple(replace(one, is_made=_call_of(one.name, one.arguments) in calls) for one in self._told)
-        return replace(end, report=replace(end.report, predicted_calls=told))
+        sent = tuple(replace(one, is_made=_call_of(one.name, one.arguments) in calls) for one in self._sent)
+        return replace(end, report=replace(end.report, predicted_calls=sent))
 
 
 def _call_of(name: str, arguments: str) -> Call | None:

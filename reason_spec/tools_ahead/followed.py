@@ -52,7 +52,7 @@ def _nothing(_: Call) -> bool:
 @dataclass(eq=False, slots=True)
 class Followed:
     """A conversation that may go on. ``reply`` are the calls of the answer to its last request, ``awaited``
-    the keys of those that the client was told of and that may still come."""
+    the keys of those that were sent to the client and may still come."""
 
     origin: Origin
     knowledge: Knowledge
@@ -78,7 +78,7 @@ class Followed:
         self.num_characters = _num_characters(messages)
 
     def await_calls(self, calls: Iterable[Call]) -> list[Call]:
-        """Note that the client was told of these calls; return those that were not awaited already."""
+        """Note that these calls were sent to the client; return those that were not awaited already."""
         new = [call for call in calls if call.key not in self.awaited]
         self.awaited.update(call.key for call in new)
         return new
