@@ -149,6 +149,7 @@ async def run_job(
     if options.stop_samples is not None:
         stop_rule = StopRule.checked(options.samples, options.stop_samples)
     _mention_omissions(sources, view)
+    _mention_short_answers(settings, view)
     identity = Identity.of(settings, sources.problems, options.concurrency)
     path = options.output or Path("runs") / f"{sources.name}-{identity.hash}"
     items = work_items(sources.problems, options.samples)
@@ -242,6 +243,19 @@ def _mention_omissions(sources: Sources, view: RunView) -> None:
         view.say(
             f"{sources.num_without_answer} of {len(sources.problems)} problems have no reference answer; "
             "they are solved and not graded."
+        )
+
+
+def _mention_short_answers(settings: Settings, view: RunView) -> None:
+    """Warn where answers may not be long enough for the thinking that is allowed."""
+    thinking, max_tokens = settings.thinking, settings.sampling.max_tokens
+    budget = thinking.token_budget
+    if budget is None and thinking.effort is not None:
+        budget = thinking.effort_tokens.get(thinking.effort)
+    if budget is not None and budget >= max_tokens:
+        view.warn(
+            f"sampling.max_tokens = {max_tokens} ends answers before their thinking reaches its budget of "
+            f"{budget} tokens; raise --max-tokens"
         )
 
 

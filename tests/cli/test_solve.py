@@ -142,6 +142,14 @@ def test_answers_that_fail_are_reported_and_tried_again(world: World, tmp_path: 
     assert [record["id"] for record in results(Path("out"))] == ["p0", "p2", "p1"]
 
 
+def test_answers_that_are_too_short_for_their_thinking_are_warned_of(world: World) -> None:
+    flags = ("--reasoning-effort", "medium", "--max-tokens")
+    short = succeed(*world.arguments(*flags, "300"))
+    assert "sampling.max_tokens = 300 ends answers before" in " ".join(short.stderr.split())
+    assert "its budget of 4096 tokens" in " ".join(short.stderr.split())
+    assert "ends answers" not in succeed(*world.arguments(*flags, "5000")).stderr
+
+
 def test_bad_lines_are_named_or_left_out(world: World) -> None:
     world.problems.write_text(world.problems.read_text() + '{"answer": "3"}\n{"question": "Any more?"}\n')
     assert "sums.jsonl, line 7: field 'question' is missing" in fail(*world.arguments())
