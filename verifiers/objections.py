@@ -12,6 +12,8 @@ from reason_spec.verifiers.quantities import Quantities, is_near, read_quantitie
 
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _NAME: Final = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
+_LESS: Final = re.compile(r"(?<!<)<(?![<-])|≤|\\l(?:eqslant|eq|e|t)(?![a-z])")
+_GREATER: Final = re.compile(r"(?<![>=-])>(?!>)|≥|\\g(?:eqslant|eq|e|t)(?![a-z])")
 
 
 class Objection(NamedTuple):
@@ -41,10 +43,13 @@ def find_objection(drafted: str, target: str, question: str, before: str = "") -
         known = a.results[-1] in b.readings and b.results[-1] in a.readings
         said = f"the result is {shown(a.results[-1])} in one step, {shown(b.results[-1])} in the other"
         return Objection(said, contradicts=not known)
-    if a.shares and b.shares and not a.shares & b.shares:
-        return Objection(
-            f"{_listed(a.shares)} in one step, {_listed(b.shares)} in the other", contradicts=True
-        )
+    for own, others in ((a.shares, b.shares), (a.worded_shares, b.worded_shares)):
+        if own and others and not own & others:
+            return Objection(f"{_listed(own)} in one step, {_listed(others)} in the other", contradicts=True)
+    directions = [(bool(_LESS.search(text)), bool(_GREATER.search(text))) for text in (drafted, target)]
+    if all(map(any, directions)) and directions[0] != directions[1]:
+        # It may still be the same inequality, read from the other side.
+        return Objection("inequalities in another direction", contradicts=False)
     missing = [missing_numbers(a, b), missing_numbers(b, a)]
     if missing[0] and missing[1]:
         said = f"{_listed(missing[0])} in one step only, {_listed(missing[1])} in the other"

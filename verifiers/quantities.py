@@ -52,6 +52,14 @@ _NUMBER_WORDS: Final = {
     "halves": Fraction(1, 2),
     "hundred": Fraction(100),
 }
+_PARTS: Final = {
+    word: value
+    for value, word in enumerate("half third fourth fifth sixth seventh eighth ninth tenth".split(), 2)
+} | {"quarter": 4}
+_COUNTS: Final = {"a": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+_WORDED_SHARE: Final = re.compile(
+    rf"(?:\b(?P<count>{'|'.join(_COUNTS)})[ -])?\b(?P<part>{'|'.join(_PARTS)})s? of\b", re.IGNORECASE
+)
 _WORD_OPERATORS: Final = {"times": "*", "plus": "+", "minus": "-", "over": "/"}
 _VARIABLES: Final = frozenset("abcdefijnopqrtuvwxyzABCDNPQRSTXYZ")
 """Letters right behind a number that make it a term; the others are units."""
@@ -84,13 +92,15 @@ class Quantities:
 
     ``numbers`` are written in digits, a percentage as a share of 1; ``readings`` also holds numbers in words,
     a percentage as a number of its own (50 % is 1/2 and 50) and values that are computed. ``shares`` are
-    fractions such as 2/3. ``results`` are the ends of the chains of equalities, in order. ``mistakes`` are
-    equalities whose sides differ. ``first_operands`` are those of the first calculation, in their order.
+    fractions such as 2/3, ``worded_shares`` those in words: "two thirds of". ``results`` are the ends of
+    the chains of equalities, in order. ``mistakes`` are equalities whose sides differ. ``first_operands`` are
+    those of the first calculation, in their order.
     """
 
     numbers: frozenset[Fraction]
     readings: frozenset[Fraction]
     shares: frozenset[Fraction]
+    worded_shares: frozenset[Fraction]
     calculations: frozenset[Calculation]
     results: tuple[Fraction, ...]
     mistakes: frozenset[str]
@@ -125,6 +135,11 @@ def read_quantities(text: str) -> Quantities:
         for one, sign, other in zip(tokens, tokens[1:], tokens[2:], strict=False)
         if sign.text == "/" and one.value is not None and other.value and "number" == one.kind == other.kind
     }
+    worded_shares = frozenset(
+        Fraction(_COUNTS[(found["count"] or "a").lower()], _PARTS[found["part"].lower()])
+        for found in _WORDED_SHARE.finditer(text)
+        if found["count"] or found["part"].lower() == "half"
+    )
     calculations: set[Calculation] = set()
     results: list[Fraction] = []
     mistakes: set[str] = set()
@@ -160,6 +175,7 @@ def read_quantities(text: str) -> Quantities:
         numbers,
         frozenset(readings),
         frozenset(shares),
+        worded_shares,
         frozenset(calculations),
         tuple(results),
         frozenset(mistakes),

@@ -87,6 +87,9 @@ QUESTION = "Ana has 47 apples and buys 8 more at 20% off, 3/5 of them red. How m
         ("Ana has 47 + 8 = 55 apples.", "47 - 8 = 39 are left.", True),
         ("Ana has 55 apples.", "Ana has 54 apples.", True),
         ("3/5 of them are red.", "5/3 of them are red.", True),
+        ("A third of them are red.", "Two-thirds of them are red.", True),
+        ("Half of the apples are red.", "One quarter of the apples is red.", True),
+        (r"So $x \\le 5$ holds.", "So x >= 5 holds.", False),
         ("That is 0.2% of 50.", "That is 20% of 50.", False),
         ("170*5 = 853", "170 times 5 is 850.", True),
         ("Ana has 55 apples.", "Ana has many apples.", False),
@@ -99,6 +102,19 @@ def test_other_numbers_are_an_objection_in_both_orders(drafted: str, target: str
         objection = find_objection(one, other, QUESTION)
         assert objection is not None
         assert objection.contradicts == contradicts
+
+
+@pytest.mark.parametrize(
+    ("drafted", "target"),
+    [
+        ("A third of them are red.", "One third of them is red."),
+        ("It is the third of four.", "Two thirds of the four are red."),
+        ("<<47+8=55>> So 47 + 8 = 55 => 55.", r"So $47 + 8 = 55 < 60$."),
+    ],
+)
+def test_shares_in_words_and_signs_that_agree_are_no_objection(drafted: str, target: str) -> None:
+    objection = find_objection(drafted, target, "Ana has 47 and 8, four of 60.")
+    assert objection is None
 
 
 @pytest.mark.parametrize(

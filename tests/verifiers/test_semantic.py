@@ -58,10 +58,7 @@ def num_accepted(encoder: PairEncoder, cases: list[dict[str, str]], threshold: f
 
 
 def test_no_other_step_labelled_by_hand_is_accepted_that_has_a_number(encoder: PairEncoder) -> None:
-    """Two announcements of what comes next are taken for questions after it; they state nothing.
-
-    One of the steps written by hand is accepted: "two thirds of the marbles" for "a third of the marbles".
-    """
+    """Two announcements of what comes next are taken for questions after it; they state nothing."""
     others = [case for case in REAL if not case["same"]]
     assert len(others) + len(CHANGED) == 158
     # The number of a list item is none of the step.
@@ -70,7 +67,7 @@ def test_no_other_step_labelled_by_hand_is_accepted_that_has_a_number(encoder: P
     assert len(with_number) > 40
     assert num_accepted(encoder, with_number) == 0
     assert num_accepted(encoder, without) <= 2
-    assert num_accepted(encoder, CHANGED) <= 1
+    assert num_accepted(encoder, CHANGED) == 0
 
 
 def test_most_rewordings_are_more_likely_the_same_than_not(encoder: PairEncoder) -> None:
