@@ -67,14 +67,14 @@ class Metrics:
         )
         self._predicted_calls = self._labelled(
             "reason_spec:predicted_calls",
-            "Calls that a client was told of before the model wrote them.",
+            "Predicted calls sent to a client.",
             "tool",
         )
         self._right_calls = self._labelled(
             "reason_spec:predicted_calls_made", "Of these, calls that the model then made.", "tool"
         )
         self._read_only_calls = self._labelled(
-            "reason_spec:read_only_calls", "Calls of the model that could have been foreseen.", "tool"
+            "reason_spec:read_only_calls", "Calls of the model to tools that only read.", "tool"
         )
         self._tools: set[str] = set()
         self._responses = self._labelled("reason_spec:http_responses", "Responses.", "path", "status")
@@ -162,7 +162,7 @@ class Metrics:
         self._versions.labels(self._model, outcome).inc()
 
     def calls_predicted(self, calls: Iterable[Call]) -> None:
-        """Count calls that a client is told of before the model writes them."""
+        """Count calls that are sent to a client before the model writes them."""
         for call in calls:
             self._predicted_calls.labels(self._model, self._tool_label(call.name)).inc()
 

@@ -18,7 +18,7 @@ _OF_ENGINES = {
 _OTHERS = {
     "strategy.draft_token_drafter": "it was removed: the draft model drafts no tokens by prompt lookup",
     "strategy.lookup_paths": "it was removed: prompt lookup proposes one continuation",
-    "strategy.draft_run_tokens": "it was removed: 6 tokens",
+    "strategy.draft_run_tokens": "it was removed: 4 tokens",
     "strategy.min_draft_chance": "it was removed: 0.1",
     "gate": "it is now load_control, with use and at_most",
     "suffix.min_step_chance": "it was removed: 0.6",

@@ -14,22 +14,22 @@ API_KEY_VARIABLE = "REASON_SPEC_API_KEY"
 
 
 class PredictedCallsSettings(Section):
-    """Calls that `reason-spec serve` foresees and tells trusted clients before the model writes them."""
+    """Calls that `reason-spec serve` predicts and sends to trusted clients before the model writes them."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     use: bool = Field(
-        default=False, description="calls to tools that only read are foreseen, and told trusted clients"
+        default=False, description="predict calls to tools that only read, and send them to trusted clients"
     )
     read_only: Names = Field(
         default=(),
         description="tools that only read, beside those that a request marks: NAME or NAME(ARGUMENT=VALUE)",
     )
     threshold: float | None = Field(
-        default=None, ge=0, le=1, description="least probability of a call that is told; null: the model's"
+        default=None, ge=0, le=1, description="least probability of a call that is sent; null: the model's"
     )
     max_conversations: int = Field(
-        default=64, ge=1, description="past conversations of a tenant that are learnt from"
+        default=64, ge=1, description="past conversations of a tenant that are learned from"
     )
     model: Path | None = Field(
         default=None,
