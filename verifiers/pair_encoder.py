@@ -102,7 +102,7 @@ class Calibration:
         """Read what ``dataclasses.asdict`` gave.
 
         Raises:
-            ValueError, TypeError, AttributeError, KeyError: the fields are others.
+            ValueError, TypeError, AttributeError: the fields are others.
         """
         given = dict(fields)
         weights = {name: float(weight) for name, weight in given.pop("weights", {}).items()}

@@ -58,7 +58,7 @@ _PARTS: Final = {
 } | {"quarter": 4}
 _COUNTS: Final = {"a": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 _WORDED_SHARE: Final = re.compile(
-    rf"(?:\b(?P<count>{'|'.join(_COUNTS)})[ -])?\b(?P<part>{'|'.join(_PARTS)})s? of\b", re.IGNORECASE
+    rf"(?:\b(?P<count>{'|'.join(_COUNTS)})[ -])?\b(?P<part>{'|'.join(_PARTS)})s?\s+of\b", re.IGNORECASE
 )
 _WORD_OPERATORS: Final = {"times": "*", "plus": "+", "minus": "-", "over": "/"}
 _VARIABLES: Final = frozenset("abcdefijnopqrtuvwxyzABCDNPQRSTXYZ")
@@ -137,7 +137,7 @@ def read_quantities(text: str) -> Quantities:
     }
     worded_shares = frozenset(
         Fraction(_COUNTS[(found["count"] or "a").lower()], _PARTS[found["part"].lower()])
-        for found in _WORDED_SHARE.finditer(text)
+        for found in _WORDED_SHARE.finditer(normalize(text))
         if found["count"] or found["part"].lower() == "half"
     )
     calculations: set[Calculation] = set()

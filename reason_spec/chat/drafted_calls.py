@@ -57,8 +57,8 @@ def calls_in(text: str, tools: OfferedTools) -> Iterator[WholeCall]:
     for first, *rest in written.values():
         try:
             arguments = json.loads("".join(piece.arguments for piece in (first, *rest)))
-        except ValueError:
-            # It is cut off.
+        except (ValueError, RecursionError):
+            # It is cut off, or nests too deep.
             continue
         if first.name is not None and isinstance(arguments, dict):
             yield WholeCall(first.name, arguments)

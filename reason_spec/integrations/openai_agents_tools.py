@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,18 +13,21 @@ from reason_spec.integrations.base import missing
 from reason_spec.tools_ahead.sessions import ToolSession
 
 try:
-    from agents import Agent, FunctionTool, RunContextWrapper, RunHooks, TResponseInputItem
+    from agents import Agent, FunctionTool, RunContextWrapper, RunHooks, TResponseInputItem, UserError
     from agents.models.chatcmpl_converter import Converter
     from agents.tool import set_function_tool_failure_error_function
     from agents.tool_context import ToolContext
 except ModuleNotFoundError as error:
     raise missing(error, "openai-agents", "openai-agents", module="agents") from error
 
+logger = logging.getLogger(__name__)
+
 
 def functions_of(tools: Sequence[FunctionTool]) -> dict[str, Callable[..., Any]]:
     """Return tools as coroutines by name, for `SpeculativeTools`.
 
-    They run without the context of a run: leave out tools that take it.
+    They run without the context of a run: leave out tools that take it. Tools with an approval or a check of
+    their input are left out here: these belong to calls of the model.
     """
 
     def function_of(tool: FunctionTool) -> Callable[..., Any]:
@@ -37,7 +41,11 @@ def functions_of(tools: Sequence[FunctionTool]) -> dict[str, Callable[..., Any]]
 
         return call
 
-    return {tool.name: function_of(tool) for tool in tools}
+    return {
+        tool.name: function_of(tool)
+        for tool in tools
+        if not tool.needs_approval and not tool.tool_input_guardrails
+    }
 
 
 def tools_of(session: ToolSession, tools: Sequence[FunctionTool]) -> list[FunctionTool]:
@@ -77,7 +85,13 @@ class FollowConversation(RunHooks):
     ) -> None:
         """Take the messages of the model's next answer."""
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        self._session.follow([*system, *Converter.items_to_messages(input_items)])
+        try:
+            self._session.follow([*system, *Converter.items_to_messages(input_items)])
+        except (UserError, ValueError):
+            # Pictures, or items of hosted tools. What they changed is not known.
+            logger.warning("this conversation cannot be followed", exc_info=True)
+            with self._session.writing():
+                pass
 
 
 def _arguments_in(text: str) -> dict[str, Any] | None:

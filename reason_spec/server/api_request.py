@@ -159,7 +159,8 @@ class ApiRequest:
         )
 
     def forecast(self, request: ChatRequest, marks: ReadOnlyMarks) -> CallForecast | None:
-        """Return what foresees the calls of the answer; None where nobody asked for it or may know."""
+        """Return what foresees the calls of the answer; None where no calls are predicted, or the client may
+        not see them."""
         if self.context.forecasts is None or not self.client.trusted:
             return None
         origin = Origin(self.client.tenant, request.cache_salt, request.session)

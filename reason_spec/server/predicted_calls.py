@@ -79,14 +79,17 @@ class CallForecasts:
             )
 
         may_read = marks.names | {*marks.rules.names, *self._rules.names}
-        if self._num_waiting >= _MAX_WAITING or not offered & may_read:
+        if not offered & may_read:
             return None
         return CallForecast(self, request, origin, is_read_only)
 
     async def foresee(
         self, origin: Origin, request: ChatRequest, is_read_only: IsReadOnly
     ) -> Foreseen | None:
-        """Return the likely calls of a request's conversation; None where it cannot be followed."""
+        """Return the likely calls of a request's conversation; None where it cannot be followed, or too
+        many requests wait."""
+        if self._num_waiting >= _MAX_WAITING:
+            return None
         self._num_waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -191,7 +194,8 @@ class CallForecast:
         if foreseen is None:
             return False
         self._sent = tuple(
-            PredictedCall(call.name, json.dumps(call.arguments, ensure_ascii=False), chance)
+            # Escaped: a value of a tool's result may hold half a surrogate pair.
+            PredictedCall(call.name, json.dumps(call.arguments), chance)
             for call, chance in foreseen.likely
         )
         self._forecasts.sent(foreseen)
@@ -209,8 +213,11 @@ class CallForecast:
 
 
 def _call_of(name: str, arguments: str) -> Call | None:
-    """Return a call; None if its arguments are no JSON object."""
-    return call_of(TraceCall(name=name, arguments=arguments))
+    """Return a call; None if its arguments are no JSON object, or hold half a surrogate pair."""
+    try:
+        return call_of(TraceCall(name=name, arguments=arguments))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _log_failure(done: Future[Any]) -> None:

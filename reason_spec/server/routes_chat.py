@@ -60,8 +60,8 @@ class ChatChunks(Chunks):
         if isinstance(event, PredictedCalls):
             # Beside a role, because clients may not expect a chunk without choices here.
             self._begun.add(0)
-            told = {"reason_spec": {"predicted_tool_calls": predicted_calls_of(event.calls)}}
-            yield self._chunk([_choice(0, _FIRST)], told)
+            sent = {"reason_spec": {"predicted_tool_calls": predicted_calls_of(event.calls)}}
+            yield self._chunk([_choice(0, _FIRST)], sent)
             return
         if index not in self._begun:
             self._begun.add(index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,8 @@ SESSION_HEADER: Final = "x-session-id"
 """Names the session of a request whose body does not; Ray's router sends a session to one pair by it."""
 _MAX_SESSIONS: Final = 256
 """Of one tenant; those without a request for the longest time are left to the caches' own order."""
+_MAX_TOKENS: Final = 1 << 22
+"""Of the beginnings of one tenant's sessions together, in one engine."""
 _MAX_BEGINNINGS: Final = 8
 """Conversations of one session, such as those of its agents."""
 _MAX_HEADER: Final = 16
@@ -72,7 +74,7 @@ class Sessions:
         for beginnings, prompt in zip(sessions[name], (prompts.target, prompts.draft), strict=False):
             if prompt is not None:
                 beginnings.note(prompt)
-        if len(sessions) > _MAX_SESSIONS:
+        while len(sessions) > 1 and (len(sessions) > _MAX_SESSIONS or _num_tokens(sessions) > _MAX_TOKENS):
             sessions.popitem(last=False)
 
     def end(self, tenant: str, name: str) -> bool:
@@ -85,3 +87,8 @@ class Sessions:
         for beginnings in known or ():
             beginnings.release()
         return known is not None
+
+
+def _num_tokens(sessions: Mapping[str, Sequence[_Beginnings]]) -> int:
+    """Return the tokens of all beginnings in the first engine."""
+    return sum(len(prefix) for beginnings in sessions.values() for prefix in beginnings[0].found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -15,13 +15,14 @@ from reason_spec.tools_ahead.predictor import (
     Chances,
     IsReadOnly,
     Knowledge,
+    Lesson,
     Prediction,
     starts_turn,
 )
 from reason_spec.tools_ahead.tenants import RecentKnowledge
 
 IDLE_SECONDS: Final = 60.0
-"""A conversation without a request for so long is learnt, though it may go on."""
+"""A conversation without a request for so long is learned, and once more if it goes on."""
 MAX_RUNNING: Final = 64
 """Conversations of one tenant that are followed at a time."""
 MAX_CHARACTERS: Final = 1 << 20
@@ -64,7 +65,8 @@ class Followed:
     is_read_only: IsReadOnly = _nothing
     num_characters: int = 0
     last_use: float = 0.0
-    is_learnt: bool = False
+    lesson: Lesson | None = None
+    """What it has taught, once it was idle."""
 
     def is_before(self, origin: Origin, messages: Sequence[TraceMessage]) -> bool:
         return self.origin == origin and list(messages[: len(self.messages)]) == self.messages
@@ -139,6 +141,8 @@ class FollowedConversations:
         self._max_conversations = max_conversations
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
+        self._over: deque[Followed] = deque(maxlen=MAX_RUNNING)
+        """Conversations that made room for others; they are learned between requests."""
 
     @property
     def num_running(self) -> int:
@@ -163,9 +167,18 @@ class FollowedConversations:
         if _num_characters(parsed) > MAX_CHARACTERS:
             return None
         followed = self._take_up(origin, parsed)
+        if followed.lesson is not None:
+            # It goes on, and is learned whole later.
+            self._knowledge_of(origin).drop(followed.lesson)
+            followed.lesson = None
         followed.last_use = self._clock()
         followed.is_read_only = followed.knowledge.is_read_only = is_read_only
-        followed.follow(parsed)
+        try:
+            followed.follow(parsed)
+        except Exception:
+            # It is half read, and without messages it would be taken for the beginning of any other.
+            self._tenants[origin.tenant].running.remove(followed)
+            raise
         if not (followed.events and starts_turn(followed.events[-1])):
             return Foreseen(followed, [])
         likely = [one for one in followed.predictor.predict() if one.chance >= self._threshold]
@@ -179,11 +192,14 @@ class FollowedConversations:
             self._learn(followed)
 
     def learn_idle(self) -> bool:
-        """Learn one conversation that has been idle; return whether there was one."""
+        """Learn one conversation that has been idle or made room; return whether there was one."""
+        if self._over:
+            self._learn(self._over.popleft())
+            return True
         due = self._clock() - IDLE_SECONDS
         for tenant in self._tenants.values():
             for followed in tenant.running:
-                if followed.last_use <= due and not followed.is_learnt:
+                if followed.last_use <= due and followed.lesson is None:
                     self._learn(followed)
                     return True
         return False
@@ -203,8 +219,8 @@ class FollowedConversations:
             len(tenant.running) > MAX_RUNNING
             or sum(one.num_characters for one in tenant.running) > _MAX_RUNNING_CHARACTERS
         ):
-            # It may go on, and is then learnt as a new one.
-            tenant.running.pop(0)
+            # It may go on, and is then learned as a new one.
+            self._over.append(tenant.running.pop(0))
         return followed
 
     def _knowledge_of(self, origin: Origin) -> RecentKnowledge:
@@ -217,14 +233,13 @@ class FollowedConversations:
         return by_salt[origin.salt]
 
     def _learn(self, followed: Followed) -> None:
-        if followed.is_learnt:
+        if followed.lesson is not None:
             return
-        followed.is_learnt = True
         events = [*followed.events, *map(Called, followed.reply)]
         recent = self._knowledge_of(followed.origin)
         recent.knowledge.is_read_only = followed.is_read_only
-        recent.learn(events[:_MAX_EVENTS])
+        followed.lesson = recent.learn(events[:_MAX_EVENTS])
 
 
 def _num_characters(messages: Sequence[TraceMessage]) -> int:
-    return sum(len(message.text) for message in messages)
+    return sum(len(message.text_with_calls) for message in messages)

@@ -92,6 +92,7 @@ class HeldResults:
         self._lock = threading.RLock()
         self._held: dict[str, _Ahead] = {}
         self._num_writing = 0
+        self._closed = False
         self._num_read_only = self._num_started = self._num_used = 0
         self._saved = self._wasted = 0.0
         self._dropped: dict[Dropped, int] = {}
@@ -157,9 +158,11 @@ class HeldResults:
             self._drop_all(why)
 
     def close(self) -> AheadReport:
-        """Drop all results and return the report."""
-        self.drop_all("unused")
-        return self.report()
+        """Drop all results and return the report; nothing starts any more."""
+        with self._lock:
+            self._closed = True
+            self._drop_all("unused")
+            return self.report()
 
     def report(self) -> AheadReport:
         with self._lock:
@@ -177,7 +180,8 @@ class HeldResults:
     def _has_room(self) -> bool:
         limits = self._limits
         return (
-            self._num_writing == 0
+            not self._closed
+            and self._num_writing == 0
             and len(self._held) < limits.max_calls
             and self._wasted < limits.max_seconds
             and sum(ahead.size for ahead in self._held.values()) < limits.max_bytes

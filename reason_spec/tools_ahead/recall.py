@@ -90,7 +90,8 @@ class Memory:
                 for number in holders:
                     likeness[number] += weight  # type: ignore[assignment, unused-ignore]
         nearest = likeness.most_common(NEAREST)
-        total = sum(weight for _, weight in nearest)
+        # 0 where all past conversations hold what this one shares with them.
+        total = sum(weight for _, weight in nearest) or 1.0
         found: dict[str, tuple[Call, float, float, bool]] = {}
         for number, weight in nearest:
             past = self.past[number]

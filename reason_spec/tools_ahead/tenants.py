@@ -22,11 +22,21 @@ class RecentKnowledge:
         self._max_learned = max_learned
         self._lessons: deque[Lesson] = deque()
 
-    def learn(self, events: Sequence[Event]) -> None:
+    def learn(self, events: Sequence[Event]) -> Lesson:
         """Learn a conversation, in the thread in which the knowledge is read."""
-        self._lessons.append(self.knowledge.learn(events))
+        lesson = self.knowledge.learn(events)
+        self._lessons.append(lesson)
         while len(self._lessons) > self._max_learned:
             self.knowledge.forget(self._lessons.popleft())
+        return lesson
+
+    def drop(self, lesson: Lesson) -> None:
+        """Forget a conversation that goes on, unless it is forgotten already."""
+        for place, one in enumerate(self._lessons):
+            if one is lesson:
+                del self._lessons[place]
+                self.knowledge.forget(lesson)
+                return
 
 
 class Tenant:

@@ -13,6 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from reason_spec.tools_ahead.calls import Called, Event, Returned, Said, normal_json
@@ -214,5 +215,7 @@ def _with_neighbour_days(values: Iterable[Value]) -> Iterator[Value]:
         if found and (iso := _iso(*map(int, found.groups()))):
             day = dt.date.fromisoformat(iso)
             for shift in (-1, 1):
-                near = (day + dt.timedelta(days=shift)).isoformat()
-                yield Value(normal_json(near), f"{value.origin} {shift:+d} day", value.indices)
+                # The first and the last day of the calendar have one neighbour; they often mean "no date".
+                with suppress(OverflowError):
+                    near = (day + dt.timedelta(days=shift)).isoformat()
+                    yield Value(normal_json(near), f"{value.origin} {shift:+d} day", value.indices)

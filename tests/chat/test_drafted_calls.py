@@ -130,3 +130,8 @@ def test_only_whole_calls_of_any_form_are_found(is_whole: bool) -> None:
         text = f"I look.\n{text}" if is_whole else text[: text.index("Rome") + 2]
         found = list(calls_in(text, OfferedTools((TOOL,), form, parallel=True, is_forced=False)))
         assert found == ([ROME] if is_whole else [])
+
+
+def test_a_draft_that_writes_brackets_for_ever_has_no_call() -> None:
+    text = f'<tool_call>\n{{"name": "temperature", "arguments": {{"city": {"[" * 3000}\n</tool_call>'
+    assert list(calls_in(text, OfferedTools((TOOL,), HERMES, parallel=True, is_forced=False))) == []

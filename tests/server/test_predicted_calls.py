@@ -13,7 +13,7 @@ from reason_spec.server.keys import add_key
 from reason_spec.tools_ahead.model import CallModel
 from tests.server.processes import CHAT, ServeProcess, bearer, refused, serving, until
 from tests.tools_ahead.conftest import shop_model
-from tests.tools_ahead.some_conversations import messages_of, user
+from tests.tools_ahead.some_conversations import messages_of, result, user
 
 __all__ = ["shop_model"]
 
@@ -42,7 +42,7 @@ def keys_and_server(
     folder = tmp_path_factory.mktemp("shop")
     (folder / "calls.json").write_text(shop_model.to_json())
     script = {
-        "answers": {"Nora 70": call_text(ORDERS[0])},
+        "answers": {"Nora 70": call_text(ORDERS[0]), "Half 71": call_text(r"\ud83d")},
         "otherwise": "All sent.",
         "seconds_per_pass": 0.05,
     }
@@ -206,3 +206,16 @@ def test_a_bad_rule_of_the_settings_is_refused(tmp_path: Any) -> None:
     values = ("server.predicted_calls.use=true", "server.predicted_calls.read_only=get_order(")
     options = [part for value in values for part in ("--set", value)]
     assert "names no tool" in refused("--port", "0", *options, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Half 71", "Half 72"])
+def test_half_a_surrogate_pair_in_a_result_or_a_call_does_not_hurt_an_answer(
+    keys_and_server: tuple[dict[str, str], ServeProcess], name: str
+) -> None:
+    keys, server = keys_and_server
+    messages = [*messages_of(71)[:3], result({"name": name, "orders": ["\ud83d", "A12345"]})]
+    whole = ask(server, keys["ann"], messages)
+    assert whole.status_code == 200, whole.text
+    assert whole.json()["choices"][0]["finish_reason"] == ("tool_calls" if name == "Half 71" else "stop")
+    chunks = chunks_of(server, keys["ann"], messages=messages)
+    assert chunks[-1].get("usage") or any(chunk["choices"][0]["finish_reason"] for chunk in chunks)

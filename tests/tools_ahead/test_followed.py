@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.tools_ahead.calls import Call
+from reason_spec.tools_ahead.calls import Call, Event
 from reason_spec.tools_ahead.followed import (
     IDLE_SECONDS,
     MAX_CHARACTERS,
@@ -16,7 +16,7 @@ from reason_spec.tools_ahead.followed import (
     Origin,
 )
 from reason_spec.tools_ahead.model import CallModel
-from reason_spec.tools_ahead.predictor import Prediction
+from reason_spec.tools_ahead.predictor import CallPredictor, Prediction
 from tests.tools_ahead.some_conversations import READ_ONLY, messages_of, user
 
 ANN = Origin("ann")
@@ -128,3 +128,43 @@ def test_running_conversations_are_bounded(conversations: FollowedConversations)
     for number in range(40):
         ask(conversations, [{"role": "user", "content": f"{number} " + "x " * (MAX_CHARACTERS // 2 - 9)}])
     assert conversations.num_running <= 17
+
+
+def test_a_conversation_that_cannot_be_read_is_not_taken_for_another(
+    conversations: FollowedConversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: CallPredictor, event: Event) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(CallPredictor, "add", fail)
+    with pytest.raises(ArithmeticError):
+        ask(conversations, messages_of(70)[:2])
+    assert conversations.num_running == 0
+
+
+def test_what_makes_room_for_other_conversations_is_learned(conversations: FollowedConversations) -> None:
+    for number in range(MAX_RUNNING + 5):
+        ask(conversations, messages_of(number)[:-1])
+    assert [conversations.learn_idle() for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_an_idle_conversation_that_goes_on_is_learned_whole_and_once(
+    conversations: FollowedConversations, clock: Clock
+) -> None:
+    named = ANN._replace(session="slow")
+    ask(conversations, messages_of(3)[:4], named)
+    clock.now += IDLE_SECONDS
+    assert conversations.learn_idle()
+    followed, _ = ask(conversations, messages_of(3)[:-1], named)
+    conversations.end("ann", "slow")
+    assert [len(past.calls) for past in followed.knowledge.memory.past.values()] == [
+        1 + len(user(3)["orders"])
+    ]
+
+
+def test_one_past_conversation_with_the_same_values_is_enough_to_predict(
+    conversations: FollowedConversations,
+) -> None:
+    for _ in range(2):
+        ask(conversations, messages_of(3)[:-1], ANN._replace(session="again"))
+        conversations.end("ann", "again")

@@ -57,6 +57,13 @@ def test_a_result_is_used_once_for_the_same_call_alone() -> None:
     assert (report.num_read_only, report.num_started, report.num_used) == (3, 1, 1)
 
 
+def test_nothing_starts_after_the_end() -> None:
+    held, runs = HeldResults(AheadLimits()), Runs()
+    held.close()
+    assert start(held, runs, A) == []
+    assert runs.all == []
+
+
 def test_a_call_that_still_runs_is_waited_for() -> None:
     time = Time()
     held, runs = HeldResults(AheadLimits(), time), Runs()

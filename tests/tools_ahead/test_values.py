@@ -40,6 +40,12 @@ def test_dates_without_a_year_take_the_conversations_year() -> None:
     assert not origins(Said("user", "on February 30"), "2024-02-30")
 
 
+def test_the_last_day_of_the_calendar_has_one_neighbour() -> None:
+    forever = Returned(Call.of("get", {}), json.dumps({"until": "9999-12-31"}))
+    assert origins(forever, "9999-12-30")
+    assert origins(forever, "9999-12-31")
+
+
 def test_a_name_stands_for_the_code_that_a_text_wrote_beside_it() -> None:
     aliases = Aliases()
     aliases.learn("There are flights to New York (JFK) and Seattle (SEA).")
