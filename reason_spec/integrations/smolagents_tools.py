@@ -53,7 +53,7 @@ class AgentConversation:
         try:
             text = normal_json(arguments)
         except TypeError:
-            # Images and the like foretell no call.
+            # Images and the like give no prediction.
             text = "{}"
         self._new.append(_Made(tool.name, text, str(result).strip()))
         return result

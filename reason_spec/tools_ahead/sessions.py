@@ -130,7 +130,7 @@ class ToolSession:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The agent's, which runs tools that are coroutines; None: it has none."""
         self._streamed: tuple[str, int] = ("", -1)
-        self._foretold: set[str] = set()
+        self._expected: set[str] = set()
         self._made: set[str] = set()
         """The keys of this turn's calls."""
         self._counting = threading.Lock()
@@ -167,7 +167,7 @@ class ToolSession:
         new, self._events = events[len(self._events) :], events
         self._streamed = ("", -1)
         with self._counting:
-            self._foretold.clear()
+            self._expected.clear()
             self._made.clear()
         # A framework may have made such a call without the session.
         if any(isinstance(event, Called) and not self._tools.is_read_only(event.call) for event in new):
@@ -196,10 +196,10 @@ class ToolSession:
         if call is None:
             return
         with self._counting:
-            if self._closed or call.key in self._foretold | self._made:
+            if self._closed or call.key in self._expected | self._made:
                 return
-            self._foretold.add(call.key)
-            chance = self.tenant.foretell()
+            self._expected.add(call.key)
+            chance = self.tenant.count_expected()
         self._tools.predicting.submit(self._start, [Prediction(call, chance)])
 
     def settle(self) -> None:
@@ -269,8 +269,8 @@ class ToolSession:
     def _take(self, call: Call) -> Future[Used] | None:
         """Return the future result of the same call that runs ahead; None if there is none."""
         with self._counting:
-            if call.key in self._foretold - self._made:
-                self.tenant.meet()
+            if call.key in self._expected - self._made:
+                self.tenant.count_made()
             self._made.add(call.key)
         return self._held.take(call)
 

@@ -40,7 +40,7 @@ class RecentKnowledge:
 
 
 class Tenant:
-    """What one tenant knows, and how often the calls were made that its models' drafts foretold."""
+    """What one tenant knows, and how often expected calls were made."""
 
     def __init__(self, past: Knowledge, max_learned: int) -> None:
         """Args:
@@ -48,8 +48,8 @@ class Tenant:
         max_learned: conversations that are learned beside it; the oldest are forgotten.
         """
         self.knowledge = past
-        self._num_foretold = 0
-        self._num_met = 0
+        self._num_expected = 0
+        self._num_made = 0
         self._counting = threading.Lock()
         self._max_learned = max_learned
         self._recent: RecentKnowledge | None = None
@@ -61,17 +61,17 @@ class Tenant:
             self.knowledge = self._recent.knowledge
         self._recent.learn(events)
 
-    def foretell(self) -> float:
-        """Count a foretold call; return the chance that it is made, by Laplace's rule of succession."""
+    def count_expected(self) -> float:
+        """Count an expected call; return the chance that it is made, by Laplace's rule of succession."""
         with self._counting:
-            chance = (self._num_met + 1) / (self._num_foretold + 2)
-            self._num_foretold += 1
+            chance = (self._num_made + 1) / (self._num_expected + 2)
+            self._num_expected += 1
             return chance
 
-    def meet(self) -> None:
-        """Count that a foretold call was made."""
+    def count_made(self) -> None:
+        """Count that an expected call was made."""
         with self._counting:
-            self._num_met += 1
+            self._num_made += 1
 
 
 class Tenants:

@@ -113,7 +113,7 @@ def test_a_drafted_call_runs_while_the_target_writes_it(models: InProcess) -> No
             with tools.session() as session:
                 session.follow([{"role": "user", "content": question}])
                 (made,) = models.chat(request(question, session.expect)).tool_calls
-                # All that was foretold has begun.
+                # All that was expected has begun.
                 tools.predicting.submit(lambda: None).result()
                 result = session.call(made.name, json.loads(made.arguments))
                 assert result == f"{json.loads(made.arguments)['city']}: 21"

@@ -212,13 +212,13 @@ def taught(made: SpeculativeTools, tenant: str, numbers: Iterable[int]) -> None:
     settled(made)
 
 
-def test_a_foretold_call_runs_from_its_measured_chance_on(shop: Shop, shop_model: CallModel) -> None:
-    def turn(made: SpeculativeTools, asked: str, foretold: str) -> int:
+def test_an_expected_call_runs_from_its_measured_chance_on(shop: Shop, shop_model: CallModel) -> None:
+    def turn(made: SpeculativeTools, asked: str, expected: str) -> int:
         with made.session() as session:
             session.follow([{"role": "user", "content": "?"}])
-            session.expect("cancel_order", {"order_id": foretold})
-            session.expect("get_order", {"order_id": foretold})
-            session.expect("get_order", {"order_id": foretold})
+            session.expect("cancel_order", {"order_id": expected})
+            session.expect("get_order", {"order_id": expected})
+            session.expect("get_order", {"order_id": expected})
             settled(made)
             session.call("get_order", {"order_id": asked})
             # It comes too late, and counts for nothing.
