@@ -62,11 +62,10 @@ measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verif
 # SmolLM2-135M, half an hour to two hours each.
 measure real_draft_t0 "$PY" real $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0
 measure real_nodraft_t0 "$PY" real --problems 60 $GSM8K --temperatures 0 --rows prompt_lookup token_recycling
-for t in 0 0.6; do
-    measure "real_model_t${t/./}" "$PY" real $DRAFT --problems 60 $GSM8K --temperatures $t --rows model model:recycling
-    measure "real_vllm_t${t/./}" "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures $t \
-        --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
-done
+measure real_model_t0 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0 --rows model model:recycling
+measure real_model_t06 "$PY" real $DRAFT --problems 60 $GSM8K --temperatures 0.6 --rows model model:recycling
+measure real_vllm_t0 "$VLLM_PY" real --engine vllm $DRAFT $HEAD --problems 60 $GSM8K --temperatures 0 \
+    --rows torch:autoregressive vllm:ngram vllm:draft_model vllm:eagle3 prompt_lookup
 measure real_head_t0 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0 --rows head head:recycling
 measure real_nodraft_t06 "$PY" real $HEAD --problems 60 $GSM8K --temperatures 0.6 --rows prompt_lookup token_recycling head head:recycling
 measure token_level_t0 "$PY" token_level $HEAD --temperatures 0 --methods prompt_lookup token_recycling head transformers:prompt_lookup

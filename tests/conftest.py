@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,9 @@ for _name in [name for name in os.environ if name.startswith("REASON_SPEC_")]:
 # Rich takes such a terminal for eighty columns wide, whatever a test says.
 if os.environ.get("TERM") in ("dumb", "unknown"):
     del os.environ["TERM"]
+# A run in the background has SIGINT ignored, and so would the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Models make some examples slow, and shared machines make all of them slow at times.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -55,7 +55,7 @@ def test_what_runs_hold_grows_with_the_answer_and_not_with_its_square(agreement:
     assert most_alive < 8
 
 
-@pytest.mark.parametrize("cost", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("cost", [0.3, 0.4, 0.5])
 def test_a_run_whose_first_token_the_target_refuses_ends_before_its_first_piece_is_complete(
     cost: float,
 ) -> None:
