@@ -47,7 +47,7 @@ GSM8K="--problems-file $DATA/gsm8k_test.jsonl --max-tokens 256"
 WORK=runs/tables
 mkdir -p "$WORK"
 
-# No model, minutes each. The options are words.
+# No model, minutes each; vLLM brings the tokenizer tekken. The options are words.
 # shellcheck disable=SC2086
 {
 measure interval_coverage "$PY" interval_coverage --runs 4000 --seed 21
@@ -56,7 +56,7 @@ measure samples "$PY" sample_replay "$DATA/math_cot_100x8.jsonl" --problems 6
 measure suffix_store "$PY" suffix_store
 measure suffix_tau "$PY" suffix_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure suffix_reasoning "$PY" suffix_replay "$DATA/gsm8k_400x12.jsonl" --trials deepseek-r1 qwq-32b s1.1-32b --fit-tasks 10 --test-tasks 20
-measure agent_replay "$PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
+measure agent_replay "$VLLM_PY" agent_replay "$DATA/tau_airline_gpt4o.jsonl"
 measure verifiers "$PY" verifiers --solutions "$DATA/gsm8k_400x12.jsonl" --verifiers semantic
 
 # SmolLM2-135M, half an hour to two hours each.
