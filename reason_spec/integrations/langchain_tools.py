@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from reason_spec.integrations.base import missing
@@ -59,4 +60,4 @@ class FollowConversation(BaseCallbackHandler):
     ) -> None:
         """Take the messages of the model's next answer."""
         for conversation in messages:
-            self._session.follow(convert_to_openai_messages(conversation))
+            self._session.try_follow(partial(convert_to_openai_messages, conversation))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,8 +18,6 @@ try:
     from agents.tool_context import ToolContext
 except ModuleNotFoundError as error:
     raise missing(error, "openai-agents", "openai-agents", module="agents") from error
-
-logger = logging.getLogger(__name__)
 
 
 def functions_of(tools: Sequence[FunctionTool]) -> dict[str, Callable[..., Any]]:
@@ -85,13 +82,7 @@ class FollowConversation(RunHooks):
     ) -> None:
         """Take the messages of the model's next answer."""
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        try:
-            self._session.follow([*system, *Converter.items_to_messages(input_items)])
-        except (UserError, ValueError):
-            # Pictures, or items of hosted tools. What they changed is not known.
-            logger.warning("this conversation cannot be followed", exc_info=True)
-            with self._session.writing():
-                pass
+        self._session.try_follow(lambda: [*system, *Converter.items_to_messages(input_items)], UserError)
 
 
 def _arguments_in(text: str) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ class AgentConversation:
             self._steps += [[] for _ in range(num_steps - 1 - len(self._steps))]
             self._steps.append(self._new)
             self._new = []
-        self._session.follow(list(self._turns(messages)))
+        self._session.try_follow(lambda: list(self._turns(messages)))
 
     def _turns(self, messages: Sequence[ChatMessage]) -> Iterator[dict[str, Any]]:
         steps = iter(self._steps)

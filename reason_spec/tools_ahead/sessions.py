@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, TypeAlias
 
-from reason_spec.errors import SettingsError, did_you_mean
+from reason_spec.errors import ReasonSpecError, SettingsError, did_you_mean
 from reason_spec.suffix.traces import TraceMessage
 from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, events_of
 from reason_spec.tools_ahead.features import Streamed
@@ -173,6 +173,23 @@ class ToolSession:
         if any(isinstance(event, Called) and not self._tools.is_read_only(event.call) for event in new):
             self._held.drop_all()
         self._predict(new, None)
+
+    def try_follow(self, read: Callable[[], Sequence[Mapping[str, Any]]], *errors: type[Exception]) -> None:
+        """As `follow`, for the run of a framework, which goes on where its conversation cannot be read.
+
+        Nothing runs ahead then, and no result from before is used: what has changed since is not known.
+
+        Args:
+            read: returns the messages.
+            errors: what it raises for contents that are no text, beside ValueError and our own errors.
+        """
+        unreadable: tuple[type[Exception], ...] = (ValueError, ReasonSpecError, *errors)
+        try:
+            self.follow(read())
+        except unreadable:
+            logger.warning("nothing runs ahead: this conversation cannot be read", exc_info=True)
+            self.settle()
+            self._held.drop_all()
 
     def stream(self, name: str, arguments: str) -> None:
         """Take what the model has written of a call: its name, and the JSON of its arguments so far.

@@ -143,7 +143,7 @@ def test_texts_that_will_not_go_on_are_evicted_first_and_what_others_share_is_no
     fill(trie, [5, 6])
     fill(trie, [1, 2, 3, 4, 7])
     trie.evict_first("", [1, 2, 3])
-    trie.evict_first("nobody", [1])
+    trie.evict_first("another owner", [1])
     trie.evict_first("", [1, 2, 3, 3])
     assert cached(trie, [1, 2, 3, 4, 7]) == 5, "they stay until the room is needed"
     fill(trie, [1, 2, 3, 4, 7])

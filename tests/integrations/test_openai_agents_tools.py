@@ -15,6 +15,7 @@ from agents import Agent, FunctionTool, OpenAIChatCompletionsModel, RunContextWr
 from agents.tool_context import ToolContext
 from openai import AsyncOpenAI
 
+from reason_spec.errors import SettingsError
 from reason_spec.integrations.openai_agents_tools import FollowConversation, functions_of, tools_of
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
 from tests.server.processes import ServeProcess
@@ -109,3 +110,14 @@ def test_a_tool_with_the_runs_context_is_called_with_it_and_counts_as_a_change()
         assert called(through, '{"text": "yes"}') == "yes!"
         assert isinstance(seen[0], ToolContext)
         assert session.report.num_read_only == 0
+
+
+def test_a_tool_that_needs_an_approval_never_runs_ahead() -> None:
+    @function_tool(needs_approval=True)
+    def get_secret(name: str) -> str:
+        """Returns a secret."""
+        return name
+
+    assert set(functions_of([*TOOLS, get_secret])) == {"get_user", "get_order"}
+    with pytest.raises(SettingsError, match="get_secret"):
+        SpeculativeTools(functions_of([get_secret]), read_only=["get_secret"])

@@ -200,6 +200,26 @@ def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: Call
             assert ann.report.num_started == len(user(70)["orders"])
 
 
+def test_a_conversation_that_cannot_be_read_is_no_error_in_a_framework_and_drops_results(
+    shop: Shop, shop_model: CallModel
+) -> None:
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+
+    def refuse() -> list[dict[str, Any]]:
+        raise LookupError
+
+    with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
+        taught(made, "ann", range(12))
+        for read, errors in ((lambda: [*messages_of(70)[:4], picture], ()), (refuse, (LookupError,))):
+            with made.session("ann") as session:
+                followed(session, 70, 4)
+                session.try_follow(read, *errors)
+                assert session.report.num_started == len(user(70)["orders"])
+                assert sum(session.report.dropped.values()) == session.report.num_started
+        with made.session("ann") as session, pytest.raises(LookupError):
+            session.try_follow(refuse)
+
+
 def settled(made: SpeculativeTools) -> None:
     """Wait until all is learned."""
     made.predicting.submit(lambda: None).result()
@@ -213,7 +233,7 @@ def taught(made: SpeculativeTools, tenant: str, numbers: Iterable[int]) -> None:
 
 
 def test_an_expected_call_runs_from_its_measured_chance_on(shop: Shop, shop_model: CallModel) -> None:
-    def turn(made: SpeculativeTools, asked: str, expected: str) -> int:
+    def num_started(made: SpeculativeTools, asked: str, expected: str) -> int:
         with made.session() as session:
             session.follow([{"role": "user", "content": "?"}])
             session.expect("cancel_order", {"order_id": expected})
@@ -221,7 +241,7 @@ def test_an_expected_call_runs_from_its_measured_chance_on(shop: Shop, shop_mode
             session.expect("get_order", {"order_id": expected})
             settled(made)
             session.call("get_order", {"order_id": asked})
-            # It comes too late, and counts for nothing.
+            # It comes too late, and is not counted.
             session.expect("get_order", {"order_id": asked})
             settled(made)
         return session.report.num_started
@@ -231,8 +251,8 @@ def test_an_expected_call_runs_from_its_measured_chance_on(shop: Shop, shop_mode
     with SpeculativeTools(shop.tools, read_only=names, model=shop_model, limits=limits) as made:
         # By Laplace's rule of succession: 1/2, 2/3, 3/4, 3/5, 3/6.
         turns = [("A10001", "A10001"), ("A10001", "A10001"), ("A10001", "A2"), ("A10001", "A2")]
-        assert [turn(made, *calls) for calls in turns] == [0, 1, 1, 1]
-        assert turn(made, "A10001", "A10002") == 0
+        assert [num_started(made, *calls) for calls in turns] == [0, 1, 1, 1]
+        assert num_started(made, "A10001", "A10002") == 0
     assert not [one for one in shop.served if one.startswith("cancel")]
 
 
