@@ -230,9 +230,9 @@ def measure(
     for number, (mine, pool) in enumerate(parts):
         sys.stderr.write(f"{case}, part {number + 1} of {len(parts)}: {len(mine)} from {len(pool)}\n")
         result.num_pool.append(len(pool))
-        foresee = learned_scores([one.recorded for one in pool], case, is_read_only, clock, precision, result)
+        score = learned_scores([one.recorded for one in pool], case, is_read_only, clock, precision, result)
         for test in mine:
-            scores = foresee(test.recorded)
+            scores = score(test.recorded)
             by_latency = {
                 seconds: replay(
                     test.recorded,

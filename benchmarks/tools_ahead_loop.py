@@ -10,7 +10,7 @@ conversations, with the model that ships.
 
 Beside the measured speed-up stands ``(w + l) / (w + l - h min(w, l))`` for the mean writing time w of a turn
 with a call, the tool's latency l and the share h of calls that ran ahead. It bounds predictors that start a
-call when the turn before it ends; calls that are foreseen several turns ahead may exceed it.
+call when the turn before it ends; calls that are predicted several turns ahead may exceed it.
 
 Needs langgraph and langchain-openai.
 """

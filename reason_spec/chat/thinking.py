@@ -1,6 +1,6 @@
 """How the answer of a model that thinks is written: the thinking, then the answer.
 
-`reason_spec.accelerator.thinking` tells whether a model thinks. Its answer is written in two generations:
+`reason_spec.accelerator.thinking` finds whether a model thinks. Its answer is written in two generations:
 
 - the thinking, by the strategy of the policy, up to its closing tag or its limit. Stops and constraints of
   the request do not apply to it;

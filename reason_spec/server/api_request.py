@@ -22,7 +22,7 @@ from reason_spec.server.base import ApiError, Client, StreamEvent
 from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
-from reason_spec.server.predicted_calls import CallForecast, CallForecasts, ReadOnlyMarks
+from reason_spec.server.predicted_calls import CallPredictions, ReadOnlyMarks, RequestPrediction
 from reason_spec.server.protocol import MAX_SESSION_CHARACTERS, WholeBody
 from reason_spec.server.replies import ReplyStyle
 from reason_spec.server.reply_bodies import ErrorBody
@@ -41,7 +41,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """State shared by all endpoints; ``models`` are the names of the target, ``forecasts`` foresee calls."""
+    """State shared by all endpoints; ``models`` are the names of the target."""
 
     chat: Chat
     accelerator: Accelerator
@@ -51,7 +51,7 @@ class AppContext:
     models: tuple[str, ...]
     started: float
     sessions: Sessions
-    forecasts: CallForecasts | None = None
+    predictions: CallPredictions | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -153,24 +153,24 @@ class ApiRequest:
             model=model,
             fingerprint=self.context.fingerprint,
             reasoning_field=self.context.settings.reasoning_field,
-            tells=self.client.trusted,
+            with_report=self.client.trusted,
             num_draft_tokens=self.context.accelerator.settings.strategy.num_draft_tokens,
             **options,
         )
 
-    def forecast(self, request: ChatRequest, marks: ReadOnlyMarks) -> CallForecast | None:
-        """Return what foresees the calls of the answer; None where no calls are predicted, or the client may
-        not see them."""
-        if self.context.forecasts is None or not self.client.trusted:
+    def prediction(self, request: ChatRequest, marks: ReadOnlyMarks) -> RequestPrediction | None:
+        """Return the prediction of the answer's calls; None where none are predicted, or the client may not see
+        them."""
+        if self.context.predictions is None or not self.client.trusted:
             return None
         origin = Origin(self.client.tenant, request.cache_salt, request.session)
-        return self.context.forecasts.of(request, marks, origin)
+        return self.context.predictions.of(request, marks, origin)
 
     async def answers(
         self,
         requests: Sequence[ChatRequest | TextRequest],
         each: int,
-        forecast: CallForecast | None = None,
+        prediction: RequestPrediction | None = None,
     ) -> list[ChatAnswer]:
         """Return ``each`` answers to every request, those to one side by side.
 
@@ -180,13 +180,13 @@ class ApiRequest:
         """
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             admitted = await self._enter(requests, each, held)
-            if forecast is not None:
-                forecast.start()
+            if prediction is not None:
+                prediction.start()
             answers = await self._deadline.whole(
                 together([self._answer(choice, admitted.speculate) for choice in admitted.choices])
             )
-            if forecast is not None:
-                answers = forecast.whole(answers)
+            if prediction is not None:
+                answers = prediction.whole(answers)
         for answer in answers:
             self.count(answer.end)
         return answers
@@ -195,16 +195,16 @@ class ApiRequest:
         self,
         requests: Sequence[ChatRequest | TextRequest],
         each: int,
-        tell: EventFormat,
-        forecast: CallForecast | None = None,
+        form: EventFormat,
+        prediction: RequestPrediction | None = None,
     ) -> EventStream:
         """Return a response that streams ``each`` answers to every request.
 
         It returns with the first event or after ``PING_SECONDS``, so that an earlier failure has a status of
-        its own. A forecast is such an event.
+        its own. A prediction is such an event.
 
         Args:
-            tell: encodes the events of the chat.
+            form: encodes the events of the chat.
 
         Raises:
             RequestError, ApiError, EngineError, ClientGoneError: as ``answers``.
@@ -212,16 +212,16 @@ class ApiRequest:
         async with while_connected(self._request.receive), AsyncExitStack() as held:
             admitted = await self._enter(requests, each, held)
             answers = [self._stream(choice, admitted.speculate) for choice in admitted.choices]
-            if forecast is not None:
-                forecast.start()
-                answers = [forecast.watched(index, answer) for index, answer in enumerate(answers)]
+            if prediction is not None:
+                prediction.start()
+                answers = [prediction.watched(index, answer) for index, answer in enumerate(answers)]
             streams: list[AsyncGenerator[StreamEvent]] = [self._counted(answer) for answer in answers]
-            if forecast is not None:
-                streams.append(forecast.events())
+            if prediction is not None:
+                streams.append(prediction.events())
             events = merged(streams, self._deadline)
             held.push_async_callback(events.aclose)
             first = await anext(events)
-            return EventStream(first, events, tell, held.pop_all(), self.id, self._pace())
+            return EventStream(first, events, form, held.pop_all(), self.id, self._pace())
         raise AssertionError("the block returns")
 
     async def _answer(self, choice: _Choice, speculate: bool) -> ChatAnswer:

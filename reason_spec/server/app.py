@@ -26,7 +26,7 @@ from reason_spec.server.api_request import AppContext, target_name
 from reason_spec.server.base import ApiError
 from reason_spec.server.failures import handle_failures
 from reason_spec.server.metrics import CONTENT_TYPE, Metrics
-from reason_spec.server.predicted_calls import CallForecasts
+from reason_spec.server.predicted_calls import CallPredictions
 from reason_spec.server.sessions import Sessions
 from reason_spec.settings import ServerSettings
 
@@ -62,7 +62,7 @@ def create_app(
     admission: Admission | None = None,
     metrics: Metrics | None = None,
     operation: Operation | None = None,
-    forecasts: CallForecasts | None = None,
+    predictions: CallPredictions | None = None,
 ) -> FastAPI:
     """Make the application. The caller starts and closes the accelerator.
 
@@ -71,7 +71,7 @@ def create_app(
         admission: admits requests; None makes one.
         metrics: counts answers; None makes one.
         operation: adds the operator's routes.
-        forecasts: foresees calls; the caller closes it. None: no calls are foreseen.
+        predictions: predicts calls; the caller closes it. None: no calls are predicted.
     """
     app = FastAPI(
         title="reason-spec",
@@ -84,7 +84,7 @@ def create_app(
     )
     models = settings.served_models or (target_name(accelerator.settings.target),)
     metrics = metrics or Metrics(models[0])
-    sessions = Sessions(accelerator, forecasts)
+    sessions = Sessions(accelerator, predictions)
     metrics.watch_sessions(lambda: len(sessions))
     app.state.context = AppContext(
         chat=chat,
@@ -95,7 +95,7 @@ def create_app(
         models=models,
         started=time.time(),
         sessions=sessions,
-        forecasts=forecasts,
+        predictions=predictions,
     )
     handle_failures(app)
     for module in (routes_chat, routes_completions, routes_models, routes_responses, routes_sessions):
@@ -127,7 +127,7 @@ def _operator_routes(operation: Operation) -> APIRouter:
     @router.api_route("/health", methods=["GET", "HEAD"], responses=unavailable, include_in_schema=False)
     @router.get("/health", responses=unavailable, operation_id="health")
     async def health() -> Response:
-        """Tell whether the process and its engines live; 503 with the reason if one died or hangs."""
+        """Return whether the process and its engines live; 503 with the reason if one died or hangs."""
         if troubles := operation.troubles:
             return JSONResponse({"status": "failed", "engines": troubles}, 503)
         return JSONResponse({"status": "ok"})
@@ -135,7 +135,7 @@ def _operator_routes(operation: Operation) -> APIRouter:
     @router.api_route("/ready", methods=["GET", "HEAD"], responses=unavailable, include_in_schema=False)
     @router.get("/ready", responses=unavailable, operation_id="ready")
     async def ready() -> Response:
-        """Tell whether requests are served; 503 while models load, without the target, and at the end."""
+        """Return whether requests are served; 503 while models load, without the target, and at the end."""
         is_ready = operation.is_ready
         body: dict[str, Any] = {"status": operation.phase}
         if troubles := operation.troubles:

@@ -27,13 +27,13 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedCalls:
-    """The calls that were foreseen, likeliest first; sent before all else of an answer."""
+class PredictedCallsEvent:
+    """The predicted calls, likeliest first; sent before all else of an answer."""
 
     calls: tuple[PredictedCall, ...]
 
 
-StreamEvent: TypeAlias = ChatEvent | PredictedCalls
+StreamEvent: TypeAlias = ChatEvent | PredictedCallsEvent
 
 
 class ClientGoneError(Exception):

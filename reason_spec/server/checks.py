@@ -77,7 +77,7 @@ def _is_local(url: str, allowed_hosts: Collection[str]) -> bool:
 
 
 def is_too_deep(body: bytes, max_depth: int = MAX_DEPTH) -> bool:
-    """Tell whether a text nests much deeper than ``max_depth``, or its brackets do not match.
+    """Return whether a text nests much deeper than ``max_depth``, or its brackets do not match.
 
     ``max_depth`` levels always pass, more than twice as many never. It needs no recursion and linear time:
     strings and everything but brackets are removed, then the innermost brackets, again and again.

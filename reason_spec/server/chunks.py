@@ -42,7 +42,7 @@ class Chunks(ABC):
         if self._includes_usage:
             ends = [self._ends[index] for index in sorted(self._ends)]
             more: dict[str, Any] = {"usage": usage_of(ends, self._style, self._choices_of_a_prompt)}
-            if self._style.tells and self._is_lone:
+            if self._style.with_report and self._is_lone:
                 more |= self._report(ends[0])
             yield self._chunk([], more)
         yield DONE
@@ -61,7 +61,7 @@ class Chunks(ABC):
     def _last(self, index: int, end: ChatEnd) -> bytes:
         choice = {**self._last_choice(index, end), "stop_reason": end.stop}
         more: dict[str, Any] = {}
-        if self._style.tells:
+        if self._style.with_report:
             choice["reason_spec"] = speculation_of(end.report)
             if self._is_lone and not self._includes_usage:
                 more = self._report(end)

@@ -154,7 +154,7 @@ def add_key(file: Path, tenant: str, *, trusted: bool = False) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach an address; of names, only localhost is known."""
+    """Return whether only this machine can reach an address; of names, only localhost is known."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
 """Streams at an even pace, which hides what was drafted.
 
 A drafted step is complete at once, where the target alone would write it token by token. Sizes and times of
-packets would tell the two apart, to the client and to an observer of the network.
+packets would show which it was, to the client and to an observer of the network.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 
 from reason_spec.chat.base import ChatEnd, TextDelta, ToolCallDelta
-from reason_spec.server.base import PredictedCalls, StreamEvent
+from reason_spec.server.base import PredictedCallsEvent, StreamEvent
 
 PACKET_BYTES = 1024
 """Packet sizes are multiples of this."""
@@ -67,7 +67,7 @@ def _size(event: StreamEvent) -> int:
             return len(event.text)
         case ToolCallDelta():
             return len(event.arguments)
-        case ChatEnd() | PredictedCalls():
+        case ChatEnd() | PredictedCallsEvent():
             return 0
 
 
@@ -80,7 +80,7 @@ def _cut(event: StreamEvent, place: int) -> tuple[StreamEvent, StreamEvent]:
         case ToolCallDelta():
             first_arguments = replace(event, arguments=event.arguments[:place])
             return first_arguments, ToolCallDelta(event.index, event.arguments[place:])
-        case ChatEnd() | PredictedCalls():
+        case ChatEnd() | PredictedCallsEvent():
             raise AssertionError("it has no characters")
 
 

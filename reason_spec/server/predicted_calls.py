@@ -1,4 +1,4 @@
-"""Foresees the calls of an answer while the model prepares it, for clients that can run them ahead."""
+"""Predicts the calls of an answer while the model prepares it, for clients that can run them ahead."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from reason_spec.chat.base import (
 )
 from reason_spec.chat.service import Gathered
 from reason_spec.chat.tools import names_of
-from reason_spec.server.base import PredictedCalls, StreamEvent
+from reason_spec.server.base import PredictedCallsEvent, StreamEvent
 from reason_spec.server.metrics import Metrics
 from reason_spec.settings import PredictedCallsSettings
 from reason_spec.suffix.traces import TraceCall
 from reason_spec.tools_ahead.calls import Call, ReadOnlyTools, call_of
-from reason_spec.tools_ahead.followed import Followed, FollowedConversations, Foreseen, Origin
+from reason_spec.tools_ahead.followed import Followed, FollowedConversations, Origin, PredictedCalls
 from reason_spec.tools_ahead.model import load_model
 from reason_spec.tools_ahead.predictor import IsReadOnly
 
 logger = logging.getLogger(__name__)
 _MAX_WAITING: Final = 32
-"""Requests whose calls wait to be foreseen; those of further ones are not foreseen."""
+"""Requests that wait for a prediction; further ones get none."""
 
 
 class ReadOnlyMarks(NamedTuple):
@@ -44,8 +44,8 @@ class ReadOnlyMarks(NamedTuple):
     rules: ReadOnlyTools
 
 
-class CallForecasts:
-    """The forecasts of one server. One thread follows all conversations.
+class CallPredictions:
+    """The predictions of one server. One thread follows all conversations.
 
     Raises:
         SettingsError: a rule of the settings has an unknown form.
@@ -67,8 +67,8 @@ class CallForecasts:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def of(self, request: ChatRequest, marks: ReadOnlyMarks, origin: Origin) -> CallForecast | None:
-        """Return the forecast of a request; None where no call may be foreseen."""
+    def of(self, request: ChatRequest, marks: ReadOnlyMarks, origin: Origin) -> RequestPrediction | None:
+        """Return the prediction for a request; None where it offers no tool that only reads."""
         offered = set(names_of(request.tools))
         if request.tool_choice not in ("auto", "required"):
             offered &= {request.tool_choice}
@@ -81,11 +81,11 @@ class CallForecasts:
         may_read = marks.names | {*marks.rules.names, *self._rules.names}
         if not offered & may_read:
             return None
-        return CallForecast(self, request, origin, is_read_only)
+        return RequestPrediction(self, request, origin, is_read_only)
 
-    async def foresee(
+    async def predict(
         self, origin: Origin, request: ChatRequest, is_read_only: IsReadOnly
-    ) -> Foreseen | None:
+    ) -> PredictedCalls | None:
         """Return the likely calls of a request's conversation; None where it cannot be followed, or too
         many requests wait."""
         if self._num_waiting >= _MAX_WAITING:
@@ -97,18 +97,18 @@ class CallForecasts:
             )
         except Exception:
             # The answer is written without it.
-            logger.exception("no call is foreseen here")
+            logger.exception("no call is predicted here")
             return None
         finally:
             self._num_waiting -= 1
 
-    def sent(self, foreseen: Foreseen) -> None:
+    def sent(self, predicted: PredictedCalls) -> None:
         """Count the calls that were sent to a client."""
-        followed, calls = foreseen.followed, [one.call for one in foreseen.likely]
+        followed, calls = predicted.followed, [one.call for one in predicted.likely]
         self._later(lambda: self._metrics.calls_predicted(followed.await_calls(calls)))
 
     def answered(self, followed: Followed, calls: Sequence[Call]) -> None:
-        """Compare the calls of an answer with those that were foreseen, and learn what is over."""
+        """Compare the calls of an answer with the predicted ones, and learn from idle conversations."""
 
         def compare() -> None:
             right = followed.answered(calls)
@@ -132,29 +132,29 @@ class CallForecasts:
             self._thread.submit(work).add_done_callback(_log_failure)
 
 
-def open_forecasts(settings: PredictedCallsSettings, metrics: Metrics) -> CallForecasts | None:
-    """Return the forecasts that the settings ask for; see `CallForecasts`."""
-    return CallForecasts(settings, metrics) if settings.use else None
+def open_predictions(settings: PredictedCallsSettings, metrics: Metrics) -> CallPredictions | None:
+    """Return the predictions that the settings ask for; see `CallPredictions`."""
+    return CallPredictions(settings, metrics) if settings.use else None
 
 
-class CallForecast:
-    """What is foreseen of one request."""
+class RequestPrediction:
+    """The predicted calls of one request."""
 
     def __init__(
-        self, forecasts: CallForecasts, request: ChatRequest, origin: Origin, is_read_only: IsReadOnly
+        self, predictions: CallPredictions, request: ChatRequest, origin: Origin, is_read_only: IsReadOnly
     ) -> None:
-        self._forecasts = forecasts
-        self._foresee = partial(forecasts.foresee, origin, request, is_read_only)
-        self._work: asyncio.Task[Foreseen | None] | None = None
+        self._predictions = predictions
+        self._predict = partial(predictions.predict, origin, request, is_read_only)
+        self._work: asyncio.Task[PredictedCalls | None] | None = None
         self._has_begun = asyncio.Event()
         self._sent: tuple[PredictedCall, ...] | None = None
 
     def start(self) -> None:
-        """Begin to foresee calls, beside the work for the answer."""
-        self._work = asyncio.create_task(self._foresee())
+        """Begin to predict calls, beside the work for the answer."""
+        self._work = asyncio.create_task(self._predict())
 
     async def events(self) -> AsyncGenerator[StreamEvent]:
-        """Yield what is foreseen, if anything is before the answer begins."""
+        """Yield the predicted calls, if there are any before the answer begins."""
         assert self._work is not None, "it was started"
         begun = asyncio.create_task(self._has_begun.wait())
         try:
@@ -162,10 +162,10 @@ class CallForecast:
         finally:
             begun.cancel()
         if not self._has_begun.is_set() and self._choose():
-            yield PredictedCalls(self._sent or ())
+            yield PredictedCallsEvent(self._sent or ())
 
     async def watched(self, index: int, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[ChatEvent]:
-        """Yield the events of choice ``index``; the report at its end says what was foreseen."""
+        """Yield the events of choice ``index``; the report at its end has the predicted calls."""
         gathered = Gathered()
         async with aclosing(events):
             async for event in events:
@@ -178,34 +178,34 @@ class CallForecast:
                     yield event
 
     def whole(self, answers: Sequence[ChatAnswer]) -> list[ChatAnswer]:
-        """Return the answers; their reports say what was foreseen."""
+        """Return the answers; their reports have the predicted calls."""
         self._choose()
         return [
             replace(answer, end=self._reported(index, answer.end, answer.tool_calls))
             for index, answer in enumerate(answers)
         ]
 
-    def _foreseen(self) -> Foreseen | None:
+    def _predicted(self) -> PredictedCalls | None:
         return self._work.result() if self._work is not None and self._work.done() else None
 
     def _choose(self) -> bool:
-        """Take what is foreseen by now as what is sent to the client; return whether it is anything."""
-        foreseen = self._foreseen()
-        if foreseen is None:
+        """Choose the calls predicted by now as those sent to the client; return whether there are any."""
+        predicted = self._predicted()
+        if predicted is None:
             return False
         self._sent = tuple(
             # Escaped: a value of a tool's result may hold half a surrogate pair.
             PredictedCall(call.name, json.dumps(call.arguments), chance)
-            for call, chance in foreseen.likely
+            for call, chance in predicted.likely
         )
-        self._forecasts.sent(foreseen)
+        self._predictions.sent(predicted)
         return bool(self._sent)
 
     def _reported(self, index: int, end: ChatEnd, written: Sequence[ToolCall]) -> ChatEnd:
         calls = [call for one in written if (call := _call_of(one.name, one.arguments)) is not None]
-        foreseen = self._foreseen()
-        if index == 0 and foreseen is not None:
-            self._forecasts.answered(foreseen.followed, calls)
+        predicted = self._predicted()
+        if index == 0 and predicted is not None:
+            self._predictions.answered(predicted.followed, calls)
         if self._sent is None:
             return end
         sent = tuple(replace(one, is_made=_call_of(one.name, one.arguments) in calls) for one in self._sent)
@@ -222,4 +222,4 @@ def _call_of(name: str, arguments: str) -> Call | None:
 
 def _log_failure(done: Future[Any]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        logger.warning("what calls follow is not learnt here", exc_info=error)
+        logger.warning("a conversation's calls are not learned", exc_info=error)

@@ -65,7 +65,7 @@ class SpeculationOptions(Part):
     read_only_tools: list[str] | None = Field(
         default=None,
         max_length=256,
-        description="tools whose calls may be foreseen: NAME or NAME(ARGUMENT=VALUE); for chats",
+        description="tools that only read, whose calls may be predicted: NAME or NAME(ARGUMENT=VALUE)",
     )
 
 
@@ -247,7 +247,7 @@ class Function(Part):
     strict: bool | None = Field(default=None, description="ignored: arguments are read as they are written")
     annotations: dict[str, Any] | None = Field(
         default=None,
-        description="MCP's; tools with readOnlyHint may be foreseen. The model does not see them",
+        description="MCP's; calls of tools with readOnlyHint may be predicted. The model does not see them",
     )
 
 
@@ -383,7 +383,7 @@ class ChatBody(Body, ConversationBody):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="vLLM's")
     reasoning_effort: str | None = Field(
-        default=None, description="told to the chat template, else a budget of the thinking; none: off"
+        default=None, description="passed to the chat template, else a budget of the thinking; none: off"
     )
     add_generation_prompt: bool | None = Field(default=None, description="vLLM's")
     continue_final_message: bool | None = Field(default=None, description="vLLM's: the last turn goes on")

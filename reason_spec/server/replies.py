@@ -46,7 +46,7 @@ _LEAST_LOGPROB = -9999.0
 class ReplyStyle:
     """The common fields of the answers to one request.
 
-    ``tells`` says whether the client gets the report about speculation. ``num_draft_tokens`` bounds the
+    ``with_report``: the client gets the report about speculation. ``num_draft_tokens`` bounds the
     drafts of a pass.
     """
 
@@ -57,7 +57,7 @@ class ReplyStyle:
     reasoning_field: ReasoningField
     with_reasoning: bool = True
     with_logprobs: bool = False
-    tells: bool = False
+    with_report: bool = False
     num_draft_tokens: int = 0
 
     def reasoning(self, text: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _reply(answers: Sequence[ChatAnswer], style: ReplyStyle, choices_of_a_prompt
         "usage": usage_of([answer.end for answer in answers], style, choices_of_a_prompt),
         "system_fingerprint": style.fingerprint,
     }
-    if style.tells and len(answers) == 1:
+    if style.with_report and len(answers) == 1:
         body["reason_spec"] = speculation_of(answers[0].end.report)
         body["metrics"] = metrics_of(answers[0].end.report, style)
     return body
@@ -104,7 +104,7 @@ def _reply(answers: Sequence[ChatAnswer], style: ReplyStyle, choices_of_a_prompt
 
 def _choice(index: int, answer: ChatAnswer, style: ReplyStyle) -> ChoiceBody:
     choice: ChoiceBody = {"index": index, "stop_reason": answer.end.stop}
-    if style.tells:
+    if style.with_report:
         choice["reason_spec"] = speculation_of(answer.end.report)
     return choice
 
@@ -156,8 +156,8 @@ def usage_of(ends: Sequence[ChatEnd], style: ReplyStyle, choices_of_a_prompt: in
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
-        # Cached tokens may tell of prompts of other clients.
-        "prompt_tokens_details": {"cached_tokens": cached} if style.tells else None,
+        # Cached tokens may reveal prompts of other clients.
+        "prompt_tokens_details": {"cached_tokens": cached} if style.with_report else None,
         "completion_tokens_details": {"reasoning_tokens": sum(end.num_reasoning_tokens for end in ends)},
     }
 
@@ -185,7 +185,7 @@ def speculation_of(report: SpeculationReport) -> SpeculationBody:
 
 
 def predicted_calls_of(calls: Iterable[PredictedCall]) -> list[PredictedCallBody]:
-    """Return calls that were foreseen, for trusted clients."""
+    """Return predicted calls, for trusted clients."""
     found: list[PredictedCallBody] = []
     for call in calls:
         function: FunctionBody = {"name": call.name, "arguments": call.arguments}

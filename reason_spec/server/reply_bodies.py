@@ -76,7 +76,7 @@ class FunctionBody(TypedDict):
 
 
 class PredictedCallBody(TypedDict):
-    """A call that was foreseen. ``made`` comes with the report: whether this answer made it."""
+    """A predicted call. ``made`` comes with the report: whether this answer made it."""
 
     type: Literal["function"]
     function: FunctionBody

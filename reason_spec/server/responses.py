@@ -138,7 +138,7 @@ def _turn(item: InputItem) -> dict[str, Any]:
 
 
 def _starts_anew(item: InputItem, turn: dict[str, Any]) -> bool:
-    """Tell whether an item of the assistant begins a turn of its own."""
+    """Return whether an item of the assistant begins a turn of its own."""
     is_full = turn["content"] is not None or "tool_calls" in turn
     return isinstance(item, ReasoningItem | MessageItem) and is_full
 
@@ -196,14 +196,14 @@ def response_body(
         "usage": None if end is None else _usage(end, style),
         "user": body.user,
     }
-    if end is not None and style.tells:
+    if end is not None and style.with_report:
         found["reason_spec"] = speculation_of(end.report)
     return found
 
 
 def _usage(end: ChatEnd, style: ReplyStyle) -> dict[str, Any]:
-    # Cached tokens may tell of prompts of other clients.
-    cached = end.num_cached_tokens if style.tells else 0
+    # Cached tokens may reveal prompts of other clients.
+    cached = end.num_cached_tokens if style.with_report else 0
     return {
         "input_tokens": end.num_prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},

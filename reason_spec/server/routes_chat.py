@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from reason_spec.chat.base import ChatEnd, TextDelta, ToolCallDelta
 from reason_spec.server.api_request import ERRORS, ApiRequest
-from reason_spec.server.base import PredictedCalls, StreamEvent
+from reason_spec.server.base import PredictedCallsEvent, StreamEvent
 from reason_spec.server.chunks import Chunks
 from reason_spec.server.protocol import ChatBody
 from reason_spec.server.replies import ReplyStyle, chat_completion, chat_logprobs, predicted_calls_of
@@ -40,10 +40,10 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
         with_reasoning=body.include_reasoning is not False,
         with_logprobs=bool(body.logprobs),
     )
-    forecast = api.forecast(asked, read_only_marks(body))
+    prediction = api.prediction(asked, read_only_marks(body))
     if body.stream:
-        return await api.stream([asked], body.num_choices, ChatChunks(style, body), forecast)
-    answers = await api.answers([asked], body.num_choices, forecast)
+        return await api.stream([asked], body.num_choices, ChatChunks(style, body), prediction)
+    answers = await api.answers([asked], body.num_choices, prediction)
     return JSONResponse(chat_completion(answers, style))
 
 
@@ -57,7 +57,7 @@ class ChatChunks(Chunks):
         self._begun: set[int] = set()
 
     def event(self, index: int, event: StreamEvent) -> Iterable[bytes]:
-        if isinstance(event, PredictedCalls):
+        if isinstance(event, PredictedCallsEvent):
             # Beside a role, because clients may not expect a chunk without choices here.
             self._begun.add(0)
             sent = {"reason_spec": {"predicted_tool_calls": predicted_calls_of(event.calls)}}

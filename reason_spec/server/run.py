@@ -38,7 +38,7 @@ class Server:
     Raises:
         SettingsError: the address cannot be used, other machines can reach it and there is no key, or
             answers are to be learnt and cannot be, or a rule for tools has an unknown form.
-        DataError: the keys, or the model that foresees calls, cannot be read.
+        DataError: the keys, or the model that predicts calls, cannot be read.
     """
 
     def __init__(self, settings: Settings, *, start: Start, say: Say) -> None:

@@ -16,7 +16,7 @@ from reason_spec.server.app import Operation, create_app, starting_app
 from reason_spec.server.guard import Guard
 from reason_spec.server.keys import load_keys
 from reason_spec.server.metrics import Metrics
-from reason_spec.server.predicted_calls import open_forecasts
+from reason_spec.server.predicted_calls import open_predictions
 from reason_spec.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Service:
 
     Raises:
         SettingsError: answers are to be learnt and cannot be, or a rule for tools has an unknown form.
-        DataError: the keys, or the model that foresees calls, cannot be read.
+        DataError: the keys, or the model that predicts calls, cannot be read.
     """
 
     def __init__(self, settings: Settings, start: Start | None = None) -> None:
@@ -48,7 +48,7 @@ class Service:
         self.name = names[0]
         """The first served name of the target."""
         self._metrics = Metrics(self.name)
-        self._forecasts = open_forecasts(settings.server.predicted_calls, self._metrics)
+        self._predictions = open_predictions(settings.server.predicted_calls, self._metrics)
         self.operation = Operation(self._metrics)
         self._admission = Admission(settings.server, self._metrics, sheds=self._sheds)
         self._metrics.watch(self._admission)
@@ -79,7 +79,7 @@ class Service:
             admission=self._admission,
             metrics=self._metrics,
             operation=self.operation,
-            forecasts=self._forecasts,
+            predictions=self._predictions,
         )
         engines = (self._accelerator.target, self._accelerator.draft)
         self.operation.engines = tuple(engine for engine in engines if engine is not None)
@@ -105,8 +105,8 @@ class Service:
     async def close(self) -> None:
         """Save the suffix cache and end the engines."""
         await self._accelerator.close()
-        if self._forecasts is not None:
-            self._forecasts.close()
+        if self._predictions is not None:
+            self._predictions.close()
 
     def read_keys_again(self) -> None:
         """Take the keys that the file has now; a damaged file changes nothing."""

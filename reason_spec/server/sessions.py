@@ -10,7 +10,7 @@ from typing import Final
 from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.requests import Prompts
 from reason_spec.engines.base import Engine
-from reason_spec.server.predicted_calls import CallForecasts
+from reason_spec.server.predicted_calls import CallPredictions
 from reason_spec.suffix.base import num_shared
 from reason_spec.types import Prefix
 
@@ -56,9 +56,9 @@ class Sessions:
     prefixes are the first to be evicted, and what its calls teach is learnt. What was learnt is kept.
     """
 
-    def __init__(self, accelerator: Accelerator, forecasts: CallForecasts | None) -> None:
+    def __init__(self, accelerator: Accelerator, predictions: CallPredictions | None) -> None:
         self._accelerator = accelerator
-        self._forecasts = forecasts
+        self._predictions = predictions
         self._by_tenant: dict[str, OrderedDict[str, Sequence[_Beginnings]]] = {}
 
     def __len__(self) -> int:
@@ -81,8 +81,8 @@ class Sessions:
         """Release what belongs to a session, and learn from it; return whether a request has named it."""
         if (cache := self._accelerator.suffix_sessions) is not None:
             cache.end_named(tenant, name)
-        if self._forecasts is not None:
-            self._forecasts.end(tenant, name)
+        if self._predictions is not None:
+            self._predictions.end(tenant, name)
         known = self._by_tenant.get(tenant, OrderedDict()).pop(name, None)
         for beginnings in known or ():
             beginnings.release()

@@ -84,7 +84,7 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     "echo": Refusal("a conversation is not written out again; leave it out", (False,)),
 }
 
-_NO_THINKING = "the thinking within a text is not told apart; give a conversation to /v1/chat/completions"
+_NO_THINKING = "the thinking within a text is not recognized; give a conversation to /v1/chat/completions"
 
 COMPLETION_REFUSED: Mapping[str, Refusal] = {
     **_BOTH,

@@ -1,4 +1,4 @@
-"""Foresees calls in the conversations of many tenants, from requests that each hold a whole conversation."""
+"""Predicts calls in the conversations of many tenants, from requests that each hold a whole conversation."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Followed:
         return right
 
 
-class Foreseen(NamedTuple):
+class PredictedCalls(NamedTuple):
     """The calls that a conversation is likely to make, likeliest first."""
 
     followed: Followed
@@ -117,7 +117,7 @@ class _Tenant:
 
 
 class FollowedConversations:
-    """Follows conversations, foresees their calls, and learns from those that end. Not thread-safe.
+    """Follows conversations, predicts their calls, and learns from those that end. Not thread-safe.
 
     Conversations of a session, or without one, are recognized by their messages: each request holds those of
     the one before it. A conversation ends when its session is ended, or after `IDLE_SECONDS`.
@@ -151,14 +151,14 @@ class FollowedConversations:
 
     def predict(
         self, origin: Origin, messages: Sequence[Mapping[str, Any]], is_read_only: IsReadOnly
-    ) -> Foreseen | None:
+    ) -> PredictedCalls | None:
         """Return the calls that the next answer, or a later one, is likely to make, likeliest first.
 
         None for a conversation that is too long to be followed.
 
         Args:
             messages: the whole conversation in OpenAI's form.
-            is_read_only: whether a call changes nothing; only such calls are foreseen.
+            is_read_only: whether a call changes nothing; only such calls are predicted.
 
         Raises:
             pydantic.ValidationError: a message has another form.
@@ -180,9 +180,9 @@ class FollowedConversations:
             self._tenants[origin.tenant].running.remove(followed)
             raise
         if not (followed.events and starts_turn(followed.events[-1])):
-            return Foreseen(followed, [])
+            return PredictedCalls(followed, [])
         likely = [one for one in followed.predictor.predict() if one.chance >= self._threshold]
-        return Foreseen(followed, likely)
+        return PredictedCalls(followed, likely)
 
     def end(self, tenant: str, session: str) -> None:
         """End the conversations of a session, and learn from them."""

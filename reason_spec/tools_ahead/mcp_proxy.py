@@ -51,8 +51,8 @@ class _Waiting(NamedTuple):
     is_write: bool
 
 
-class _Foresight:
-    """Foresees calls from those of the session and of past ones; an error is logged and foresees nothing."""
+class _SafePredictor:
+    """Predicts calls from those of the session and of past ones; an error is logged and predicts nothing."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _Foresight:
 
     async def learn_past(self) -> None:
         """Learn from the past anew: only now is it known which of its calls change nothing."""
-        with self.outliving():
+        with self.logged_errors():
             knowledge = await asyncio.to_thread(Knowledge.of, self._past, self._may_run_ahead)
             self._predictor = CallPredictor(knowledge, self._model, learns=True)
             for event in self._events:
@@ -79,22 +79,22 @@ class _Foresight:
 
     def observe(self, event: Event) -> None:
         self._events.append(event)
-        with self.outliving():
+        with self.logged_errors():
             self._predictor.add(event)
 
     def predict(self) -> list[Prediction]:
         found: list[Prediction] = []
-        with self.outliving():
+        with self.logged_errors():
             found += self._predictor.predict()
         return found
 
     @contextmanager
-    def outliving(self) -> Iterator[None]:
+    def logged_errors(self) -> Iterator[None]:
         """Log an error of what is inside: the relay does not depend on it."""
         try:
             yield
         except Exception as error:
-            self._log(f"no call is foreseen here ({type(error).__name__}: {error})")
+            self._log(f"no call is predicted here ({type(error).__name__}: {error})")
 
 
 class McpProxy:
@@ -125,7 +125,7 @@ class McpProxy:
         self._annotated: set[str] = set()
         self._log = log
         self.held = HeldResults(limits)
-        self._foresight = _Foresight(model, past, self.may_run_ahead, log)
+        self._predictor = _SafePredictor(model, past, self.may_run_ahead, log)
         self._waiting: dict[Identity, _Waiting] = {}
         self._ahead: dict[str, Future[Message]] = {}
         self._cancelled: set[Identity] = set()
@@ -188,13 +188,13 @@ class McpProxy:
             self._meta.pop("progressToken", None)
         is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
         if call is not None and not is_write and (ahead := self.held.take(call)) is not None:
-            self._foresight.observe(Called(call))
+            self._predictor.observe(Called(call))
             self._spawn(self._answer_from(ahead, identity, call, line))
             return
         if is_write:
             self.held.begin_write()
         if call is not None:
-            self._foresight.observe(Called(call))
+            self._predictor.observe(Called(call))
         await self._forward(line, identity, _Waiting(str(method), call, is_write))
 
     def _cancel(self, identity: Identity | None) -> None:
@@ -279,7 +279,7 @@ class McpProxy:
             tools = [tool for tool in result.get("tools") or () if isinstance(tool, dict)]
             self._annotated.difference_update(str(tool.get("name")) for tool in tools)
             self._annotated.update(annotated_tools(tools))
-            self._spawn(self._foresight.learn_past())
+            self._spawn(self._predictor.learn_past())
         if waiting.call is not None and isinstance(result, dict):
             self._returned(waiting.call, result)
 
@@ -299,10 +299,10 @@ class McpProxy:
     # Running ahead -----------------------------------------------------------------------------
 
     def _returned(self, call: Call, result: Message) -> None:
-        with self._foresight.outliving():
-            self._foresight.observe(Returned(call, result_text(result)))
+        with self._predictor.logged_errors():
+            self._predictor.observe(Returned(call, result_text(result)))
         if self._failure is None:
-            for one in self.held.start(self._foresight.predict(), self._threshold, self._start):
+            for one in self.held.start(self._predictor.predict(), self._threshold, self._start):
                 self._log(f"runs ahead: {one.key}")
 
     def _start(self, call: Call) -> Future[Message]:

@@ -321,7 +321,7 @@ class ToolSession:
             predictions = self._predictor.predict(streamed)
         except Exception:
             # The conversation goes on without it.
-            logger.exception("no call is foreseen here")
+            logger.exception("no call is predicted here")
             return
         self._start(predictions)
 

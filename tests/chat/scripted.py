@@ -36,7 +36,7 @@ async def chat_with(
     max_context: int = 1 << 20,
     settings: Settings | None = None,
 ) -> AsyncIterator[Chat]:
-    """Give a chat whose target knows these answers; the draft knows the same unless told otherwise."""
+    """Give a chat whose target knows these answers; the draft knows the same unless it has its own."""
 
     def engine(name: str, known: Mapping[str, str]) -> ScriptedEngine:
         script = WrittenAnswers({match: (text,) for match, text in known.items()}, thinking=thinking)

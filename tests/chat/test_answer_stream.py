@@ -99,7 +99,7 @@ def ended_by(answer: ChatAnswer) -> str | None:
 
 
 @every_template
-async def test_a_budget_ends_the_thinking_at_a_step_and_tokens_are_told_apart(name: str) -> None:
+async def test_a_budget_ends_the_thinking_at_a_step_and_tokens_are_counted_apart(name: str) -> None:
     tokenizer = TemplateTokenizer(TEMPLATES[name])
     ends = [0, *accumulate(len(tokenizer.encode(step)) for step in split_steps(THOUGHT))]
     async with speaking(name) as chat:
@@ -176,7 +176,7 @@ async def test_steps_are_counted_and_a_thinking_without_an_end_is_closed(name: s
 
 
 @every_template
-async def test_an_effort_is_a_budget_or_is_told_to_the_template(name: str) -> None:
+async def test_an_effort_is_a_budget_or_goes_to_the_template(name: str) -> None:
     flags: dict[str, Any] = {"thinking.effort_tokens": {"low": 5}}
     async with speaking(name, **flags) as chat:
         low = await answer_of(chat, asks(QUESTION, reasoning_effort="low"))

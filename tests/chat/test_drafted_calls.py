@@ -1,4 +1,4 @@
-"""Calls in drafted steps are told before the target has written them, and the answer is the target's."""
+"""Calls in drafted steps reach the listener before the target writes them; the answer is the target's."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
         yield opened
 
 
-def request(question: str, tell: CallListener | None, **options: Any) -> Any:
+def request(question: str, listener: CallListener | None, **options: Any) -> Any:
     options = {"loss_class": "verified", "tools": [TOOL], **options}
-    return chat_request([{"role": "user", "content": question}], {**options, "on_drafted_call": tell})
+    return chat_request([{"role": "user", "content": question}], {**options, "on_drafted_call": listener})
 
 
 @pytest.mark.parametrize(("question", "drafted", "made"), [("Paris?", PARIS, PARIS), ("Oslo?", PARIS, ROME)])
-def test_a_drafted_call_is_told_before_the_targets(
+def test_a_drafted_call_comes_before_the_targets(
     models: InProcess, question: str, drafted: WholeCall, made: WholeCall
 ) -> None:
     order: list[Any] = []
-    told = request(question, lambda *call: order.append(WholeCall(*call)))
+    asked = request(question, lambda *call: order.append(WholeCall(*call)))
     deltas: list[ToolCallDelta] = []
-    for event in models.stream(told):
+    for event in models.stream(asked):
         if isinstance(event, ToolCallDelta):
             order.append(event)
             deltas.append(event)
@@ -73,12 +73,12 @@ def test_a_drafted_call_is_told_before_the_targets(
     assert json.loads("".join(delta.arguments for delta in deltas)) == made.arguments
 
 
-def test_nothing_is_told_without_drafted_steps_or_without_a_call(models: InProcess) -> None:
-    told: list[Any] = []
-    tell: CallListener = lambda *call: told.append(call)  # noqa: E731
-    models.chat(request("Paris?", tell, loss_class="exact", off=True))
-    models.chat(request("Hello", tell))
-    assert told == []
+def test_the_listener_gets_nothing_without_drafted_steps_or_without_a_call(models: InProcess) -> None:
+    drafted: list[Any] = []
+    listener: CallListener = lambda *call: drafted.append(call)  # noqa: E731
+    models.chat(request("Paris?", listener, loss_class="exact", off=True))
+    models.chat(request("Hello", listener))
+    assert drafted == []
 
 
 def test_a_listener_that_fails_does_not_hurt_the_answer(
@@ -105,7 +105,7 @@ def test_a_drafted_call_runs_while_the_target_writes_it(models: InProcess) -> No
     ) as tools:
         for question, num_used, all_served in (
             ("Paris?", 1, ["Paris"]),
-            # Foretold and not made: the chance falls below the threshold after it.
+            # Drafted and not made: the chance falls below the threshold after it.
             ("Oslo?", 0, ["Paris", "Paris", "Rome"]),
             ("Oslo?", 0, ["Paris", "Paris", "Rome", "Paris", "Rome"]),
             ("Oslo?", 0, ["Paris", "Paris", "Rome", "Paris", "Rome", "Rome"]),

@@ -79,8 +79,8 @@ async def test_a_stop_cuts_inside_a_step_and_is_named(policy: Policy, stop: str)
     async with chat_with({"birds": BIRDS}) as chat:
         sampling = ChatSampling(stop=("nowhere", stop))
         *pieces, end = await events_of(chat, asks("birds", policy=policy, sampling=sampling))
-    told = "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
-    assert told == BIRDS[: BIRDS.index(stop)]
+    streamed = "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
+    assert streamed == BIRDS[: BIRDS.index(stop)]
     assert isinstance(end, ChatEnd)
     assert (end.finish, end.stop) == ("stop", stop)
 
@@ -199,9 +199,9 @@ async def test_the_targets_own_words_come_with_their_logprobs() -> None:
 def test_pieces_in_any_order_are_put_in_place(text: str, data: st.DataObject) -> None:
     cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=6))})
     pieces = [(start, text[start:end]) for start, end in pairwise(cuts)]
-    # Some are told twice, and some reach over others.
+    # Some come twice, and some reach over others.
     pieces += data.draw(st.lists(st.sampled_from(pieces), max_size=3)) if pieces else []
     pieces += [(start, text[start:]) for start in data.draw(st.lists(st.sampled_from(cuts), max_size=2))]
     order = TextOrder()
-    told = "".join(order.take(*piece) for piece in data.draw(st.permutations(pieces)))
-    assert told == text
+    streamed = "".join(order.take(*piece) for piece in data.draw(st.permutations(pieces)))
+    assert streamed == text

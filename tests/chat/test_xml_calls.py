@@ -109,7 +109,7 @@ def test_values_have_the_type_that_the_schema_names(name: str, written: str, val
         ),
     ],
 )
-def test_calls_and_text_are_told_apart(text: str, content: str, calls: list[tuple[str, Any]]) -> None:
+def test_calls_and_text_are_separated(text: str, content: str, calls: list[tuple[str, Any]]) -> None:
     found = read([text])
     assert found == read(list(text))
     assert (found[0], [(name, json.loads(arguments)) for name, arguments in found[1]]) == (content, calls)

@@ -30,7 +30,7 @@ def served(scripted_server: ServeProcess) -> Iterator[None]:
 
 
 def heard(program: Any, *fields: str) -> tuple[list[Any], Any]:
-    """Return what listeners to these fields are told, and what the program returns in the end."""
+    """Return what listeners to these fields get, and what the program returns in the end."""
 
     async def listen() -> list[Any]:
         listeners = [dspy.streaming.StreamListener(signature_field_name=field) for field in fields]
@@ -59,8 +59,8 @@ def test_a_listener_hears_its_field_as_it_is_written(num_times: int) -> None:
 def test_two_listeners_hear_each_its_own_field_in_turn() -> None:
     pieces, prediction = heard(dspy.ChainOfThought("question -> answer"), "reasoning", "answer")
     for field in ("reasoning", "answer"):
-        told = "".join(piece.chunk for piece in pieces if piece.signature_field_name == field)
-        assert told.strip() == getattr(prediction, field) != ""
+        streamed = "".join(piece.chunk for piece in pieces if piece.signature_field_name == field)
+        assert streamed.strip() == getattr(prediction, field) != ""
     order = [piece.signature_field_name for piece in pieces]
     assert order == sorted(order, reverse=True)
 
@@ -79,10 +79,10 @@ def test_a_stream_that_is_left_can_be_followed_by_another() -> None:
     assert heard(dspy.Predict("question -> answer"), "answer")[1].answer == ANSWER
 
 
-def test_steps_that_come_whole_are_told_apart_by_field(tmp_path: Path) -> None:
+def test_steps_that_come_whole_are_separated_by_field(tmp_path: Path) -> None:
     options = ["--target", str(SCRIPT), "--draft", str(SCRIPT), "--strategy", "lookahead"]
     options += ["--verifier", "numbers", "--set", "target.kind=scripted", "--set", "draft.kind=scripted"]
     with serving(*options, cwd=tmp_path) as server, dspy.context(lm=model_of(server)):
         pieces, prediction = heard(dspy.ChainOfThought("question -> answer"), "reasoning", "answer")
-    told = [(piece.signature_field_name, piece.chunk) for piece in pieces if piece.chunk]
-    assert told == [("reasoning", prediction.reasoning), ("answer", ANSWER)]
+    streamed = [(piece.signature_field_name, piece.chunk) for piece in pieces if piece.chunk]
+    assert streamed == [("reasoning", prediction.reasoning), ("answer", ANSWER)]

@@ -159,15 +159,15 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "told"),
+    ("choice", "passed_on"),
     [
         (None, "auto"),
         ("required", "required"),
         ({"type": "function", "function": {"name": "temperature"}}, "temperature"),
     ],
 )
-def test_a_choice_of_tools_is_read_in_all_its_forms(choice: object, told: str) -> None:
-    assert chat_request([], {"tools": [TOOL], "tool_choice": choice}).tool_choice == told
+def test_a_choice_of_tools_is_read_in_all_its_forms(choice: object, passed_on: str) -> None:
+    assert chat_request([], {"tools": [TOOL], "tool_choice": choice}).tool_choice == passed_on
 
 
 def test_a_response_format_becomes_a_constraint() -> None:

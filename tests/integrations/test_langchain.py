@@ -96,7 +96,7 @@ def test_structured_output_is_of_its_class(pair: InProcess) -> None:
     assert isinstance(both["parsed"], Amount)
 
 
-def test_thinking_is_told_to_the_model_again(models: InProcess) -> None:
+def test_the_model_gets_its_thinking_again(models: InProcess) -> None:
     message = AIMessage("17", additional_kwargs={"reasoning_content": "12 + 5"})
     request = ChatReasonSpec(models=models)._request([HumanMessage("?"), message], None, {})
     assert request.messages[1] == {"role": "assistant", "content": "17", "reasoning_content": "12 + 5"}

@@ -75,7 +75,7 @@ def test_a_call_may_have_settings_of_its_own(models: InProcess) -> None:
         agent.run_sync(APPLES, model_settings={"presence_penalty": 1.0})
 
 
-def test_earlier_turns_are_told_with_thinking_and_calls(models: InProcess) -> None:
+def test_earlier_turns_are_sent_with_thinking_and_calls(models: InProcess) -> None:
     said = ModelResponse(
         [ThinkingPart("Hm."), TextPart("I look."), ToolCallPart("temperature", {"city": "Rome"}, "c1")]
     )

@@ -37,7 +37,7 @@ class Counts:
 
 
 class Caller:
-    """One request: it waits for its place, and leaves it when it is told to."""
+    """One request: it waits for its place, and leaves it when it is asked to."""
 
     def __init__(self, admission: Admission, tenant: str, order: list[Caller], size: int = 1) -> None:
         self.tenant, self.size = tenant, size

@@ -15,8 +15,8 @@ from tests.server.serving import Serving
 
 
 def question(marbles: int) -> list[ChatCompletionMessageParam]:
-    told = f"Tom has {marbles} marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. "
-    return [{"role": "user", "content": f"{told}How many marbles does Tom have now?"}]
+    story = f"Tom has {marbles} marbles. He buys 3 bags with 6 marbles each. Then he gives 5 marbles to Mia. "
+    return [{"role": "user", "content": f"{story}How many marbles does Tom have now?"}]
 
 
 QUESTION = question(14)
@@ -74,7 +74,7 @@ def tokenizer_of(pair: Serving) -> HuggingFaceTokenizer:
     return tokenizer
 
 
-def test_a_stop_token_cuts_inside_a_step_and_is_told(pair: Serving) -> None:
+def test_a_stop_token_cuts_inside_a_step_and_is_named(pair: Serving) -> None:
     tokenizer = tokenizer_of(pair)
     whole = ask(pair).choices[0].message.content
     tokens = tokenizer.encode(whole)
@@ -138,14 +138,14 @@ def test_logprobs_are_those_of_the_tokens(pair: Serving) -> None:
     assert ask(pair).choices[0].logprobs is None
 
 
-def test_trusted_clients_choose_and_are_told(pair: Serving) -> None:
+def test_trusted_clients_choose_and_get_a_report(pair: Serving) -> None:
     answer = ask(pair, extra_body={"reason_spec": SPECULATES})
-    told = answer.reason_spec
-    assert (told["strategy"], told["loss_class"]) == ("lookahead", "exact")
-    assert sum(told["steps"].values()) >= 1
-    assert told["tokens"]["target"]["generated"] > 0
+    report = answer.reason_spec
+    assert (report["strategy"], report["loss_class"]) == ("lookahead", "exact")
+    assert sum(report["steps"].values()) >= 1
+    assert report["tokens"]["target"]["generated"] > 0
     accepted = answer.metrics["speculative_decoding"]
-    work = told["tokens"]["target"]
+    work = report["tokens"]["target"]
     assert accepted["num_draft_tokens"] == work["drafted"] > 0
     assert accepted["draft_acceptance_rate"] == work["accepted"] / work["drafted"]
     histogram = accepted["acceptance_histogram"]
@@ -155,8 +155,8 @@ def test_trusted_clients_choose_and_are_told(pair: Serving) -> None:
     assert accepted["mean_acceptance_length"] == 1 + work["accepted"] / sum(histogram)
     proposed, stood = accepted["num_proposed_steps"], accepted["num_accepted_steps"]
     judged = proposed - accepted["num_late_steps"]
-    assert told["alpha_step_of_all"] == (stood / proposed if proposed else None)
-    assert told["alpha_step"] == (stood / judged if judged else None)
+    assert report["alpha_step_of_all"] == (stood / proposed if proposed else None)
+    assert report["alpha_step"] == (stood / judged if judged else None)
     off = ask(pair, extra_body={"reason_spec": {"off": True}})
     assert off.reason_spec["strategy"] == "autoregressive"
     assert off.metrics == {"speculative_decoding": None}
@@ -177,10 +177,10 @@ def test_trusted_clients_may_have_an_answer_end_early(pair: Serving) -> None:
         )
 
     whole, short = answer(), answer(exit="policy", exit_threshold=0.0)
-    told = short.reason_spec
-    assert (told["loss_class"], told["step_loss_class"]) == ("shortened", "exact")
-    assert (told["early_exit"]["rule"], told["early_exit"]["step"]) == ("policy", 1)
-    assert 0 <= told["early_exit"]["chance"] <= 1
+    report = short.reason_spec
+    assert (report["loss_class"], report["step_loss_class"]) == ("shortened", "exact")
+    assert (report["early_exit"]["rule"], report["early_exit"]["step"]) == ("policy", 1)
+    assert 0 <= report["early_exit"]["chance"] <= 1
     assert short.choices[0].message.content.rpartition("\n\n")[2].startswith("The answer is ")
     assert len(short.choices[0].message.content) < len(whole.choices[0].message.content)
     assert whole.reason_spec["early_exit"] is None

@@ -24,7 +24,7 @@ DASHBOARD = json.loads((FOLDER / "reason-spec.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
-# Nothing was refused or told ahead, and no draft came too late: Prometheus has no sample of them yet.
+# Nothing was refused or predicted, and no draft came too late: Prometheus has no sample of them yet.
 MAY_BE_EMPTY = ("shed_requests_total", "request_queue_time_seconds", "predicted_calls")
 
 

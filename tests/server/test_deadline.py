@@ -1,4 +1,4 @@
-"""Deadlines: work that is late is stopped, and its client is told, whether the work ends or not."""
+"""Deadlines: work that is late is stopped, and its client gets an error, whether the work ends or not."""
 
 from __future__ import annotations
 

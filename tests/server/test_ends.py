@@ -40,7 +40,7 @@ async def leave(serving: Serving, body: dict[str, Any], *, after: bytes) -> None
         await reader.readuntil(after)
     else:
         while await asyncio.to_thread(serving.num_running) == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # the engines tell nobody
+            await asyncio.sleep(0.01)  # the engines announce no end
     writer.close()
 
 
@@ -48,7 +48,7 @@ async def until_idle(serving: Serving) -> None:
     async with asyncio.timeout(30):
         admission = serving.app.state.context.admission
         while await asyncio.to_thread(serving.num_running) or admission.num_running:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # the engines tell nobody
+            await asyncio.sleep(0.01)  # the engines announce no end
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -28,7 +28,7 @@ def keys() -> KeyRing:
 
 
 class Echo:
-    """Reads the body and says what it was told of the request."""
+    """Reads the body and says what it knows of the request."""
 
     def __init__(self) -> None:
         self.states: list[dict[str, Any]] = []

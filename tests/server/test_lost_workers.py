@@ -35,7 +35,7 @@ class Reply(NamedTuple):
 
 
 class Workers:
-    """The workers of a server, told apart though one is started again."""
+    """The workers of a server, distinguished though one is started again."""
 
     def __init__(self, server: ServeProcess) -> None:
         self._server = psutil.Process(server.process.pid)
@@ -121,7 +121,7 @@ def count(server: ServeProcess, state: str) -> int:
 
 
 def all_let_in(server: ServeProcess, replies: Sequence[Future[Reply]]) -> bool:
-    """Tell whether the server has let all requests in and still writes answers to some of them."""
+    """Return whether the server has let all requests in and still writes answers to some of them."""
     # Counted before the metrics are read, so that no request is counted twice.
     num_done = sum(reply.done() for reply in replies)
     num_running = count(server, "running")

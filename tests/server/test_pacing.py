@@ -38,14 +38,14 @@ NAMED = st.builds(ToolCallDelta, st.integers(0, 1), st.text(max_size=12), st.jus
 
 def summed(events: list[StreamEvent]) -> tuple[list[tuple[Any, str]], int, list[tuple[str, str | None]]]:
     """Return runs of text of one kind, how many tokens are rated, and the calls that begin."""
-    told: list[tuple[Any, str]] = []
+    came: list[tuple[Any, str]] = []
     for event in events:
         match event:
             case TextDelta(channel, text):
-                told += [(channel, text)] if text else []
+                came += [(channel, text)] if text else []
             case ToolCallDelta(index, arguments):
-                told += [(index, arguments)] if arguments else []
-    runs = [(kind, "".join(text for _, text in group)) for kind, group in groupby(told, lambda one: one[0])]
+                came += [(index, arguments)] if arguments else []
+    runs = [(kind, "".join(text for _, text in group)) for kind, group in groupby(came, lambda one: one[0])]
     rated = sum(len(event.logprobs or ()) for event in events if isinstance(event, TextDelta))
     begun = [(event.id, event.name) for event in events if isinstance(event, ToolCallDelta) and event.id]
     return runs, rated, begun
@@ -131,5 +131,5 @@ def test_a_paced_client_that_leaves_frees_the_engine(tmp_path: Path) -> None:
         for _ in range(1500):
             if says.num_running() == 0:
                 break
-            time.sleep(0.02)  # the engines tell nobody
+            time.sleep(0.02)  # the engines announce no end
         assert says.num_running() == 0

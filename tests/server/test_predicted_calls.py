@@ -1,4 +1,4 @@
-"""Trusted clients are told which calls come next; the text, other clients and other tenants see nothing."""
+"""Trusted clients get the predicted calls; the text, other clients and other tenants see nothing."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def told(calls: list[dict[str, Any]]) -> list[str]:
+def orders_in(calls: list[dict[str, Any]]) -> list[str]:
     assert {call["function"]["name"] for call in calls} <= {"get_order"}
     assert all(0 <= call["probability"] <= 1 for call in calls)
     return [json.loads(call["function"]["arguments"])["order_id"] for call in calls]
@@ -102,20 +102,20 @@ def chunks_of(server: ServeProcess, key: str, **body: Any) -> list[dict[str, Any
     return [json.loads(event) for event in events[:-1]]
 
 
-def test_a_stream_tells_the_calls_before_the_model_writes_one(
+def test_a_stream_has_the_predicted_calls_before_the_model_writes_one(
     keys_and_server: tuple[dict[str, str], ServeProcess],
 ) -> None:
     keys, server = keys_and_server
     chunks: list[dict[str, Any]] = []
 
-    def tells() -> bool:
+    def is_predicted() -> bool:
         chunks[:] = chunks_of(server, keys["ann"])
         return "reason_spec" in chunks[0]
 
     # On a busy machine the answer may begin before.
-    until(tells)
+    until(is_predicted)
     first, *rest = chunks
-    assert set(told(first["reason_spec"]["predicted_tool_calls"])) == set(ORDERS)
+    assert set(orders_in(first["reason_spec"]["predicted_tool_calls"])) == set(ORDERS)
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     report = rest[-1]["reason_spec"]["predicted_tool_calls"]
     made = [json.loads(one["function"]["arguments"])["order_id"] for one in report if one["made"]]
@@ -136,7 +136,7 @@ def test_the_text_and_the_prompt_are_those_without(
     assert marked["reason_spec"]["loss_class"] == "exact"
 
 
-def test_neither_other_tenants_nor_other_salts_nor_untrusted_clients_are_told(
+def test_neither_other_tenants_nor_other_salts_nor_untrusted_clients_get_predictions(
     keys_and_server: tuple[dict[str, str], ServeProcess],
 ) -> None:
     keys, server = keys_and_server
@@ -165,12 +165,12 @@ def test_calls_may_be_marked_by_rules(keys_and_server: tuple[dict[str, str], Ser
     keys, server = keys_and_server
     rule = {"read_only_tools": [f"get_order(order_id={ORDERS[1]})"]}
     answer = ask(server, keys["ann"], tools=TOOLS, reason_spec=rule).json()
-    assert told(answer["reason_spec"]["predicted_tool_calls"]) == ORDERS[1:2]
+    assert orders_in(answer["reason_spec"]["predicted_tool_calls"]) == ORDERS[1:2]
     wrong = ask(server, keys["ann"], reason_spec={"read_only_tools": ["get_order("]}).json()["error"]
     assert (wrong["param"], "names no tool" in wrong["message"]) == ("reason_spec.read_only_tools", True)
 
 
-def test_metrics_count_what_was_told_and_made(
+def test_metrics_count_what_was_predicted_and_made(
     keys_and_server: tuple[dict[str, str], ServeProcess],
 ) -> None:
     keys, server = keys_and_server

@@ -69,7 +69,7 @@ def test_what_is_under_way_is_answered_to_its_end_before_it_stops(tmp_path: Path
         assert server.end() == 0
 
 
-def test_what_takes_longer_than_the_drain_is_told_so(tmp_path: Path) -> None:
+def test_what_takes_longer_than_the_drain_gets_an_error(tmp_path: Path) -> None:
     slow = scripted(tmp_path, WORDS * 50, seconds_per_pass=0.05)
     with serving(*slow, "--set", "server.drain_seconds=0.1", cwd=tmp_path) as server:
         body = server.body("?", stream=True)
@@ -177,7 +177,7 @@ def test_a_kill_loses_little_and_the_death_of_a_worker_is_seen(tmp_path: Path) -
         server.process.kill()
         assert server.end() == -signal.SIGKILL
     with serving(*options, cwd=tmp_path) as server:
-        again = told(server, keys["ana"])
+        again = usage_of(server, keys["ana"])
         assert again["steps"]["cache"] > 0
         assert passes(again) < passes(cold) * 0.8
         psutil.Process(server.process.pid).children()[0].kill()
@@ -196,8 +196,8 @@ def tenants(folder: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def check_tenants(server: ServeProcess, keys: dict[str, str]) -> dict[str, Any]:
-    """Ask the same as one tenant, again, and as another; return what the first was told."""
-    cold, warm, other = (told(server, keys[name]) for name in ("ana", "ana", "ben"))
+    """Ask the same as one tenant, again, and as another; return what the first saw."""
+    cold, warm, other = (usage_of(server, keys[name]) for name in ("ana", "ana", "ben"))
     assert warm["steps"]["cache"] > 0
     assert "cache" not in cold["steps"]
     # The same question, and nothing of what the other tenant was answered.
@@ -206,7 +206,7 @@ def check_tenants(server: ServeProcess, keys: dict[str, str]) -> dict[str, Any]:
     return cold
 
 
-def told(server: ServeProcess, key: str) -> dict[str, Any]:
+def usage_of(server: ServeProcess, key: str) -> dict[str, Any]:
     """Ask, and return what speculation did."""
     answer = server.ask(QUESTION, key)
     assert answer.status_code == 200, answer.text
@@ -236,7 +236,7 @@ def test_a_client_that_never_sends_its_body_holds_nobody_up(tmp_path: Path) -> N
             assert bare.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_it_keeps_answers_for_its_draft_only_where_it_is_told_to(tmp_path: Path) -> None:
+def test_it_keeps_answers_for_its_draft_only_where_it_is_asked_to(tmp_path: Path) -> None:
     target = save_model("llama", tmp_path / "target")
     draft = write_draft(target, tmp_path / "draft", {})
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -180,7 +180,7 @@ def test_the_sdk_reads_a_schema_of_its_own(says: Serving) -> None:
     assert answer.choices[0].message.parsed == Person(age=12)
 
 
-def test_a_budget_ends_the_thinking_and_usage_tells_it_from_the_answer(thinks: Serving) -> None:
+def test_a_budget_ends_the_thinking_and_usage_counts_it_apart(thinks: Serving) -> None:
     whole = ask(thinks, "Think!")
     for budget, steps, reasoning in (
         (whole.usage.completion_tokens_details.reasoning_tokens - 1, None, "First this.\n\n"),

@@ -46,7 +46,7 @@ def orders_of(number: int) -> set[Call]:
     return {Call.of("get_order", {"order_id": one}) for one in user(number)["orders"]}
 
 
-def foreseen(
+def predicted_orders(
     conversations: FollowedConversations, number: int, origin: Origin, num_messages: int = 4
 ) -> set[Call]:
     return {one.call for one in ask(conversations, messages_of(number)[:num_messages], origin)[1]}
@@ -71,9 +71,9 @@ def teach(conversations: FollowedConversations, origin: Origin, last: int = 12) 
 
 def test_ended_sessions_teach_their_tenant_and_salt_alone(conversations: FollowedConversations) -> None:
     teach(conversations, ANN)
-    assert foreseen(conversations, 70, ANN) == orders_of(70)
-    assert foreseen(conversations, 70, Origin("bob")) == set()
-    assert foreseen(conversations, 70, Origin("ann", "salt")) == set()
+    assert predicted_orders(conversations, 70, ANN) == orders_of(70)
+    assert predicted_orders(conversations, 70, Origin("bob")) == set()
+    assert predicted_orders(conversations, 70, Origin("ann", "salt")) == set()
     assert conversations.num_running == 3
 
 
@@ -81,10 +81,10 @@ def test_idle_conversations_teach_once(conversations: FollowedConversations, clo
     for number in range(12):
         ask(conversations, messages_of(number)[:-1])
     assert not conversations.learn_idle()
-    assert foreseen(conversations, 70, ANN) == set()
+    assert predicted_orders(conversations, 70, ANN) == set()
     clock.now += IDLE_SECONDS
     assert [conversations.learn_idle() for _ in range(14)] == [True] * 13 + [False]
-    assert foreseen(conversations, 71, ANN) == orders_of(71)
+    assert predicted_orders(conversations, 71, ANN) == orders_of(71)
 
 
 def test_a_conversation_is_recognized_by_its_messages(conversations: FollowedConversations) -> None:
@@ -100,7 +100,7 @@ def test_a_conversation_is_recognized_by_its_messages(conversations: FollowedCon
     assert named is not first
 
 
-def test_only_what_the_request_marks_is_foreseen(conversations: FollowedConversations) -> None:
+def test_only_what_the_request_marks_is_predicted(conversations: FollowedConversations) -> None:
     teach(conversations, ANN)
     found = conversations.predict(ANN, messages_of(70)[:4], lambda call: call.name == "get_user")
     assert found is not None

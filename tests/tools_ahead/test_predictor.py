@@ -1,4 +1,4 @@
-"""The predictor sees a prefix, learns from other conversations, and foresees what they did."""
+"""The predictor sees a prefix, learns from other conversations, and predicts what they did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def after(number: int, num_events: int, model: CallModel, **options: bool) -> Ca
     return predictor
 
 
-def test_the_user_and_then_each_order_is_foreseen_for_an_unknown_user(shop_model: CallModel) -> None:
+def test_the_user_and_then_each_order_is_predicted_for_an_unknown_user(shop_model: CallModel) -> None:
     first = after(90, 2, shop_model).predict()
     assert first[0].call == Call.of("get_user", {"user_id": "nora_90"})
     assert first[0].chance > 0.8
@@ -121,13 +121,13 @@ def test_a_loop_of_one_conversation_is_learned_while_it_goes_on(shop_model: Call
     listing = Call.of("list", {})
     predictor.add(Called(listing))
     predictor.add(Returned(listing, str(orders).replace("'", '"')))
-    foreseen = []
+    predicted = []
     for order in orders:
         call = Call.of("get_order", {"order_id": order})
-        foreseen.append(call in [p.call for p in predictor.predict()])
+        predicted.append(call in [p.call for p in predictor.predict()])
         predictor.add(Called(call))
         predictor.add(Returned(call, "{}"))
-    assert foreseen == [False, False, True, True, True, True]
+    assert predicted == [False, False, True, True, True, True]
 
 
 def test_calls_of_a_like_conversation_are_recalled() -> None:

@@ -76,7 +76,7 @@ def test_a_result_counts_once_and_a_running_call_is_not_started_again() -> None:
     assert (len(done.ahead), done.num_right, len(done.uses)) == (1, 1, 2)
 
 
-def test_a_trained_model_foresees_orders_of_unknown_users(shop_model: CallModel) -> None:
+def test_a_trained_model_predicts_orders_of_unknown_users(shop_model: CallModel) -> None:
     known = Knowledge.of([one.events for one in conversations(0, 20)], READ_ONLY)
     tests = conversations(100, 110)
     scored = [(one, scores_of(shop_model, moments_of(known, one.events))) for one in tests]
