@@ -226,8 +226,11 @@ class ReasonSpecStream(StreamedResponse):
         return self._timestamp
 
 
-def openai_turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
+def openai_turns(message: ModelMessage, *, texts_alone: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the messages in OpenAI's form that one of Pydantic AI's stands for.
+
+    Args:
+        texts_alone: leave out what is no text in the user's prompts, such as pictures.
 
     Raises:
         RequestError: a part is no text, call or result.
@@ -241,7 +244,7 @@ def openai_turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
             case SystemPromptPart():
                 yield {"role": "system", "content": part.content}
             case UserPromptPart():
-                yield {"role": "user", "content": _user_text(part)}
+                yield {"role": "user", "content": _user_text(part, texts_alone)}
             case ToolReturnPart():
                 yield {
                     "role": "tool",
@@ -259,11 +262,11 @@ def openai_turns(message: ModelMessage) -> Iterator[dict[str, Any]]:
                 )
 
 
-def _user_text(part: UserPromptPart) -> str:
+def _user_text(part: UserPromptPart, texts_alone: bool) -> str:
     if isinstance(part.content, str):
         return part.content
     texts = [item if isinstance(item, str) else getattr(item, "content", None) for item in part.content]
-    if not all(isinstance(text, str) for text in texts):
+    if not texts_alone and not all(isinstance(text, str) for text in texts):
         raise RequestError("a prompt holds something beside text: the model reads text", param="messages")
     return "\n".join(text for text in texts if isinstance(text, str))
 

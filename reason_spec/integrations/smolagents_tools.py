@@ -77,7 +77,7 @@ class AgentConversation:
                     yield assistant_turn(None, None, [call_body("", made.name, made.arguments)])
                     yield {"role": "tool", "content": made.result}
             elif message.role is not MessageRole.TOOL_RESPONSE:
-                yield {"role": message.role.value, "content": _text_of(message)}
+                yield {"role": message.role.value, "content": message.content}
 
 
 class _AheadTool(Tool):
@@ -117,10 +117,3 @@ class _FollowedModel:
             return found(messages, *options, **named)
 
         return answer
-
-
-def _text_of(message: ChatMessage) -> str:
-    parts = message.content or ""
-    if isinstance(parts, str):
-        return parts
-    return "".join(part.get("text", "") for part in parts)

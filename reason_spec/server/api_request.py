@@ -159,8 +159,7 @@ class ApiRequest:
         )
 
     def prediction(self, request: ChatRequest, marks: ReadOnlyMarks) -> RequestPrediction | None:
-        """Return the prediction of the answer's calls; None where none are predicted, or the client may not see
-        them."""
+        """Return the prediction of the answer's calls; None where the client may not see one."""
         if self.context.predictions is None or not self.client.trusted:
             return None
         origin = Origin(self.client.tenant, request.cache_salt, request.session)

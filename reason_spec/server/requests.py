@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from reason_spec.server.protocol import (
     Body,
     ChatBody,
     CompletionBody,
+    Function,
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedTool,
@@ -100,15 +102,15 @@ def policy_of(options: SpeculationOptions | None, client: Client, *, rated: bool
     return Policy(**options.model_dump(exclude={"read_only_tools"}))
 
 
-def read_only_marks(body: ChatBody) -> ReadOnlyMarks:
-    """Return what the request says of tools that only read.
+def read_only_marks(functions: Iterable[Function], options: SpeculationOptions | None) -> ReadOnlyMarks:
+    """Return what a request says of tools that only read, by their annotations and by rules.
 
     Raises:
         RequestError: a rule has another form.
     """
-    names = annotated_tools(tool.function.model_dump() for tool in body.tools or ())
+    names = annotated_tools(function.model_dump() for function in functions)
     try:
-        rules = ReadOnlyTools((body.reason_spec and body.reason_spec.read_only_tools) or ())
+        rules = ReadOnlyTools((options and options.read_only_tools) or ())
     except SettingsError as error:
         raise RequestError(str(error), param="reason_spec.read_only_tools") from None
     return ReadOnlyMarks(frozenset(names), rules)

@@ -40,7 +40,8 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
         with_reasoning=body.include_reasoning is not False,
         with_logprobs=bool(body.logprobs),
     )
-    prediction = api.prediction(asked, read_only_marks(body))
+    marks = read_only_marks((tool.function for tool in body.tools or ()), body.reason_spec)
+    prediction = api.prediction(asked, marks)
     if body.stream:
         return await api.stream([asked], body.num_choices, ChatChunks(style, body), prediction)
     answers = await api.answers([asked], body.num_choices, prediction)

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from reason_spec.chat.base import ChatAnswer, ChatEnd, TextDelta, ToolCallDelta
+from reason_spec.chat.base import ChatAnswer, ChatEnd, PredictedCall, TextDelta, ToolCallDelta
 from reason_spec.server.api_request import ERRORS, ApiRequest
-from reason_spec.server.base import ApiError, StreamEvent
+from reason_spec.server.base import ApiError, PredictedCallsEvent, StreamEvent
 from reason_spec.server.protocol_responses import ResponsesBody
-from reason_spec.server.replies import ReplyStyle
+from reason_spec.server.replies import ReplyStyle, predicted_calls_of
+from reason_spec.server.requests import read_only_marks
 from reason_spec.server.responses import ResponseBody, Status, response_body, response_request
 from reason_spec.server.streaming import STREAM_CONTENT, data_event
 
@@ -34,9 +35,10 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     asked = response_request(body, api.client, most, api.enter_session(body))
     style = api.style("resp_", body.model)
     events = ResponseEvents(style, body)
+    prediction = api.prediction(asked, read_only_marks(body.tools or (), body.reason_spec))
     if body.stream:
-        return await api.stream([asked], 1, events)
-    (answer,) = await api.answers([asked], 1)
+        return await api.stream([asked], 1, events, prediction)
+    (answer,) = await api.answers([asked], 1, prediction)
     return JSONResponse(events.whole(answer))
 
 
@@ -75,6 +77,9 @@ class ResponseEvents:
         return self._response(_ending(answer.end), answer.end)
 
     def event(self, index: int, event: StreamEvent) -> Iterable[bytes]:
+        if isinstance(event, PredictedCallsEvent):
+            yield from self._begin(event.calls)
+            return
         yield from self._begin()
         match event:
             case TextDelta(channel="reasoning", text=text):
@@ -106,10 +111,15 @@ class ResponseEvents:
         detail = {"code": code, "message": error.message}
         yield self._event("response.failed", response=self._response("failed", error=detail))
 
-    def _begin(self) -> Iterable[bytes]:
+    def _begin(self, predicted: Iterable[PredictedCall] = ()) -> Iterable[bytes]:
+        """Open the response, unless it is open."""
         if self._number == 0:
-            for name in ("response.created", "response.in_progress"):
-                yield self._event(name, response=self._response("in_progress"))
+            created: dict[str, Any] = {**self._response("in_progress")}
+            if calls := predicted_calls_of(predicted):
+                # In an event that all clients know: some refuse events of other types.
+                created["reason_spec"] = {"predicted_tool_calls": calls}
+            yield self._event("response.created", response=created)
+            yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def _open_as(
         self,

@@ -136,6 +136,23 @@ def call_of(call: TraceCall) -> Call | None:
     return Call.of(call.name, call.arguments) if isinstance(call.arguments, dict) else None
 
 
+def read_messages(messages: Iterable[Mapping[str, Any]]) -> list[TraceMessage]:
+    """Return messages in OpenAI's form, without the parts of contents that are no text, such as pictures.
+
+    Raises:
+        pydantic.ValidationError: a message has another form.
+    """
+    return [TraceMessage.model_validate(_text_only(message)) for message in messages]
+
+
+def _text_only(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = [part for part in content if not isinstance(part, dict) or isinstance(part.get("text"), str)]
+    return {**message, "content": texts}
+
+
 def events_of(messages: Iterable[TraceMessage]) -> Iterator[Event]:
     """Yield the events of a conversation. Results belong to the calls before them, in their order."""
     pending: list[Call | None] = []

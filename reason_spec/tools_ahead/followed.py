@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from reason_spec.suffix.traces import TraceMessage
-from reason_spec.tools_ahead.calls import Call, Called, Event, events_of
+from reason_spec.tools_ahead.calls import Call, Called, Event, events_of, read_messages
 from reason_spec.tools_ahead.predictor import (
     CallPredictor,
     Chances,
@@ -163,7 +163,7 @@ class FollowedConversations:
         Raises:
             pydantic.ValidationError: a message has another form.
         """
-        parsed = [TraceMessage.model_validate(message) for message in messages]
+        parsed = read_messages(messages)
         if _num_characters(parsed) > MAX_CHARACTERS:
             return None
         followed = self._take_up(origin, parsed)

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 
 from reason_spec.errors import ReasonSpecError, SettingsError, did_you_mean
 from reason_spec.suffix.traces import TraceMessage
-from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, events_of
+from reason_spec.tools_ahead.calls import Call, Called, Event, ReadOnlyTools, events_of, read_messages
 from reason_spec.tools_ahead.features import Streamed
 from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
 from reason_spec.tools_ahead.model import CallModel, load_model
@@ -151,12 +151,12 @@ class ToolSession:
         """Take the whole conversation in OpenAI's form, before the model writes, and start likely calls.
 
         Returns at once; the prediction runs in a thread of its own. A conversation that was changed in its
-        past is read anew, and results are dropped.
+        past is read anew, and results are dropped. Parts of contents that are no text are left out.
 
         Raises:
             pydantic.ValidationError: a message has another form.
         """
-        parsed = [TraceMessage.model_validate(message) for message in messages]
+        parsed = read_messages(messages)
         self.settle()
         if parsed[: len(self._messages)] != self._messages:
             self._held.drop_all()
@@ -181,7 +181,7 @@ class ToolSession:
 
         Args:
             read: returns the messages.
-            errors: what it raises for contents that are no text, beside ValueError and our own errors.
+            errors: what it raises for messages of an unknown form, beside ValueError and our own errors.
         """
         unreadable: tuple[type[Exception], ...] = (ValueError, ReasonSpecError, *errors)
         try:

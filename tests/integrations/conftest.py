@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -25,6 +26,11 @@ os.environ |= {
     "OTEL_SDK_DISABLED": "true",
 }
 
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+"""A PNG of one pixel."""
+PICTURE_URL = f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"
 SCRIPT = Path(__file__).parent / "script.yaml"
 
 

@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from reason_spec.integrations.langchain_tools import FollowConversation, functions_of, tools_of
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
+from tests.integrations.conftest import PICTURE_URL
 from tests.tools_ahead.conftest import shop_model
 from tests.tools_ahead.some_conversations import events, messages_of, order, user
 
@@ -56,7 +57,7 @@ def replies(number: int) -> list[AIMessage]:
     return said
 
 
-def said_by_agent(number: int, session: ToolSession | None) -> list[str]:
+def said_by_agent(number: int, session: ToolSession | None, picture: bool = False) -> list[Any]:
     tools: list[Any] = [get_user, get_order]
     tools = tools if session is None else tools_of(session, tools)
     model = GenericFakeChatModel(messages=iter(replies(number)))
@@ -68,12 +69,16 @@ def said_by_agent(number: int, session: ToolSession | None) -> list[str]:
     graph.add_edge("tools", "speak")
     callbacks = [] if session is None else [FollowConversation(session)]
     question = messages_of(number)[1]["content"]
+    if picture:
+        shown = {"type": "image_url", "image_url": {"url": PICTURE_URL}}
+        question = [{"type": "text", "text": question}, shown]
     found = graph.compile().invoke({"messages": [("user", question)]}, {"callbacks": callbacks})
     return [message.content for message in found["messages"]]
 
 
-def test_a_graph_says_the_same_and_its_tools_have_run_ahead(shop_model: Any) -> None:
-    plain = said_by_agent(70, None)
+@pytest.mark.parametrize("picture", [False, True])
+def test_a_graph_says_the_same_and_its_tools_have_run_ahead(picture: bool, shop_model: Any) -> None:
+    plain = said_by_agent(70, None, picture)
     SERVED.clear()
     functions = functions_of([get_user, get_order])
     past = [events(number) for number in range(20)]
@@ -81,7 +86,7 @@ def test_a_graph_says_the_same_and_its_tools_have_run_ahead(shop_model: Any) -> 
         functions, read_only=["get_user", "get_order"], past=past, model=shop_model
     ) as tools:
         with tools.session() as session:
-            assert said_by_agent(70, session) == plain
+            assert said_by_agent(70, session, picture) == plain
         report = session.report
     assert report.num_read_only == 1 + len(user(70)["orders"])
     assert report.num_used > 0

@@ -18,6 +18,7 @@ from openai import AsyncOpenAI
 from reason_spec.errors import SettingsError
 from reason_spec.integrations.openai_agents_tools import FollowConversation, functions_of, tools_of
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
+from tests.integrations.conftest import PICTURE_URL
 from tests.server.processes import ServeProcess
 from tests.tools_ahead.conftest import shop_model
 from tests.tools_ahead.some_conversations import events, messages_of, order, user
@@ -44,17 +45,35 @@ def get_order(order_id: str) -> str:
 TOOLS: list[FunctionTool] = [get_user, get_order]
 
 
-def said_by_agent(server: ServeProcess, session: ToolSession | None) -> str:
+class Blind(OpenAIChatCompletionsModel):
+    """A model that gets no pictures."""
+
+    async def get_response(self, **more: Any) -> Any:
+        def texts_of(item: Any) -> Any:
+            content = item.get("content")
+            if not isinstance(content, list):
+                return item
+            return {**item, "content": [part for part in content if part["type"] != "input_image"]}
+
+        more["input"] = [texts_of(item) for item in more["input"]]
+        return await super().get_response(**more)
+
+
+def said_by_agent(server: ServeProcess, session: ToolSession | None, picture: bool = False) -> str:
     client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused")
     tools = TOOLS if session is None else tools_of(session, TOOLS)
     agent = Agent(
         "helper",
         instructions=messages_of(70)[0]["content"],
-        model=OpenAIChatCompletionsModel("says", client),
+        model=Blind("says", client) if picture else OpenAIChatCompletionsModel("says", client),
         tools=list(tools),
     )
     hooks = None if session is None else FollowConversation(session)
-    run = Runner.run(agent, messages_of(70)[1]["content"], hooks=hooks)
+    question: Any = messages_of(70)[1]["content"]
+    if picture:
+        shown = {"type": "input_image", "image_url": PICTURE_URL, "detail": "auto"}
+        question = [{"role": "user", "content": [{"type": "input_text", "text": question}, shown]}]
+    run = Runner.run(agent, question, hooks=hooks)
     return str(asyncio.run(run).final_output)
 
 
@@ -63,8 +82,9 @@ def called(tool: FunctionTool, arguments: str) -> Any:
     return asyncio.run(tool.on_invoke_tool(context, arguments))
 
 
+@pytest.mark.parametrize("picture", [False, True])
 def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
-    shop_server: ServeProcess, shop_model: Any
+    picture: bool, shop_server: ServeProcess, shop_model: Any
 ) -> None:
     plain = said_by_agent(shop_server, None)
     assert plain == messages_of(70)[-1]["content"]
@@ -73,7 +93,7 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
         functions_of(TOOLS), read_only=["get_user", "get_order"], past=PAST, model=shop_model
     ) as tools:
         with tools.session() as session:
-            assert said_by_agent(shop_server, session) == plain
+            assert said_by_agent(shop_server, session, picture) == plain
         report = session.report
     assert report.num_read_only == 1 + len(user(70)["orders"])
     assert report.num_used == report.num_read_only
@@ -110,6 +130,22 @@ def test_a_tool_with_the_runs_context_is_called_with_it_and_counts_as_a_change()
         assert called(through, '{"text": "yes"}') == "yes!"
         assert isinstance(seen[0], ToolContext)
         assert session.report.num_read_only == 0
+
+
+def test_items_of_hosted_tools_fail_no_run_and_drop_what_ran_ahead(shop_model: Any) -> None:
+    drawn: Any = {"type": "image_generation_call", "id": "1", "status": "completed", "result": "?"}
+    with (
+        SpeculativeTools(
+            functions_of(TOOLS), read_only=["get_user", "get_order"], past=PAST, model=shop_model
+        ) as tools,
+        tools.session() as session,
+    ):
+        session.follow(messages_of(70)[:4])
+        session.settle()
+        started = session.report.num_started
+        hooks, agent = FollowConversation(session), Agent[Any]("helper")
+        asyncio.run(hooks.on_llm_start(RunContextWrapper(None), agent, None, [drawn]))
+        assert sum(session.report.dropped.values()) == started > 0
 
 
 def test_a_tool_that_needs_an_approval_never_runs_ahead() -> None:

@@ -12,18 +12,20 @@ pytest.importorskip("pydantic_ai")
 pytestmark = pytest.mark.agents
 
 from pydantic_ai import Agent, FunctionToolset
-from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from reason_spec.integrations.pydantic_ai_tools import AheadToolset
 from reason_spec.tools_ahead.sessions import SpeculativeTools
+from tests.integrations.conftest import PICTURE
 from tests.tools_ahead.conftest import shop_model
 from tests.tools_ahead.some_conversations import events, messages_of, order, user
 
 __all__ = ["shop_model"]
 
 
-def test_an_agent_says_the_same_and_its_tools_have_run_ahead(shop_model: Any) -> None:
+@pytest.mark.parametrize("shown", [[], [BinaryContent(PICTURE, media_type="image/png")]])
+def test_an_agent_says_the_same_and_its_tools_have_run_ahead(shown: list[Any], shop_model: Any) -> None:
     served: list[str] = []
 
     def get_user(user_id: str) -> dict[str, Any]:
@@ -49,7 +51,8 @@ def test_an_agent_says_the_same_and_its_tools_have_run_ahead(shop_model: Any) ->
         with tools.session() as session:
             toolset = AheadToolset(FunctionToolset(list(functions.values())), session)
             agent = Agent(FunctionModel(speak), toolsets=[toolset])
-            assert agent.run_sync(messages_of(70)[1]["content"]).output == said[-1]["content"]
+            question = [messages_of(70)[1]["content"], *shown]
+            assert agent.run_sync(question).output == said[-1]["content"]
         report = session.report
     assert report.num_read_only == 1 + len(user(70)["orders"])
     assert report.num_used == len(user(70)["orders"]) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 pytest.importorskip("smolagents")
 pytestmark = pytest.mark.agents
 
+from PIL import Image
 from smolagents import ChatMessage, CodeAgent, MessageRole, OpenAIModel, Tool, ToolCallingAgent
 
 from reason_spec.integrations.smolagents_tools import AgentConversation
 from reason_spec.tools_ahead.sessions import SpeculativeTools, ToolSession
-from tests.integrations.conftest import shop_script
+from tests.integrations.conftest import PICTURE, shop_script
 from tests.server.processes import ServeProcess
 from tests.tools_ahead.conftest import shop_model
 from tests.tools_ahead.some_conversations import events, messages_of, order, user
@@ -77,18 +79,23 @@ def agent(kind: str, server: ServeProcess, session: ToolSession | None, *, strea
     return make(tools, model, verbosity_level=0, stream_outputs=streamed)
 
 
-@pytest.mark.parametrize(("kind", "streamed"), [("calls", False), ("calls", True), ("code", False)])
+@pytest.mark.parametrize(
+    ("kind", "streamed", "picture"),
+    [("calls", False, False), ("calls", True, False), ("code", False, False), ("code", False, True)],
+)
 def test_an_agent_says_the_same_and_its_tools_have_run_ahead(
-    kind: str, streamed: bool, shop_server: ServeProcess, shop_model: Any
+    kind: str, streamed: bool, picture: bool, shop_server: ServeProcess, shop_model: Any
 ) -> None:
     question = messages_of(70)[1]["content"]
-    plain = agent(kind, shop_server, None, streamed=streamed).run(question)
+    images = [Image.open(io.BytesIO(PICTURE))] if picture else None
+    plain = agent(kind, shop_server, None, streamed=streamed).run(question, images=images)
     assert plain == messages_of(70)[-1]["content"]
     SERVED.clear()
     functions = {tool.name: tool for tool in TOOLS}
     with SpeculativeTools(functions, read_only=list(functions), past=PAST, model=shop_model) as tools:
         with tools.session() as session:
-            assert agent(kind, shop_server, session, streamed=streamed).run(question) == plain
+            followed = agent(kind, shop_server, session, streamed=streamed)
+            assert followed.run(question, images=images) == plain
         report = session.report
     num_calls = 1 + len(user(70)["orders"])
     assert report.num_read_only == num_calls

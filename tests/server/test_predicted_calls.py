@@ -48,7 +48,8 @@ def keys_and_server(
     }
     (folder / "says.json").write_text(json.dumps(script))
     keys = {
-        name: add_key(folder / "keys.yaml", name, trusted=name != "eve") for name in ("ann", "bob", "eve")
+        name: add_key(folder / "keys.yaml", name, trusted=name != "eve")
+        for name in ("ann", "bob", "cid", "dan", "eve")
     }
     values = (
         "target.kind=scripted",
@@ -87,6 +88,31 @@ def with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         answers = {"tool_call_id": f"call-{place - 1}"} if message["role"] == "tool" else {}
         found.append({**message, **answers, **({"tool_calls": calls} if calls else {})})
     return found
+
+
+def openai_client(server: ServeProcess, key: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+
+def items_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as items of ``/v1/responses``."""
+    items: list[dict[str, Any]] = []
+    for message in with_ids(messages):
+        if message["role"] == "tool":
+            result = {"call_id": message["tool_call_id"], "output": message["content"]}
+            items.append({"type": "function_call_output", **result})
+        elif message["content"] is not None:
+            items.append({"role": message["role"], "content": message["content"]})
+        items += [
+            {"type": "function_call", "call_id": called["id"], **called["function"]}
+            for called in message.get("tool_calls", ())
+        ]
+    return items
+
+
+def flat(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tools as ``/v1/responses`` has them."""
+    return [{"type": "function", **tool["function"]} for tool in tools]
 
 
 def orders_in(calls: list[dict[str, Any]]) -> list[str]:
@@ -151,7 +177,7 @@ def test_the_client_of_openai_reads_the_stream(
     keys_and_server: tuple[dict[str, str], ServeProcess],
 ) -> None:
     keys, server = keys_and_server
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=keys["ann"], max_retries=0)
+    client = openai_client(server, keys["ann"])
     messages: Any = with_ids(messages_of(70)[:4])
     tools: Any = MARKED
     with client.chat.completions.stream(model="says", messages=messages, tools=tools) as stream:
@@ -159,6 +185,76 @@ def test_the_client_of_openai_reads_the_stream(
             pass
         (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
     assert json.loads(call.function.arguments) == {"order_id": ORDERS[0]}
+
+
+def test_a_stream_of_responses_begins_with_the_predicted_calls(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    asked: dict[str, Any] = {"model": "says", "input": items_of(messages_of(70)[:4]), "tools": flat(MARKED)}
+    events: list[Any] = []
+
+    def is_predicted() -> bool:
+        with openai_client(server, keys["ann"]).responses.stream(**asked) as stream:
+            events[:] = stream
+        return hasattr(events[0].response, "reason_spec")
+
+    # On a busy machine the answer may begin before.
+    until(is_predicted)
+    created, in_progress, *_, completed = events
+    assert [created.type, completed.type] == ["response.created", "response.completed"]
+    assert set(orders_in(created.response.reason_spec["predicted_tool_calls"])) == set(ORDERS)
+    assert not hasattr(in_progress.response, "reason_spec")
+    report = completed.response.reason_spec["predicted_tool_calls"]
+    assert orders_in([one for one in report if one["made"]]) == ORDERS[:1]
+    (call,) = completed.response.output
+    assert json.loads(call.arguments) == {"order_id": ORDERS[0]}
+
+
+def test_a_whole_response_reports_the_predicted_calls(
+    keys_and_server: tuple[dict[str, str], ServeProcess],
+) -> None:
+    keys, server = keys_and_server
+    items = items_of(messages_of(70)[:4])
+
+    def reported(name: str, tools: list[dict[str, Any]], **more: Any) -> Any:
+        client = openai_client(server, keys[name])
+        given: dict[str, Any] = {"model": "says", "input": items, "tools": flat(tools)}
+        report = getattr(client.responses.create(**given, extra_body=more), "reason_spec", None)
+        return report and report["predicted_tool_calls"]
+
+    found = reported("ann", MARKED)
+    assert set(orders_in(found)) == set(ORDERS)
+    assert orders_in([one for one in found if one["made"]]) == ORDERS[:1]
+    rule = {"read_only_tools": [f"get_order(order_id={ORDERS[1]})"]}
+    assert orders_in(reported("ann", TOOLS, reason_spec=rule)) == ORDERS[1:2]
+    assert reported("ann", TOOLS) is None
+    assert reported("bob", MARKED) == []
+    assert reported("eve", MARKED) is None
+
+
+EVICT = {"context_management": {"edits": [{"type": "evict"}]}}
+
+
+@pytest.mark.parametrize(("name", "is_hinted"), [("cid", False), ("dan", True)])
+def test_responses_of_a_session_are_learned_when_it_ends(
+    keys_and_server: tuple[dict[str, str], ServeProcess], name: str, is_hinted: bool
+) -> None:
+    keys, server = keys_and_server
+    client = openai_client(server, keys[name])
+
+    def answered(number: int, turns: list[dict[str, Any]], **more: Any) -> Any:
+        given: dict[str, Any] = {"model": "says", "input": items_of(turns), "tools": flat(MARKED)}
+        session = f"past {number}"
+        named = {"agent_hint": {"session_id": session, **more}} if is_hinted else {"session_id": session}
+        return client.responses.create(**given, extra_body=named).model_extra["reason_spec"]
+
+    for number in range(NUM_PAST):
+        assert answered(number, messages_of(number)[:-1], **EVICT)["predicted_tool_calls"] is not None
+        if not is_hinted:
+            ended = server.http.delete(f"/v1/sessions/past {number}", headers=bearer(keys[name]))
+            assert ended.json()["deleted"]
+    assert set(orders_in(answered(70, messages_of(70)[:4])["predicted_tool_calls"])) == set(ORDERS)
 
 
 def test_calls_may_be_marked_by_rules(keys_and_server: tuple[dict[str, str], ServeProcess]) -> None:

@@ -200,17 +200,32 @@ def test_a_tenants_sessions_teach_that_tenant_alone(shop: Shop, shop_model: Call
             assert ann.report.num_started == len(user(70)["orders"])
 
 
+def test_pictures_in_a_conversation_are_left_out_of_the_prediction(shop: Shop, shop_model: CallModel) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
+    system, asked, *rest = messages_of(70)[:4]
+    shown = [system, {**asked, "content": [picture, {"type": "text", "text": asked["content"]}, picture]}]
+    with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
+        taught(made, "ann", range(12))
+        with made.session("ann") as session:
+            session.follow([*shown, *rest])
+            session.settle()
+            assert session.report.num_started == len(user(70)["orders"])
+            session.follow([*shown, *rest, {"role": "user", "content": [picture]}])
+            session.settle()
+            assert sum(session.report.dropped.values()) == 0
+
+
 def test_a_conversation_that_cannot_be_read_is_no_error_in_a_framework_and_drops_results(
     shop: Shop, shop_model: CallModel
 ) -> None:
-    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    unknown = {"role": "narrator", "content": "Meanwhile"}
 
     def refuse() -> list[dict[str, Any]]:
         raise LookupError
 
     with SpeculativeTools(shop.tools, read_only=["get_user", "get_order"], model=shop_model) as made:
         taught(made, "ann", range(12))
-        for read, errors in ((lambda: [*messages_of(70)[:4], picture], ()), (refuse, (LookupError,))):
+        for read, errors in ((lambda: [*messages_of(70)[:4], unknown], ()), (refuse, (LookupError,))):
             with made.session("ann") as session:
                 followed(session, 70, 4)
                 session.try_follow(read, *errors)
