@@ -12,7 +12,7 @@ What a limit inserts is what the template writes between the thinking and the an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -36,7 +36,8 @@ _ANSWER_TOKENS: Final = 32
 _THOUGHT, _ANSWER = "THE-THOUGHT", "THE-ANSWER"
 """Mark the places of both in a rendered template."""
 _START, _CHANNEL, _MESSAGE, _END = CHANNEL_TOKENS
-_TO_ANSWER: Final = f"{_START}assistant{_CHANNEL}final{_MESSAGE}"
+_FINAL: Final = f"{_CHANNEL}final{_MESSAGE}"
+_TO_ANSWER: Final = f"{_START}assistant{_FINAL}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class Thinking:
     closer: str = CLOSER
     closing: str = CLOSING
     heading: str = ""
+
+    def before_any_channel(self) -> Thinking:
+        """Return it before an answer whose channels the model chooses, as it does where it may call tools."""
+        closing, heading = self.closing.removesuffix(_FINAL), self.heading.removesuffix(_FINAL)
+        return replace(self, closing=closing, heading=heading)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

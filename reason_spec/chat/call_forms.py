@@ -5,7 +5,8 @@
   the text does not show, so both may also begin the answer;
 - ``llama``: the object alone, with ``parameters``, at the beginning of the answer or after
   ``<|python_tag|>``;
-- ``qwen3_coder``: ``<function=...>`` with tags for its parameters.
+- ``qwen3_coder``: ``<function=...>`` with tags for its parameters;
+- ``harmony``: a message to ``functions.NAME`` in a channel (gpt-oss).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from reason_spec.chat.base import ToolCallDelta
+from reason_spec.chat.base import TextDelta, ToolCallDelta
+from reason_spec.engines.tokenizer import CHANNEL_TOKENS
 
-FormName: TypeAlias = Literal["hermes", "mistral", "llama", "qwen3_coder"]
-Found: TypeAlias = str | ToolCallDelta
+FormName: TypeAlias = Literal["hermes", "mistral", "llama", "qwen3_coder", "harmony"]
+Found: TypeAlias = str | TextDelta | ToolCallDelta
+"""Text of the answer, or of a thinking within it, or a piece of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,15 @@ HERMES: Final = CallForm("hermes", "<tool_call>", "</tool_call>")
 MISTRAL: Final = CallForm("mistral", "[TOOL_CALLS]", bare=True, named=True)
 QWEN3_CODER: Final = CallForm("qwen3_coder", "<tool_call>", "</tool_call>")
 LLAMA: Final = CallForm("llama", "<|python_tag|>", bare=True)
+HARMONY: Final = CallForm("harmony", CHANNEL_TOKENS[1])
 
 
 def form_of(template: str | None) -> CallForm:
     """Return the form in which a model with this chat template writes calls."""
     if template is None:
         return HERMES
+    if HARMONY.opener in template and "functions." in template:
+        return HARMONY
     if "<function=" in template and "<parameter=" in template:
         return QWEN3_CODER
     # Templates that convert between forms mention Hermes' tag too: their own form is another.
@@ -112,15 +118,17 @@ class CallParser(ABC):
 
     def _emit(self, found: Found) -> None:
         last = self._found[-1] if self._found else None
-        if isinstance(found, str):
-            if isinstance(last, str):
+        match last, found:
+            case _, "":
+                return
+            case str(), str():
                 self._found[-1] = last + found
-            elif found:
+            case TextDelta(), TextDelta():
+                self._found[-1] = replace(last, text=last.text + found.text)
+            case ToolCallDelta(), ToolCallDelta(id=None) if last.index == found.index:
+                self._found[-1] = replace(last, arguments=last.arguments + found.arguments)
+            case _:
                 self._found.append(found)
-        elif isinstance(last, ToolCallDelta) and last.index == found.index and found.id is None:
-            self._found[-1] = ToolCallDelta(last.index, last.arguments + found.arguments, last.id, last.name)
-        else:
-            self._found.append(found)
 
     def _hand_over(self) -> list[Found]:
         found, self._found = self._found, []

@@ -72,6 +72,9 @@ def _message(place: str, message: Mapping[str, Any]) -> Message:
             made["reasoning_content"] = reasoning
         if calls := list(_calls(place, message)):
             made["tool_calls"] = calls
+            if reasoning and not made["content"]:
+                # gpt-oss's template reads it under this name, and refuses it beside a content.
+                made["thinking"] = reasoning
     return made
 
 

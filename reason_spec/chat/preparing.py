@@ -12,7 +12,7 @@ from reason_spec.accelerator import Accelerator
 from reason_spec.accelerator.requests import GenerationRequest, Prompts
 from reason_spec.accelerator.thinking import EFFORT, UNLIMITED, Thinking, ThinkingOptions, early_exit_limit
 from reason_spec.chat.base import CallListener, ChatRequest, TextRequest
-from reason_spec.chat.call_forms import HERMES, CallForm, form_of
+from reason_spec.chat.call_forms import HARMONY, HERMES, CallForm, form_of
 from reason_spec.chat.messages import normalised
 from reason_spec.chat.policy import AnswerStrategies, choose_strategies
 from reason_spec.chat.sampling import has_tokens, logit_bias_of, sampling_of, stop_ids_of, stops_of
@@ -39,7 +39,7 @@ _RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """The tools of a request and the form in which the model writes their calls.
+    """The tools of a request and the form in which their calls are written.
 
     ``is_forced``: the answer has to be a call. ``parallel``: it may hold several. ``on_drafted`` takes calls
     in drafted steps.
@@ -126,6 +126,10 @@ class Preparation:
         constraint = await self._constraint(asked.constraint, tools)
         prompts = await self._encode(request)
         thinking = accelerator.generator.thinking_of(request, prompts)
+        if tools is not None:
+            tools = replace(tools, form=_form_of(tools, thinking, constraint))
+            if thinking is not None and tools.form == HARMONY:
+                thinking = thinking.before_any_channel()
         draft = accelerator.draft
         strategies = choose_strategies(
             accelerator,
@@ -207,12 +211,10 @@ class Preparation:
         )
         if not tools:
             return request, None
-        target = self._accelerator.target
+        template = self._accelerator.target.tokenizer.chat_template if abilities.tools else None
         is_forced = asked.tool_choice not in ("none", "auto")
-        template = target.tokenizer.chat_template if abilities.tools else None
-        form = HERMES if is_forced and target.takes_constraints else form_of(template)
         parallel = asked.parallel_tool_calls and asked.tool_choice in ("auto", "required")
-        return request, OfferedTools(tools, form, parallel, is_forced, asked.on_drafted_call)
+        return request, OfferedTools(tools, form_of(template), parallel, is_forced, asked.on_drafted_call)
 
     def _find_abilities(self) -> TemplateAbilities:
         # Both models read one conversation.
@@ -304,6 +306,15 @@ def _thinking_options(asked: ChatRequest) -> ThinkingOptions:
         max_steps=sampling.max_thinking_steps,
         effort=asked.reasoning_effort,
     )
+
+
+def _form_of(tools: OfferedTools, thinking: Thinking | None, constraint: Constraint | None) -> CallForm:
+    """Return the form in which calls are written in an answer."""
+    if constraint is not None:
+        # Its grammar is of this form.
+        return HERMES
+    # Without a thinking before it, the channel of an answer is chosen already, or not shown.
+    return HERMES if tools.form == HARMONY and thinking is None else tools.form
 
 
 def _prompt_field(request: GenerationRequest) -> str:

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
 from reason_spec.chat.base import ToolCallDelta
-from reason_spec.chat.call_forms import QWEN3_CODER, CallForm, CallParser
+from reason_spec.chat.call_forms import HARMONY, QWEN3_CODER, CallForm, CallParser
+from reason_spec.chat.channel_calls import ChannelParser
 from reason_spec.chat.tool_calls import ToolCallParser
 
 _OPENER: Final = "<tool_call>"
@@ -50,6 +51,8 @@ def schemas_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, Schemas]:
 def parser_for(form: CallForm, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> CallParser:
     """Return a parser for calls of these tools."""
     functions = schemas_of(tools)
+    if form == HARMONY:
+        return ChannelParser(functions, parallel=parallel)
     if form == QWEN3_CODER:
         return XmlCallParser(functions, parallel=parallel)
     return ToolCallParser(form, functions, parallel=parallel)

@@ -21,6 +21,7 @@ class Message(TypedDict):
     content: str
     name: NotRequired[str]
     reasoning_content: NotRequired[str]
+    thinking: NotRequired[str]
     tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
     tool_call_id: NotRequired[str]
 

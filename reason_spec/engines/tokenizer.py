@@ -36,12 +36,15 @@ _ANSWER: Final = "THE-ANSWER-SO-FAR"
 """Marks the place of an answer in a rendered template."""
 CHANNEL_TOKENS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 """The tokens around messages and their channels, where a chat template has channels (gpt-oss)."""
+CONSTRAIN_TOKEN: Final = "<|constrain|>"
+"""The token before the type of a message, such as ``json``, there."""
 
 
 class HuggingFaceTokenizer:
     """A model's tokenizer; see ``reason_spec.engines.base.Tokenizer``.
 
-    `CHANNEL_TOKENS` are part of the text where the chat template has channels: they end a thinking.
+    `CHANNEL_TOKENS` and `CONSTRAIN_TOKEN` are part of the text where the chat template has channels: they end
+    a thinking, and stand before calls.
 
     Args:
         rust: the tokenizer of the ``tokenizers`` package.
@@ -61,7 +64,7 @@ class HuggingFaceTokenizer:
         chat_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         if CHANNEL_TOKENS[1] in (chat_template or ""):
-            rust = _with_plain_tokens(rust, CHANNEL_TOKENS, but=eos_ids)
+            rust = _with_plain_tokens(rust, (*CHANNEL_TOKENS, CONSTRAIN_TOKEN), but=eos_ids)
         self._rust = rust
         rust.encode_special_tokens = True
         self._rust_for_chats: RustTokenizer | None = None

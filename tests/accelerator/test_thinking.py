@@ -12,7 +12,7 @@ from reason_spec.accelerator.requests import GenerationRequest
 from reason_spec.accelerator.thinking import Thinking, ThinkingOptions, thinking_after
 from reason_spec.engines.chat_template import ChatOptions, Message
 from reason_spec.engines.scripted import ScriptedEngine, ScriptedTokenizer, WrittenAnswers
-from reason_spec.engines.tokenizer import CHANNEL_TOKENS, HuggingFaceTokenizer
+from reason_spec.engines.tokenizer import CHANNEL_TOKENS, CONSTRAIN_TOKEN, HuggingFaceTokenizer
 from reason_spec.errors import SettingsError
 from reason_spec.events import ThinkingOutcome
 from reason_spec.settings import ThinkingSettings, load_settings
@@ -97,7 +97,7 @@ def test_a_template_may_lead_to_the_answer_in_its_own_words() -> None:
 def test_channel_tokens_are_text_where_the_template_has_channels() -> None:
     def tokenizer(template: str) -> HuggingFaceTokenizer:
         wrapped: Any = byte_level_tokenizer()
-        wrapped.add_tokens([*CHANNEL_TOKENS, "<|return|>"], special_tokens=True)
+        wrapped.add_tokens([*CHANNEL_TOKENS, CONSTRAIN_TOKEN, "<|return|>"], special_tokens=True)
         eos = frozenset({wrapped.convert_tokens_to_ids("<|return|>")})
         return HuggingFaceTokenizer(wrapped.backend_tokenizer, eos_ids=eos, chat_template=template)
 
@@ -108,6 +108,8 @@ def test_channel_tokens_are_text_where_the_template_has_channels() -> None:
     assert shown.decode(tokens) == text.removesuffix("<|return|>")
     assert shown.encode(text.removesuffix("<|return|>")) == tokens[:-1]
     assert hidden.decode(tokens) == "analysisTwo.assistantfinal4"
+    call = "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{}"
+    assert shown.decode(shown.encode_prompt(call)) == call
 
 
 @pytest.mark.parametrize(

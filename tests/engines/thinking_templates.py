@@ -46,8 +46,27 @@ DEEPSEEK_R1 = """
 """
 GPT_OSS = """
 {{- '<|start|>system<|message|>Reasoning: ' + (reasoning_effort or 'medium') + '<|end|>' -}}
+{%- if tools -%}
+    {{- '<|start|>developer<|message|>namespace functions {' -}}
+    {%- for tool in tools -%}
+        {{- ' type ' + tool.function.name + ' = (_: ' + tool.function.parameters|tojson + ') => any;' -}}
+    {%- endfor -%}
+    {{- ' }<|end|>' -}}
+{%- endif -%}
+{%- set called = namespace(name='') -%}
 {%- for message in messages -%}
-{%- if message.role == 'assistant' -%}
+{%- if message.tool_calls -%}
+    {%- set call = message.tool_calls[0].function -%}
+    {%- set called.name = call.name -%}
+    {%- if message.thinking -%}
+        {{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' -}}
+    {%- endif -%}
+    {{- '<|start|>assistant to=functions.' + call.name + '<|channel|>commentary json<|message|>' -}}
+    {{- call.arguments|tojson + '<|call|>' -}}
+{%- elif message.role == 'tool' -%}
+    {{- '<|start|>functions.' + called.name + ' to=assistant<|channel|>commentary<|message|>' -}}
+    {{- message.content|tojson + '<|end|>' -}}
+{%- elif message.role == 'assistant' -%}
     {%- if loop.last and not add_generation_prompt and 'thinking' in message -%}
         {{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' -}}
     {%- endif -%}
@@ -74,5 +93,5 @@ class TemplateTokenizer(ScriptedTokenizer):
         return self._template
 
     def encode_chat(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> tuple[int, ...]:
-        arguments: dict[str, Any] = dict(options.arguments)
+        arguments: dict[str, Any] = {"tools": list(options.tools), **options.arguments}
         return self.encode(render_template(self._template, messages, arguments))
