@@ -23,7 +23,7 @@ from reason_spec.server.deadline import Deadline, while_connected
 from reason_spec.server.metrics import Metrics
 from reason_spec.server.pacing import Pace
 from reason_spec.server.predicted_calls import CallPredictions, ReadOnlyMarks, RequestPrediction
-from reason_spec.server.protocol import MAX_SESSION_CHARACTERS, WholeBody
+from reason_spec.server.protocol_base import MAX_SESSION_CHARACTERS, WholeBody
 from reason_spec.server.replies import ReplyStyle
 from reason_spec.server.reply_bodies import ErrorBody
 from reason_spec.server.sessions import SESSION_HEADER, Sessions

@@ -7,19 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from reason_spec.server.protocol import (
-    ConversationBody,
-    Function,
-    FunctionName,
-    JsonObjectFormat,
-    Loose,
-    NamedSchema,
-    Part,
-    TextFormat,
-)
+from reason_spec.server.protocol import Function, FunctionName, JsonObjectFormat, NamedSchema, TextFormat
+from reason_spec.server.protocol_base import INT64, ConversationBody, Loose, Part
 from reason_spec.server.unsupported_fields import RESPONSES_REFUSED, Refusal
-
-_INT64 = 2**63
 
 
 class TextContent(Loose):
@@ -144,6 +134,6 @@ class ResponsesBody(ConversationBody):
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1, lt=_INT64)
+    max_output_tokens: int | None = Field(default=None, ge=1, lt=INT64)
     stream_options: ResponseStreamOptions | None = None
     include: list[str] | None = Field(default=None, description="ignored: the answer is always complete")

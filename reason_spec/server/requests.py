@@ -20,10 +20,10 @@ from reason_spec.server.protocol import (
     JsonSchemaFormat,
     NamedTool,
     ResponseFormat,
-    SpeculationOptions,
     StructuredOutputs,
     TextFormat,
 )
+from reason_spec.server.protocol_base import SpeculationOptions
 from reason_spec.tools_ahead.calls import ReadOnlyTools, annotated_tools
 from reason_spec.types import Constraint
 

@@ -14,10 +14,10 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from reason_spec.errors import ReasonSpecError
 from reason_spec.tools_ahead.calls import (
@@ -30,12 +30,20 @@ from reason_spec.tools_ahead.calls import (
     tool_events,
 )
 from reason_spec.tools_ahead.held import AheadLimits, AheadReport, HeldResults, Used
+from reason_spec.tools_ahead.mcp_messages import (
+    Identity,
+    Message,
+    call_in,
+    identity_of,
+    line_of,
+    params_of,
+    parsed,
+    result_text,
+)
 from reason_spec.tools_ahead.mcp_server import MAX_LINE, McpServer
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import CallPredictor, Knowledge, Prediction
 
-Message: TypeAlias = dict[str, Any]
-Identity: TypeAlias = str | int
 RAN_AHEAD: Final = "reason-spec/ran-ahead"
 """Key in a result's ``_meta`` with the age of a result that ran ahead, in seconds."""
 SERVER_ENDED: Final = -32000
@@ -168,23 +176,23 @@ class McpProxy:
     # From the client ---------------------------------------------------------------------------
 
     async def _from_client(self, line: bytes) -> None:
-        message = _parsed(line)
+        message = parsed(line)
         if message is None:
             await self._to_server(line)
             return
-        method, identity = message.get("method"), _identity(message.get("id"))
+        method, identity = message.get("method"), identity_of(message.get("id"))
         if method == "notifications/cancelled":
-            self._cancel(_identity(_params(message).get("requestId")))
+            self._cancel(identity_of(params_of(message).get("requestId")))
         if method is None or identity is None:
             await self._to_server(line)
             return
         if self._failure is not None:
             self._answer(identity, error=self._failure)
             return
-        call = _call_of(message) if method == "tools/call" else None
+        call = call_in(message) if method == "tools/call" else None
         if call is not None:
             # Newer versions of the protocol name version and client in every request.
-            self._meta = dict(_params(message).get("_meta") or {})
+            self._meta = dict(params_of(message).get("_meta") or {})
             self._meta.pop("progressToken", None)
         is_write = method == "tools/call" and (call is None or not self.may_run_ahead(call))
         if call is not None and not is_write and (ahead := self.held.take(call)) is not None:
@@ -236,7 +244,7 @@ class McpProxy:
             self._fail(reason)
 
     def _from_server(self, line: bytes) -> None:
-        message = _parsed(line)
+        message = parsed(line)
         if message is not None and self._is_own(message):
             return
         self._write_to_client(line)
@@ -268,7 +276,7 @@ class McpProxy:
             self._annotated.clear()
         if message.get("method") in ("notifications/resources/updated", "notifications/tools/list_changed"):
             self.held.drop_all()
-        identity = None if "method" in message else _identity(message.get("id"))
+        identity = None if "method" in message else identity_of(message.get("id"))
         waiting = None if identity is None else self._waiting.pop(identity, None)
         if waiting is None:
             return
@@ -314,7 +322,7 @@ class McpProxy:
         if self._meta:
             params["_meta"] = self._meta
         message = {"jsonrpc": "2.0", "id": identity, "method": "tools/call", "params": params}
-        self._spawn(self._to_server(_line(message)))
+        self._spawn(self._to_server(line_of(message)))
         return future
 
     # Lines -------------------------------------------------------------------------------------
@@ -329,53 +337,12 @@ class McpProxy:
             message["result"] = result
         else:
             message["error"] = {"code": SERVER_ENDED, "message": error}
-        self._write_to_client(_line(message))
+        self._write_to_client(line_of(message))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def result_text(result: Mapping[str, Any]) -> str:
-    """Return the structured content of a tool's result as JSON, else its texts."""
-    structured = result.get("structuredContent")
-    if structured is not None:
-        # Servers wrap a result that is no object.
-        value = structured["result"] if set(structured) == {"result"} else structured
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return "\n".join(part.get("text", "") for part in result.get("content") or ())
-
-
-def _call_of(message: Message) -> Call | None:
-    """Return the call of a request; None for one with more than a name and arguments, such as a task."""
-    params = _params(message)
-    arguments = params.get("arguments") or {}
-    if set(params) - {"name", "arguments", "_meta"} or not isinstance(arguments, dict):
-        return None
-    return Call.of(str(params.get("name")), arguments)
-
-
-def _identity(value: object) -> Identity | None:
-    """Return the identity of a request; None if it is of another type than the protocol's."""
-    return value if isinstance(value, (str, int)) else None
-
-
-def _params(message: Message) -> Message:
-    params = message.get("params")
-    return params if isinstance(params, dict) else {}
-
-
-def _parsed(line: bytes) -> Message | None:
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
-
-
-def _line(message: Message) -> bytes:
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 async def run_on_stdio(proxy: McpProxy) -> AheadReport:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from reason_spec.tools_ahead.calls import Call
-from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy, result_text
+from reason_spec.tools_ahead.mcp_messages import result_text
+from reason_spec.tools_ahead.mcp_proxy import RAN_AHEAD, McpProxy
 from reason_spec.tools_ahead.model import CallModel
 from reason_spec.tools_ahead.predictor import Prediction
 from tests.tools_ahead.some_conversations import messages_of, order, user
