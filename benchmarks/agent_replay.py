@@ -3,8 +3,8 @@
     python benchmarks/agent_replay.py FILE... [--learn FILE...] [--json FILE]
     python benchmarks/agent_replay.py FILE... --save-model MODEL
 
-Files are results of tau-bench, ``.traj`` files of SWE-agent (only their form is tested), or jsonl with messages
-in OpenAI's form. There is one row for each case:
+Files are results of tau-bench, ``.traj`` of SWE-agent (only the form is tested), or jsonl with messages in
+OpenAI's form. There is one row for each case:
 
 - ``other_trials``: learned from the files of ``--learn``, whatever their task, without the conversation
   itself and those of its trial in the same file;
