@@ -88,7 +88,7 @@ class Followed:
     def answered(self, calls: Sequence[Call]) -> list[Call]:
         """Take the calls of the answer to the last request; return those that were awaited.
 
-        After a call that may change something nothing is awaited: a result from before is worthless.
+        After a call that may change something nothing is awaited: results from before are out of date.
         """
         self.reply = list(calls)
         right = []

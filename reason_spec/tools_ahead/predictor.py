@@ -23,7 +23,7 @@ class Chances(Protocol):
 
 
 class Prediction(NamedTuple):
-    """A call that may come, and the chance that it comes before its result is worthless."""
+    """A call that may come, and the chance that it comes before its result is out of date."""
 
     call: Call
     chance: float
