@@ -53,7 +53,7 @@ class CallModel(BaseModel):
         return Trees(self.model)
 
     def chances(self, rows: Sequence[Sequence[float]]) -> list[float]:
-        """Return the chance of each row ``[rows, features]``: that the call is made while its result is valid."""
+        """Return the chance of each row ``[rows, features]``: the call comes before its result expires."""
         if not rows:
             return []
         return [_sigmoid(margin) for margin in self._trees.margins(np.array(rows, np.float64)).tolist()]
