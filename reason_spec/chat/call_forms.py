@@ -118,17 +118,22 @@ class CallParser(ABC):
 
     def _emit(self, found: Found) -> None:
         last = self._found[-1] if self._found else None
-        match last, found:
-            case _, "":
-                return
-            case str(), str():
+        if isinstance(found, str):
+            if isinstance(last, str):
                 self._found[-1] = last + found
-            case TextDelta(), TextDelta():
-                self._found[-1] = replace(last, text=last.text + found.text)
-            case ToolCallDelta(), ToolCallDelta(id=None) if last.index == found.index:
-                self._found[-1] = replace(last, arguments=last.arguments + found.arguments)
-            case _:
+            elif found:
                 self._found.append(found)
+        elif isinstance(found, TextDelta) and isinstance(last, TextDelta):
+            self._found[-1] = replace(last, text=last.text + found.text)
+        elif (
+            isinstance(found, ToolCallDelta)
+            and isinstance(last, ToolCallDelta)
+            and last.index == found.index
+            and found.id is None
+        ):
+            self._found[-1] = replace(last, arguments=last.arguments + found.arguments)
+        else:
+            self._found.append(found)
 
     def _hand_over(self) -> list[Found]:
         found, self._found = self._found, []
