@@ -60,6 +60,7 @@ def crowd(server: ServeProcess) -> None:
 def exported(server: ServeProcess, keys_and_server: KeysAndServer) -> dict[str, dict[str, set[str]]]:
     """The exported metrics of a pair and of a server that predicts calls: their labels with the values."""
     keys, shop = keys_and_server
+    calls_are_made(shop, keys["ann"], "labels")
     texts = [one.http.get("/metrics", headers=bearer(keys["bob"])).text for one in (server, shop)]
     found: dict[str, dict[str, set[str]]] = {}
     for family in (one for text in texts for one in text_string_to_metric_families(text)):
