@@ -29,8 +29,8 @@ import torch
 from draft_counts import Bench
 from torch import Tensor
 
-from reason_spec.engines.base import EngineRequest, GenerationResult
 from reason_spec.engines.eagle_files import is_head
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.model_files import resolve_model
 from reason_spec.engines.torch.drafters import load_drafter
 from reason_spec.engines.torch.generation import GenerationSequence

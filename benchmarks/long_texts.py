@@ -30,8 +30,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, Hint
+from reason_spec.engines.base import Engine
 from reason_spec.engines.factory import create_engine
+from reason_spec.engines.generation import EngineRequest, Generation, Hint
 from reason_spec.events import Recorder
 from reason_spec.pair import embedded_path
 from reason_spec.settings import EngineSettings

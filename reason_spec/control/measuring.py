@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from reason_spec.control.costs import Costs, PassCost
-from reason_spec.engines.base import Engine, EngineRequest
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.types import Prefix
 
 PASS_SIZES = (1, 2, 4, 8, 16, 32, 64)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
+from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult
 from reason_spec.segment import StopScanner
 from reason_spec.types import FinishReason, Usage
 

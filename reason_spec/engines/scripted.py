@@ -17,9 +17,10 @@ from typing import Any, ClassVar, Protocol
 
 import yaml
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, Hint, Score
+from reason_spec.engines.base import Engine
 from reason_spec.engines.chat_template import PLAIN_CHAT, ChatOptions, Message
 from reason_spec.engines.constraints import BackgroundCompiler, ByteVocabulary, TextMatcher
+from reason_spec.engines.generation import EngineRequest, Generation, Hint, Score
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.text_updates import TextUpdate, apply_update

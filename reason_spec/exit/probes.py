@@ -11,7 +11,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.events import Recorder
 from reason_spec.exit.trials import UNKNOWN, AnswerForm, Trial, read_trial
 from reason_spec.types import Prefix, Sampling

@@ -7,7 +7,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.events import Lane, Purpose, Recorder
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.base import SolveRequest

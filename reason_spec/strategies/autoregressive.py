@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from reason_spec.control.budget import RequestedBudget
-from reason_spec.engines.base import Engine, EngineRequest, Generation, TokenDrafterName
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation, TokenDrafterName
 from reason_spec.errors import SettingsError
 from reason_spec.events import Recorder
 from reason_spec.settings import StrategySettings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reason_spec.engines.base import EngineRequest, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.output import IncrementalDecoder
 from reason_spec.events import TextListener
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from math import log
 
 from reason_spec.control.budget import SpeculationBudget
-from reason_spec.engines.base import Delta, Engine, EngineRequest, Generation
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import Delta, EngineRequest, Generation
 from reason_spec.errors import EngineError
 from reason_spec.events import EventKind, Recorder
 from reason_spec.suffix.base import num_shared

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NamedTuple
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.events import Recorder
 from reason_spec.strategies.answer_work import AnswerWork, TimelineRow, TrackedGeneration

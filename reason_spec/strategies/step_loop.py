@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.errors import EngineError
 from reason_spec.strategies.answer_work import AnswerWork
 from reason_spec.strategies.branch import Branch, BranchState, Draft, DraftState

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from reason_spec.engines.base import Engine, EngineRequest, TokenDrafterName
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, TokenDrafterName
 from reason_spec.segment import StopScanner
 from reason_spec.settings import StrategySettings
 from reason_spec.strategies.answer_work import ModelLane

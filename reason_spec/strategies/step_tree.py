@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.events import Purpose
 from reason_spec.strategies.answer_work import AnswerWork, ModelLane, TimelineRow, TrackedGeneration
 from reason_spec.strategies.base import SolveRequest

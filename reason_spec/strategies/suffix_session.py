@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from reason_spec.control.answer_model import NOTHING_CACHED, CacheForecast
-from reason_spec.engines.base import TIMES_IF_LIKELY, Engine, EngineRequest, Tokenizer
+from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.chat_template import Message
+from reason_spec.engines.generation import TIMES_IF_LIKELY, EngineRequest
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.text_updates import (
     BeginText,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeAlias
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.strategies.answer_work import AnswerWork, TrackedGeneration
 from reason_spec.strategies.draft_ahead import DraftAhead
 

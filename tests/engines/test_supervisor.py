@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import psutil
 import pytest
 
-from reason_spec.engines.base import EngineRequest
+from reason_spec.engines.generation import EngineRequest
 from reason_spec.engines.torch.engine import TorchEngine
 from reason_spec.engines.worker import supervisor
 from reason_spec.engines.worker.messages import FromWorker, GetStats, Ready, Shutdown, ToWorker

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest, Hint
+from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Hint, Score
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Hint, Score
 from reason_spec.engines.torch.layout import PassLayout
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.segment import Boundary, BoundaryScanner

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Score
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
 from reason_spec.engines.torch.kv import PrefixTrie
 from reason_spec.engines.torch.scheduler import Scheduler
 from reason_spec.engines.torch.texts import SharedArray

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reason_spec.engines.base import EngineRequest, Generation
+from reason_spec.engines.generation import EngineRequest, Generation
 from reason_spec.engines.scripted import ScriptedEngine
 from reason_spec.events import Recorder
 from reason_spec.exit.policy import ExitMonitor, load_policy

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reason_spec.accelerator import Accelerator
-from reason_spec.engines.base import Score
+from reason_spec.engines.generation import Score
 from reason_spec.engines.scripted import ScriptedEngine, WrittenAnswers
 from reason_spec.errors import SettingsError
 from reason_spec.settings import load_settings

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
-from reason_spec.engines.base import Delta, EngineRequest, GenerationResult
+from reason_spec.engines.generation import Delta, EngineRequest, GenerationResult
 from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.output import OutputText, RequestOutput
 from reason_spec.engines.remote.servers import ServerError

@@ -8,7 +8,8 @@ import zlib
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, GenerationResult, Score
+from reason_spec.engines.base import Engine
+from reason_spec.engines.generation import EngineRequest, Generation, GenerationResult, Score
 from reason_spec.engines.grammars import structured_outputs
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.remote.completion import (

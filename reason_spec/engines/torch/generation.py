@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest, GenerationResult
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.kv import PrefixTrie

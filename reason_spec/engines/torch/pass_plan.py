@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 
-from reason_spec.engines.base import TIMES_IF_LIKELY
+from reason_spec.engines.generation import TIMES_IF_LIKELY
 from reason_spec.engines.torch.admission import SequenceAdmission
 from reason_spec.engines.torch.generation import GenerationSequence
 from reason_spec.engines.torch.layout import Chain

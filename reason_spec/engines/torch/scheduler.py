@@ -11,8 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reason_spec.engines.base import EngineRequest, Hint, Tokenizer
+from reason_spec.engines.base import Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler
+from reason_spec.engines.generation import EngineRequest, Hint
 from reason_spec.engines.limits import Limits
 from reason_spec.engines.stats import EngineStats
 from reason_spec.engines.torch.acceptor import Acceptor

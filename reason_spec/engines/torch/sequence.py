@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from itertools import count
 from typing import Any
 
-from reason_spec.engines.base import Score
+from reason_spec.engines.generation import Score
 from reason_spec.engines.torch.kv import PrefixTrie, TrieNode
 from reason_spec.engines.torch.texts import Path, Places, SharedArray
 from reason_spec.types import Prefix, Usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from reason_spec.engines.base import TIMES_IF_LIKELY, EngineRequest, Hint
+from reason_spec.engines.generation import TIMES_IF_LIKELY, EngineRequest, Hint
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.torch.choice import TokenChoice
 from reason_spec.engines.torch.texts import SharedArray

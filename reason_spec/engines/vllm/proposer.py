@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from reason_spec.engines.base import Hint, TokenDrafterName
+from reason_spec.engines.generation import Hint, TokenDrafterName
 from reason_spec.engines.text_updates import TextUpdate, apply_update
 from reason_spec.engines.worker.loop import open_earlier_texts
 from reason_spec.engines.worker.messages import Start

@@ -6,7 +6,8 @@ from collections import Counter
 from math import nan
 from typing import Any
 
-from reason_spec.engines.base import EngineRequest, GenerationResult, Score, Tokenizer
+from reason_spec.engines.base import Tokenizer
+from reason_spec.engines.generation import EngineRequest, GenerationResult, Score
 from reason_spec.engines.grammars import bounded_grammar, bounded_schema, structured_outputs
 from reason_spec.engines.output import RequestOutput
 from reason_spec.engines.vllm.proposer import EXTRA_ARGUMENT

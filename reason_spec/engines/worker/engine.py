@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import ClassVar
 
-from reason_spec.engines.base import Engine, EngineRequest, Generation, Score, Tokenizer
+from reason_spec.engines.base import Engine, Tokenizer
 from reason_spec.engines.constraints import BackgroundCompiler, require_end
+from reason_spec.engines.generation import EngineRequest, Generation, Score
 from reason_spec.engines.stats import EngineStats, PassTime
 from reason_spec.engines.text_updates import TextUpdate
 from reason_spec.engines.tokenizer import HuggingFaceTokenizer, load_tokenizer
