@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple, TypeAlias
 
-from reason_spec.verifiers.quantities import number_of_word
+from reason_spec.verifiers.arithmetic import number_of_word
 
 Value: TypeAlias = Fraction | str
 
