@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -175,8 +175,8 @@ class ScriptedWorker:
         self._ours.recv(1)
         return self._batches.pop(0)
 
-    def send(self, messages: Sequence[ToWorker]) -> None:
-        if any(isinstance(message, Shutdown) for message in messages):
+    def send(self, message: ToWorker) -> None:
+        if isinstance(message, Shutdown):
             self.say(None)
 
     def detach(self) -> None:

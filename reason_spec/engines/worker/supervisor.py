@@ -59,7 +59,6 @@ class Supervisor:
         self._hung_up = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[None] | None = None
-        self._outbox: list[ToWorker] = []
         self._has_served = False
         self._is_kept_alive = False
         self._num_restarts = 0
@@ -98,7 +97,6 @@ class Supervisor:
         self._ready = loop.create_future()
         self._hung_up.clear()
         self._ending = None
-        self._outbox.clear()
         self.last_words = ""
         self._pulse = Pulse(self._settings.hang_timeout)
         self._worker, first = self._launch()
@@ -188,10 +186,9 @@ class Supervisor:
     # --- the pipe ----------------------------------------------------------------------------------
 
     def send(self, message: ToWorker) -> None:
-        """Send with the other messages of this turn of the event loop: each write wakes the worker."""
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(message)
+        """Send a message; ignored without a worker."""
+        if self._worker is not None and not self._hung_up.is_set():
+            self._worker.send(message)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to stop a request; `Pulse` kills a worker that does not confirm it."""
@@ -201,12 +198,6 @@ class Supervisor:
     def confirmed(self, number: int) -> None:
         """Note that a request has ended in the worker."""
         self._pulse.confirmed(number)
-
-    def _flush(self) -> None:
-        messages, self._outbox = self._outbox, []
-        if messages and self._worker is not None and not self._hung_up.is_set():
-            # If the worker has ended, the reader notices.
-            self._worker.send(messages)
 
     def _receive(self) -> None:
         assert self._worker is not None
