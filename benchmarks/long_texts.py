@@ -131,7 +131,7 @@ async def runs_ahead(engine: Engine, text: Prefix, repeats: int) -> Cost:
     )
     # Twice as many as may wait are one run, and so one hint.
     request = EngineRequest(Prefix((first,)), 1, delta_tokens=2 * _STEP_TOKENS)
-    ahead = DraftAhead(engine, generation, request, Recorder(), max_ahead=_STEP_TOKENS, min_chance=0.0)
+    ahead = DraftAhead(engine, generation, request, Recorder(), max_ahead=_STEP_TOKENS, min_probability=0.0)
     ahead.confirm(answer)
     certain = len(answer)
 
