@@ -43,7 +43,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         (["--task", "gsm8k"], "task.name", "gsm8k"),
         (["--prompt", "boxed"], "task.prompt", "boxed"),
         (["--strategy", "prompt_lookup"], "strategy.name", "prompt_lookup"),
-        (["--strategy", "token"], "strategy.name", "prompt_lookup"),
         (["--depth", "2"], "strategy.depth", 2),
         (["--width", "3"], "strategy.width", 3),
         (["--verifier", "numbers"], "verifier.name", "numbers"),
